@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from eh_gym import errors as errors
     from eh_gym.horizon import (
         ElasticHorizon,
-        ElasticTokenBudget,
         EpisodeOutcome,
         FixedHorizon,
         HorizonController,
@@ -35,7 +34,6 @@ __all__ = [
     "BudgetHint",
     "ElasticHorizon",
     "ElasticTimeLimit",
-    "ElasticTokenBudget",
     "EpisodeOutcome",
     "FixedHorizon",
     "HorizonController",
@@ -57,7 +55,6 @@ _HOME = {
     "BudgetHint": "eh_gym.wrappers",
     "ElasticHorizon": "eh_gym.horizon",
     "ElasticTimeLimit": "eh_gym.wrappers",
-    "ElasticTokenBudget": "eh_gym.horizon",
     "EpisodeOutcome": "eh_gym.horizon",
     "FixedHorizon": "eh_gym.horizon",
     "HorizonController": "eh_gym.horizon",

@@ -7,11 +7,9 @@ from eh_gym.horizon.make import make_controller
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.shared import SharedHorizon
 from eh_gym.horizon.task import TaskHorizon
-from eh_gym.horizon.token_budget import ElasticTokenBudget
 
 __all__ = [
     "ElasticHorizon",
-    "ElasticTokenBudget",
     "EpisodeOutcome",
     "FixedHorizon",
     "HorizonController",

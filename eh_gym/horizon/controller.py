@@ -28,7 +28,6 @@ class EpisodeOutcome:
             `ElasticTimeLimit`.
         truncated: Stopped by K (or by the environment's own truncation) rather than ended by the task's rules.
         task_id: The task, where the environment names it.
-        tokens: The tokens that the agent wrote and read after the first prompt, >= 1; None if they are not counted.
         info: The info of the environment's reset; may be empty. Not compared and not shown.
 
     Raises:
@@ -40,7 +39,6 @@ class EpisodeOutcome:
     success: bool
     truncated: bool = False
     task_id: str | None = None
-    tokens: int | None = field(default=None, kw_only=True)
     info: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -50,10 +48,6 @@ class EpisodeOutcome:
             raise ConfigError(
                 f"length must be a whole number of steps in 1..horizon ({self.horizon}), got {self.length!r}; count the "
                 "calls of step() since the reset, and give the K that the episode had at its reset"
-            )
-        if self.tokens is not None and (not is_whole(self.tokens) or self.tokens < 1):
-            raise ConfigError(
-                f"tokens must be a whole number >= 1, or None, got {self.tokens!r}; count them or leave them out"
             )
         if self.task_id is not None and not isinstance(self.task_id, str):
             raise ConfigError(f"task_id must be a text, or None, got {self.task_id!r}; pass str(...)")

@@ -38,8 +38,6 @@ class KeyedHorizon(Saved):
     def __init__(self, make: Callable[[], HorizonController], key: str) -> None:
         if not callable(make) or not is_controller(made := make()):
             raise ConfigError("make must return a HorizonController; pass ElasticHorizon, or a lambda with settings")
-        if hasattr(made, "token_budget"):
-            raise ConfigError(f"each kind has a K and no token budget, got {made!r}; pass ElasticHorizon")
         if not isinstance(key, str) or not key:
             raise ConfigError(f"key must be a key of the reset's info, such as 'difficulty', got {key!r}")
         super().__init__()

@@ -12,7 +12,6 @@ from eh_gym.horizon.controller import HorizonController, is_controller
 from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 from eh_gym.horizon.task import TaskHorizon
-from eh_gym.horizon.token_budget import ElasticTokenBudget
 
 __all__ = ["HORIZONS", "make_controller"]
 
@@ -22,7 +21,6 @@ HORIZONS: dict[str, Callable[..., HorizonController]] = {
     "linear": LinearHorizon,
     "multiplicative": MultiplicativeHorizon,
     "staged": StagedHorizon,
-    "tokens": ElasticTokenBudget,
     "task": TaskHorizon,
 }
 """The names of this project's controllers. ``--wrapper`` of `harness.grpo` takes the same ones."""
@@ -32,7 +30,7 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     """Makes a controller from text, such as a configuration file's.
 
     Args:
-        name: elastic, fixed, linear, multiplicative, staged, tokens or task, or ``"MODULE:CLASS"`` for a controller of
+        name: elastic, fixed, linear, multiplicative, staged or task, or ``"MODULE:CLASS"`` for a controller of
             your own: a class, or a function that returns a controller, in a module that Python can import.
         **settings: The arguments of the class.
 

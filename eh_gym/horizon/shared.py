@@ -96,12 +96,6 @@ class SharedHorizon:
             raise AttributeError(f"{self!r} has one K for all episodes")
         return functools.partial(episode_horizon, self._published())
 
-    @property
-    def token_budget(self) -> int:
-        """The controller's ``token_budget``, for the owner. Without one, there is no such attribute."""
-        budget: int = self._controller.token_budget  # type: ignore[union-attr]
-        return budget
-
     def record(self, outcome: EpisodeOutcome) -> None:
         """Appends the outcome to the journal, from any process and thread.
 
@@ -116,7 +110,6 @@ class SharedHorizon:
             bool(outcome.success),
             bool(outcome.truncated),
             outcome.task_id,
-            None if outcome.tokens is None else int(outcome.tokens),
         ]
         if keys := getattr(self._published(), "info_keys", ()) if self._each else ():
             if missing := [key for key in keys if key not in outcome.info]:
@@ -274,9 +267,8 @@ def _parse(line: bytes) -> EpisodeOutcome | None:
     checksum, _, body = line.partition(b" ")
     if not body or checksum != b"%08x" % zlib.crc32(body):
         return None
-    length, horizon, success, truncated, task_id, tokens, *info = json.loads(body)
-    known = info[0] if info else {}
-    return EpisodeOutcome(length, horizon, success, truncated, task_id, tokens=tokens, info=known)
+    length, horizon, success, truncated, task_id, *info = json.loads(body)
+    return EpisodeOutcome(length, horizon, success, truncated, task_id, info=info[0] if info else {})
 
 
 def _memory_folder() -> str | None:

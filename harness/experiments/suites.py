@@ -130,7 +130,7 @@ def _recurring(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
         SuiteArm("elastic K0=50", elastic | {"k0": 50}),
         SuiteArm("elastic by task", elastic | {"horizon_key": "task_id"}),
         SuiteArm("task", {"wrapper": "task"}),
-        SuiteArm("Toggle", {"wrapper": "toggle"}),
+        SuiteArm("Toggle", {"wrapper": "task", "wrapper_args": '{"delta": 0, "free_every": 2}'}),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
@@ -136,8 +135,7 @@ class Batches:
     def _begin(self, update: int, on_begin: OnBegin) -> Future[Played]:
         """Begins this rank's part of a batch."""
         player, episodes = self._open(), self._ranks.share(self._plan.requests(update))
-        rules = dataclasses.replace(self._rules, token_budget=getattr(self._controller, "token_budget", 0))
-        return player.begin(episodes, rules, on_begin(update, len(episodes)))
+        return player.begin(episodes, self._rules, on_begin(update, len(episodes)))
 
     def _cache_metrics(self) -> dict[str, float]:
         """The ``rollout/cache_…`` metrics of vLLM: the mean over the ranks; preemptions are added. Empty if it does not say."""

@@ -147,19 +147,12 @@ class Episode:
             return self._over("terminated")
         if len(ids) >= self._max_context:
             return self._over("context")  # the observation is not added: no action would follow it
-        budget = self._rules.token_budget
-        if budget and trajectory.spent_tokens + trajectory.reads(ids) >= budget:
-            return self._over("horizon")  # nor here
         turn.observation_tokens = trajectory.go_on(ids)
         return "turn"
 
     def _left(self) -> int:
-        """The tokens that the present turn may still write within the context and the episode's budget of tokens."""
-        left = self._max_context - len(self.trajectory.ids)
-        if not self._rules.token_budget:
-            return left
-        spent = self.trajectory.spent_tokens + len(self.trajectory.ids) - self._begin
-        return min(left, self._rules.token_budget - spent)
+        """The tokens that the present turn may still write within the context."""
+        return self._max_context - len(self.trajectory.ids)
 
     def _failed(self, error: str) -> Next:
         """Starts the episode again with the same seed after its environment failed; ends it after the last retry."""

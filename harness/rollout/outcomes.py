@@ -23,16 +23,13 @@ def tell_controller(controller: HorizonController | None, trajectories: Sequence
         trajectories: One update's episodes, of all ranks.
 
     Returns:
-        The ``horizon/…`` metrics: K of these episodes, whether it binds, their budget of tokens if they have one, and what the
-        controller reports.
+        The ``horizon/…`` metrics: K of these episodes, whether it binds, and what the controller reports.
     """
     if controller is None:
         return {}
     heard = [t for t in trajectories if t.end != "environment-error"]
     metrics = {"horizon/k": float(controller.horizon), "horizon/k_mean": mean([t.horizon for t in heard])}
     metrics["horizon/binds"] = float(_binds(heard))
-    if budget := getattr(controller, "token_budget", 0):
-        metrics["horizon/token_budget"] = float(budget)
     for trajectory in heard:
         controller.record(trajectory.outcome())
     return controller.update() | metrics

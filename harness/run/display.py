@@ -209,7 +209,6 @@ def _horizon_words(c: GRPOConfig) -> str:
         "staged": f"stages {c.stages}",
         "tti": f"stages {c.stages}",
         "task": f"of each task: that of its own successes, else {c.k_max} {c.wrapper_args}",
-        "toggle": f"of each task: that of its own successes, else and every other time {c.k_max} {c.wrapper_args}",
         "none": "no limit",
     }.get(c.wrapper, c.wrapper)
     return words if c.wrapper_args == "{}" else f"{words} {c.wrapper_args}"

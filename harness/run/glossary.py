@@ -42,12 +42,6 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "With --wrapper task: the mean K of the tasks that have one of their own. Null while there is none.",
     ),
     "horizon/bounded": ("share", "With --wrapper task: the share of the tasks met so far that have a K of their own."),
-    "horizon/token_budget": ("tokens", "With --wrapper tokens: the budget of this update's episodes."),
-    "horizon/token_boundary": (
-        "tokens",
-        "With --wrapper tokens: the statistic (P90) of the tokens of the remembered successes. Null while there are too few.",
-    ),
-    "horizon/token_target": ("tokens", "With --wrapper tokens: boundary + headroom, clipped to b_min..b_max."),
     "horizon/buffer_size": ("successes", "The number of successes whose lengths the controller remembers."),
     "rollout/success": ("share", "The share of episodes with the environment's verdict 1."),
     "rollout/success_ceiling": (

@@ -34,13 +34,12 @@ class HorizonFlags:
     """How many steps an episode may take, and what decides this."""
 
     wrapper: str = "elastic"
-    """What sets K, by the name that eh_gym.make_controller takes: elastic, fixed, linear, multiplicative, staged, tokens,
-    task, or a controller of your own, MODULE:CLASS. tti is staged with the paper's stages, toggle is task with the rule of Kimi
-    K2.5. none sets no limit."""
+    """What sets K, by the name that eh_gym.make_controller takes: elastic, fixed, linear, multiplicative, staged, task, or a
+    controller of your own, MODULE:CLASS. tti is staged with the paper's stages. none sets no limit."""
     wrapper_args: str = "{}"
-    """What the horizon takes as a JSON object: all that MODULE:CLASS takes, such as '{"k0": 5}', and what has no flag of its own,
-    '{"k0": 25, "delta": 2, "threshold": 0.25, "free_every": 0}' (task) and '{"b0": 2000, "b_min": 500, "b_max": 8000, "delta":
-    500}' (tokens); these are the defaults."""
+    """What the horizon takes as a JSON object: all that MODULE:CLASS takes, such as '{"k0": 5}', and what task
+    has no flag for ('{"k0": 25, "delta": 2, "threshold": 0.25, "free_every": 0}') and multiplicative ('{"stage_updates": 50}');
+    these are the defaults."""
     k0: int = 15
     """The horizon at the start, in steps; with --wrapper fixed that of the whole run."""
     k_min: int = 5
@@ -53,7 +52,7 @@ class HorizonFlags:
 
 @dataclass(frozen=True)
 class ElasticFlags:
-    """--wrapper elastic: K follows the lengths of the successes. tokens takes alpha, buffer-size, min-successes, statistic."""
+    """--wrapper elastic: K follows the lengths of the successes."""
 
     alpha: float = 0.1
     """The weight of the new target in the moving average of K."""
@@ -91,26 +90,24 @@ class StagedFlags:
     """UPDATE:K pairs with commas between them. The default is the paper's table for TTI."""
 
 
-_LOOP = ("alpha", "buffer_size", "min_successes", "statistic")
+_ELASTIC = (
+    *("k0", "k_min", "k_max", "alpha", "delta"),
+    *("buffer_size", "min_successes", "statistic", "rounding", "cold_growth"),
+)
 
 # For each controller in HORIZONS: its arguments, and the settings that they are.
 _ARGUMENTS: dict[str, dict[str, str]] = {
-    "elastic": {name: name for name in ("k0", "k_min", "k_max", "delta", *_LOOP, "rounding", "cold_growth")},
+    "elastic": {name: name for name in _ELASTIC},
     "fixed": {"k": "k0"},
     "linear": {"k_min": "linear_start", "k_max": "k_max", "delta": "linear_increment"},
     "multiplicative": {name: name for name in ("k_min", "k_max")},
     "staged": {"stages": "stages"},
-    "tokens": {name: name for name in ("k_max", *_LOOP)},
     "task": {name: name for name in ("k_min", "k_max")},
 }
 assert _ARGUMENTS.keys() == HORIZONS.keys()
-_PRESETS = {"tti": "staged", "toggle": "task"}
-# What a horizon takes unless --wrapper-args says otherwise. toggle: Kimi K2.5 (arXiv 2602.02276), on steps.
-_MORE: dict[str, dict[str, float]] = {
-    "multiplicative": {"stage_updates": 50},
-    "toggle": {"delta": 0.0, "free_every": 2},
-}
-_WITH_MORE = ("multiplicative", "tokens", "task", "toggle")  # they take --wrapper-args besides
+_PRESETS = {"tti": "staged"}
+_MORE = {"multiplicative": {"stage_updates": 50}}  # what a horizon takes unless --wrapper-args says otherwise
+_WITH_MORE = ("multiplicative", "task")  # they take --wrapper-args besides
 
 
 def settings_of(wrapper: str) -> set[str]:

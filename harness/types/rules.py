@@ -38,7 +38,6 @@ class Rules:
         max_action_tokens: The most tokens of one action. A longer one is cut and sent as it is.
         environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
         mode: "streaming" or "lockstep"; `harness.rollout.rollout.rollout` explains them.
-        token_budget: The most tokens that an episode may write and read after its first prompt; 0 for no limit.
 
     Raises:
         ConfigError: There is no such mode.
@@ -48,7 +47,6 @@ class Rules:
     max_action_tokens: int = 1024
     environment_retries: int = 2
     mode: RolloutMode = "lockstep"
-    token_budget: int = 0
 
     def __post_init__(self) -> None:
         if self.mode not in ("streaming", "lockstep"):

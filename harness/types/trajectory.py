@@ -228,21 +228,15 @@ class Trajectory:
         Returns:
             The number of ids that were added to the sequence; 0 if another one begins.
         """
-        sequences, known = self.sequences, self._known(ids)
+        sequences = self.sequences
+        # of the longest sequence that the text goes on from
+        known = max((len(s.ids) for s in sequences if ids[: len(s.ids)] == s.ids), default=0)
         begun = (s for s in sequences if known == len(s.ids) and s.ids == ids[:known])
         now = next(begun, TokenSequence(self.group, [], [], []))
         self.earlier = [s for s in sequences if s is not now]
         self.ids, self.action_mask, self.logprobs = now.ids, now.action_mask, now.logprobs
         self.add_prompt(ids[known:])
         return len(ids) - known if known else 0
-
-    def reads(self, ids: list[int]) -> int:
-        """The number of ids of the next text that the model reads for the first time."""
-        return len(ids) - self._known(ids)
-
-    def _known(self, ids: list[int]) -> int:
-        """The number of ids in the longest sequence that a text goes on from; 0 for a text that begins another one."""
-        return max((len(s.ids) for s in self.sequences if ids[: len(s.ids)] == s.ids), default=0)
 
     @property
     def sequences(self) -> list[TokenSequence]:
@@ -277,17 +271,10 @@ class Trajectory:
     @property
     def prompt_tokens(self) -> int:
         """The number of tokens of the first prompt; 0 if none are known, as behind an endpoint."""
-        return self.tokens - self.spent_tokens if self.ids else 0
-
-    @property
-    def spent_tokens(self) -> int:
-        """The number of tokens that were written and read after the first prompt."""
-        begun = sum(turn.prompt_tokens for turn in self.turns) if self.ids else 0  # an endpoint counts every request's
-        return begun + sum(turn.action_tokens + turn.observation_tokens for turn in self.turns)
+        later = sum(turn.prompt_tokens + turn.action_tokens + turn.observation_tokens for turn in self.turns)
+        return self.tokens - later if self.ids else 0
 
     def outcome(self) -> EpisodeOutcome:
         """The outcome that the horizon controller records."""
         steps = max(1, self.length)
-        least = 1 if self.ids else None  # as of the steps; without ids, an endpoint may not have counted them
-        k, tokens = self.horizon or steps, self.spent_tokens or least
-        return EpisodeOutcome(steps, k, self.success, self.truncated, self.task_id, self.info, tokens=tokens)
+        return EpisodeOutcome(steps, self.horizon or steps, self.success, self.truncated, self.task_id, self.info)

@@ -162,29 +162,6 @@ def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
     assert {12, 50} < seen
 
 
-def test_a_budget_of_tokens_follows_the_successes(quick: GRPOConfig) -> None:
-    config = dataclasses.replace(
-        quick,
-        updates=3,
-        eval_tasks=0,
-        wrapper="tokens",
-        wrapper_args='{"b0": 60, "b_min": 20, "b_max": 400, "delta": 20}',
-        alpha=1,
-    )
-    run(config)
-    rows = metrics_of(config)
-    assert config.out is not None
-    assert (rows[0]["horizon/token_budget"], rows[0]["horizon/k"]) == (60, 50)
-    for update, row in enumerate(rows):
-        path = config.out / "episodes" / f"update-{update:06d}.jsonl"
-        episodes = [json.loads(line) for line in path.read_text().splitlines()]
-        spent = [sum(t["action_tokens"] + t["observation_tokens"] for t in e["turns"]) for e in episodes]
-        assert max(spent) <= row["horizon/token_budget"]
-        if update + 1 < len(rows):
-            assert rows[update + 1]["horizon/token_budget"] == int(row["horizon/token_target"])
-    assert rows[0]["rollout/truncated"] > 0
-
-
 def test_a_tiny_model_reads_the_steps_left(quick: GRPOConfig, capsys: pytest.CaptureFixture[str]) -> None:
     config = dataclasses.replace(
         quick,

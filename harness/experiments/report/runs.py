@@ -46,7 +46,7 @@ _NO_MATTER = (
     *("log", "log_project", "plan"),
 )
 # Settings that only some kinds of horizon read. For other kinds their values mean nothing. Evaluations read k_max, too.
-_ONLY = {kind: settings_of(kind) - {"k_max"} for kind in (*HORIZONS, "tti", "toggle")}
+_ONLY = {kind: settings_of(kind) - {"k_max"} for kind in (*HORIZONS, "tti")}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """One contract for every controller: eh_gym.testing.ControllerContract, and what holds for the project's own alone."""
 
-import dataclasses
 import inspect
 import pickle
 
@@ -9,7 +8,6 @@ import pytest
 import eh_gym.horizon
 from eh_gym.horizon import (
     ElasticHorizon,
-    ElasticTokenBudget,
     EpisodeOutcome,
     FixedHorizon,
     KeyedHorizon,
@@ -27,13 +25,6 @@ def quick_elastic():
     return ElasticHorizon(min_successes=3)
 
 
-class CountedTokens(ElasticTokenBudget):
-    """Counts 100 tokens a step, as the contract's outcomes have none."""
-
-    def record(self, outcome):
-        super().record(dataclasses.replace(outcome, tokens=100 * outcome.length))
-
-
 MAKERS = {
     "fixed": lambda: FixedHorizon(15),
     "linear": lambda: LinearHorizon(10, 50, 0.4),
@@ -44,7 +35,6 @@ MAKERS = {
     "elastic-floor-state": lambda: ElasticHorizon(min_successes=3, rounding="floor-state"),
     "elastic-mean": lambda: ElasticHorizon(min_successes=3, statistic="mean"),
     "elastic-cold-growth": lambda: ElasticHorizon(min_successes=9, cold_growth=1.5),
-    "tokens": lambda: CountedTokens(min_successes=3),
     "task": lambda: TaskHorizon(min_episodes=2, alpha=0.5, free_every=3),
     "keyed": lambda: KeyedHorizon(quick_elastic, "task_id"),
     "shared-elastic": lambda: SharedHorizon(ElasticHorizon(min_successes=3)),

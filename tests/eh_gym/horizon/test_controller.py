@@ -25,7 +25,6 @@ NAN = float("nan")
         *({"length": length} for length in (0, -5, 16, NAN, 3.0, True, "3", None)),
         *({"horizon": k} for k in (0, NAN, "15")),
         *({"success": s} for s in ("False", None, NAN, 1)),
-        *({"tokens": tokens} for tokens in (0, 2.5, "many")),
         {"truncated": "no"},
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon import ElasticHorizon, ElasticTokenBudget, EpisodeOutcome, FixedHorizon, KeyedHorizon
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, KeyedHorizon
 
 
 def make():
@@ -66,8 +66,6 @@ def test_wrong_arguments_are_refused():
         KeyedHorizon(lambda: 15, "level")
     with pytest.raises(ConfigError, match="make must"):
         KeyedHorizon(lambda: ElasticHorizon, "level")
-    with pytest.raises(ConfigError, match="ElasticTokenBudget"):
-        KeyedHorizon(ElasticTokenBudget, "level")
     with pytest.raises(ConfigError, match="key must be"):
         KeyedHorizon(make, lambda info: info["app"])
 

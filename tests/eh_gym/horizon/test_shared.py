@@ -14,7 +14,6 @@ import pytest
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon import (
     ElasticHorizon,
-    ElasticTokenBudget,
     EpisodeOutcome,
     FixedHorizon,
     KeyedHorizon,
@@ -165,7 +164,6 @@ def test_every_field_and_any_task_id_comes_through(shared, ledger):
         EpisodeOutcome(50, 50, False, True, "line\nbreak"),
         EpisodeOutcome(3, 50, False, False, 'ünï"code\u2028 \ud800'),
         EpisodeOutcome(3, 50, True, False, "x" * 100_000),
-        EpisodeOutcome(3, 50, True, tokens=900),
     ]
     for outcome in outcomes:
         shared.record(outcome)
@@ -173,19 +171,20 @@ def test_every_field_and_any_task_id_comes_through(shared, ledger):
     assert ledger.outcomes == outcomes
 
 
+class Choosy(ElasticHorizon):
+    def record(self, outcome):
+        if outcome.length == 1:
+            raise ConfigError("not this one")
+        super().record(outcome)
+
+
 def test_an_outcome_that_the_controller_refuses_costs_no_other():
-    with SharedHorizon(ElasticTokenBudget(min_successes=1)) as shared:
-        for tokens in (None, 900):
-            shared.record(EpisodeOutcome(3, 50, True, tokens=tokens))
-        with pytest.raises(ConfigError, match="tokens"):
+    with SharedHorizon(Choosy(min_successes=1)) as shared:
+        for length in (1, 9):
+            shared.record(EpisodeOutcome(length, 50, True))
+        with pytest.raises(ConfigError, match="not this one"):
             shared.update()
-        assert shared.update()["horizon/token_boundary"] == 900
-
-
-def test_a_token_budget_is_shared_with_the_loop_that_owns_it():
-    with SharedHorizon(ElasticTokenBudget(b0=2000)) as shared, SharedHorizon(ElasticHorizon()) as steps:
-        assert shared.token_budget == 2000
-        assert not hasattr(steps, "token_budget")
+        assert shared.update()["horizon/boundary"] == 9
 
 
 def test_close_removes_the_files_and_those_who_joined_go_on(ledger):

@@ -8,10 +8,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 
-from eh_gym import ElasticTokenBudget
 from eh_gym.errors import ConfigError
 from harness.rollout.rollout import rollout
 from harness.types.rules import Rules
@@ -34,7 +32,7 @@ def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8,
     return played
 
 
-RULES = {"environment_retries", "max_action_tokens", "token_budget"}
+RULES = {"environment_retries", "max_action_tokens"}
 ROLLOUT = {"sampler", "on_end", *RULES}
 
 
@@ -125,25 +123,6 @@ def test_a_context_that_is_full_to_the_last_token_is_full(fake: Any, mode: str) 
 def test_a_first_prompt_that_is_too_long_is_an_episode_without_a_step(fake: Any, mode: str) -> None:
     for t in play(fake, 4, mode=mode, sampler=fake.Sampler(max_context=20)):
         assert (t.end, t.length, t.action_tokens) == ("context", 0, 0)
-        controller = ElasticTokenBudget()
-        controller.record(t.outcome())  # it needs a number of tokens
-
-
-@BOTH
-def test_a_budget_of_tokens_ends_an_episode_as_k_does(fake: Any, mode: str) -> None:
-    whole = play(fake, mode=mode)
-    budget = int(np.median([t.spent_tokens for t in whole]))
-    short = play(fake, mode=mode, token_budget=budget)
-    stopped = [(a, b) for a, b in zip(short, whole, strict=True) if a.end == "horizon"]
-    assert len(stopped) > 3
-    for a, b in stopped:
-        assert a.truncated
-        assert not a.success
-        assert a.spent_tokens <= budget <= b.spent_tokens
-        assert a.outcome().tokens == a.spent_tokens
-        assert a.ids == b.ids[: len(a.ids)]
-    assert all(a == b for a, b in zip(short, whole, strict=True) if a.end != "horizon" and b.spent_tokens < budget)
-    assert max(t.spent_tokens for t in short) <= budget
 
 
 @BOTH

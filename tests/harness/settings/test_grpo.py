@@ -11,7 +11,6 @@ import pytest
 
 from eh_gym import (
     ElasticHorizon,
-    ElasticTokenBudget,
     FixedHorizon,
     KeyedHorizon,
     LinearHorizon,
@@ -102,7 +101,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
         ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "5"}, "--wrapper-args"),
         ({"wrapper_args": '{"k0": 5}'}, "--wrapper-args"),
         # the plan and the evaluations would have another K
-        ({"wrapper": "toggle", "wrapper_args": '{"k_max": 80}'}, "k_max has a flag of its own.*give --k-max"),
+        ({"wrapper": "task", "wrapper_args": '{"k_max": 80}'}, "k_max has a flag of its own.*give --k-max"),
     ],
 )
 def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(settings: Any, names: str) -> None:
@@ -118,9 +117,7 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
         ("linear", LinearHorizon, 10),
         ("multiplicative", MultiplicativeHorizon, 5),
         ("tti", StagedHorizon, 15),
-        ("tokens", ElasticTokenBudget, 50),
         ("task", TaskHorizon, 25),
-        ("toggle", TaskHorizon, 25),
     ],
 )
 def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
@@ -130,13 +127,10 @@ def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) ->
     assert controller.horizon == k
 
 
-def test_toggle_is_a_preset_of_task() -> None:
-    task = parse("--wrapper", "task", "--wrapper-args", '{"delta": 7, "free_every": 4}').controller()
-    toggle = parse("--wrapper", "toggle", "--wrapper-args", '{"threshold": 0.5}').controller()
+def test_a_task_s_horizon_takes_arguments_as_json() -> None:
+    task = parse("--wrapper", "task", "--wrapper-args", '{"delta": 0, "free_every": 2}').controller()
     assert isinstance(task, TaskHorizon)
-    assert isinstance(toggle, TaskHorizon)
-    assert (task.delta, task.threshold, task.free_every) == (7, 0.25, 4)
-    assert (toggle.delta, toggle.threshold, toggle.free_every) == (0, 0.5, 2)
+    assert (task.delta, task.threshold, task.free_every) == (0, 0.25, 2)
 
 
 def test_options_beyond_the_paper_reach_the_controller() -> None:

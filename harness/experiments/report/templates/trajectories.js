@@ -7,7 +7,7 @@
   const PARTS_KEPT = 4;
   const ENDS = {
     terminated: "ended by the task's rules",
-    horizon: "stopped by K", // or before it by a budget of tokens
+    horizon: "stopped by K",
     truncated: "stopped by the environment's own limit",
     context: "the context was full",
     "environment-error": "the environment failed",
@@ -313,9 +313,7 @@
   }
 
   function ending(i) {
-    const { end, length, horizon } = data.columns;
-    if (end[i] === "horizon" && length[i] < horizon[i]) return "stopped by the budget of tokens";
-    return ENDS[end[i]] || String(end[i]);
+    return ENDS[data.columns.end[i]] || String(data.columns.end[i]);
   }
 
   // The episodes of an evaluation belong to no update
