@@ -84,7 +84,6 @@ def settings(tokens: int) -> LossSettings:
     """Returns the settings of one optimizer step. Nothing is clipped, so that the methods can be compared."""
     return LossSettings(
         temperature=1.0,
-        loss="grpo",
         clip_low=1.0,
         clip_high=1e9,
         kl_coef=0.0,

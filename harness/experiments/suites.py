@@ -115,7 +115,6 @@ def _learning(base: GRPOConfig, quick: bool) -> list[SuiteArm]:
         SuiteArm("P90 + 15, α=0.5", elastic | wide | plain),
         SuiteArm("P90 + 15, α=0.5, x 0.5", elastic | wide | half),
         SuiteArm("K0=50, x 0.5", elastic | half | {"k0": 50}),
-        SuiteArm("GSPO", elastic | plain | {"loss": "gspo", "aggregation": "seq-mean"}),
     ]
 
 

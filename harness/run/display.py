@@ -60,7 +60,7 @@ class Display:
         )
         table.add_row(
             "loss",
-            f"{config.loss}, {config.aggregation}, clip {config.clips[0]}/{config.clips[1]}, KL {config.kl_coef}, "
+            f"{config.aggregation}, clip {config.clip_low}/{config.clip_high}, KL {config.kl_coef}, "
             f"learning rate {config.learning_rate}",
         )
         if config.warm_start.episodes:

@@ -117,7 +117,6 @@ class GRPOConfig(
         self.check_rollout()
         self.check_reasoning()
         self.check_sampler()
-        self.check_loss()
         self.check_offload(self.max_staleness)
         self.check_evaluation(self.max_staleness)
         self.check_run()
@@ -150,10 +149,7 @@ class GRPOConfig(
 
     def loss_settings(self) -> LossSettings:
         """Picks the settings that the policy update needs."""
-        same = {f.name for f in dataclasses.fields(LossSettings)} - {"clip_low", "clip_high"}
-        low, high = self.clips
-        given = {name: getattr(self, name) for name in same}
-        return LossSettings(clip_low=low, clip_high=high, **given)
+        return LossSettings(**{f.name: getattr(self, f.name) for f in dataclasses.fields(LossSettings)})
 
     def learning_rate_at(self, update: int) -> float:
         """Returns the learning rate of one update: linear warm-up times linear decay."""

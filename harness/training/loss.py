@@ -5,7 +5,6 @@ The sources are:
 - GRPO: arXiv 2402.03300, Eq. 3 and 4.
 - Dr.GRPO (no standard deviation): arXiv 2503.20783.
 - The higher upper clipping bound and the token mean (DAPO): arXiv 2503.14476.
-- GSPO (one ratio per sequence): arXiv 2507.18071, Eq. 5 and 7.
 - k3: Schulman, "Approximating KL Divergence", 2020.
 - Truncated importance weights of tokens, between an engine and its trainer: Yao et al., "Your Efficient RL Framework Secretly
   Brings You Off-Policy RL Training", 2025. Keeping the ratio separate from these weights: "decoupled PPO", arXiv 2110.00641.
@@ -22,13 +21,11 @@ from torch import Tensor
 from harness.types.loss_settings import Aggregation
 
 __all__ = [
-    "LOSSES",
     "aggregate",
     "group_advantages",
     "importance_weights",
     "kl_k3",
     "policy_loss",
-    "sequence_policy_loss",
 ]
 
 # The exponential of a log-ratio above 88.7 is inf in float32, and inf * 0 is NaN, in the loss or in its gradient. Nothing
@@ -78,25 +75,9 @@ def policy_loss(
         The loss, float [B, S], 0 outside the mask; and whether the clipping removed the token's gradient, bool [B, S].
     """
     _assert_alike(logp, old_logp, mask, advantages=advantages)
-    return _clipped((logp - old_logp).clamp(max=_MAX_LOG_RATIO).exp(), advantages, mask, clip_low, clip_high)
-
-
-def sequence_policy_loss(
-    logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, *, clip_low: float, clip_high: float
-) -> tuple[Tensor, Tensor]:
-    """The loss of GSPO: the clipped surrogate with one ratio per sequence, the geometric mean of its tokens' ratios.
-
-    The arguments and results are those of `policy_loss`. Every token of a sequence has the sequence's loss, so GSPO's mean over
-    sequences (arXiv 2507.18071, Eq. 5) is `aggregate` with "seq-mean". The paper clips at 3e-4 and 4e-4: a mean over hundreds of
-    tokens moves far less than the ratio of one token.
-    """
-    _assert_alike(logp, old_logp, mask, advantages=advantages)
-    log_ratio = (logp - old_logp).masked_fill(~mask, 0.0).sum(dim=1, keepdim=True) / _count(mask)
-    ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp().expand_as(logp)
-    return _clipped(ratio, advantages, mask, clip_low, clip_high)
-
-
-LOSSES = {"grpo": policy_loss, "gspo": sequence_policy_loss}
+    ratio, a = (logp - old_logp).clamp(max=_MAX_LOG_RATIO).exp(), advantages[:, None]
+    free, bounded = ratio * a, ratio.clamp(1 - clip_low, 1 + clip_high) * a
+    return (-torch.minimum(free, bounded)).masked_fill(~mask, 0.0), (bounded < free) & mask
 
 
 def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap: float) -> tuple[Tensor, Tensor]:
@@ -172,22 +153,8 @@ def aggregate(
     if mode == "token-mean":
         return kept.sum() / n_tokens
     assert mode == "seq-mean"
-    counts = _count(mask) if episode_tokens is None else episode_tokens[:, None].clamp_min(1)
-    return (kept.sum(dim=1, keepdim=True) / counts).sum() / n_episodes
-
-
-def _clipped(
-    ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: float, clip_high: float
-) -> tuple[Tensor, Tensor]:
-    """-min(ratio A, clip(ratio) A), and whether the clipping removed the gradient; float and bool [B, S]."""
-    a = advantages[:, None]
-    free, bounded = ratio * a, ratio.clamp(1 - clip_low, 1 + clip_high) * a
-    return (-torch.minimum(free, bounded)).masked_fill(~mask, 0.0), (bounded < free) & mask
-
-
-def _count(mask: Tensor) -> Tensor:
-    """The number of tokens that the model wrote in each episode, at least 1; int [B, 1]."""
-    return mask.sum(dim=1, keepdim=True).clamp_min(1)
+    counts = mask.sum(dim=1, keepdim=True) if episode_tokens is None else episode_tokens[:, None]
+    return (kept.sum(dim=1, keepdim=True) / counts.clamp_min(1)).sum() / n_episodes
 
 
 def _assert_alike(*tensors: Tensor, advantages: Tensor | None = None) -> None:

@@ -32,7 +32,7 @@ from harness.policy.lora import without_lora
 from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
 from harness.policy.shards import whole
-from harness.training.loss import LOSSES, aggregate, group_advantages, importance_weights, kl_k3
+from harness.training.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
 from harness.training.mismatch import Mismatch
 from harness.training.optimizer import parameters_of
 from harness.types.loss_settings import LossSettings
@@ -194,7 +194,7 @@ def _accumulate_gradients(
         logp, entropy = policy.score(batch, settings.temperature)
         before = logp.detach() if first else _stacked(items, logp)
         old_logp = before if settings.tis_cap and before is not None else sampled_logp
-        per_token, clipped = LOSSES[settings.loss](
+        per_token, clipped = policy_loss(
             logp, old_logp, advantages, mask, clip_low=settings.clip_low, clip_high=settings.clip_high
         )
         weights = capped = None

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Aggregation", "Loss", "LossSettings"]
+__all__ = ["Aggregation", "LossSettings"]
 
 Aggregation = Literal["seq-mean", "token-mean"]
-Loss = Literal["grpo", "gspo"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,6 @@ class LossSettings:
 
     Attributes:
         temperature: The sampler's temperature. The loss is about the distribution that was sampled.
-        loss: The surrogate, a name in `harness.training.loss.LOSSES`.
         clip_low: The ratio is clipped at 1 - clip_low.
         clip_high: The ratio is clipped at 1 + clip_high.
         kl_coef: The weight of the KL estimate to the reference policy, 0 for none.
@@ -32,7 +30,6 @@ class LossSettings:
     """
 
     temperature: float
-    loss: Loss
     clip_low: float
     clip_high: float
     kl_coef: float

@@ -170,7 +170,6 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"loss": "gspo"}, "--aggregation seq-mean"),
         ({"wrapper": "fixed", "k0": 80}, "--k-max"),
         ({"wrapper": "fixed", "k0": 0}, "k must be"),
         ({"wrapper": "tti", "stages": "5:10"}, "stages"),

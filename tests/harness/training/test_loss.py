@@ -7,13 +7,11 @@ import torch
 from torch.testing import assert_close
 
 from harness.training.loss import (
-    LOSSES,
     aggregate,
     group_advantages,
     importance_weights,
     kl_k3,
     policy_loss,
-    sequence_policy_loss,
 )
 
 MODES = ("seq-mean", "token-mean")
@@ -71,13 +69,12 @@ class TestPolicyLoss:
         assert_close(loss, tensor([[expected]]))
         assert clipped.tolist() == [[expected_clipped]]
 
-    @pytest.mark.parametrize("loss_name", LOSSES)
     @pytest.mark.parametrize("advantage", [1.0, -1.0])
-    def test_tokens_outside_the_mask_are_zero_whatever_they_hold(self, advantage, loss_name):
+    def test_tokens_outside_the_mask_are_zero_whatever_they_hold(self, advantage):
         logp = tensor([[-1.0, 800.0, -800.0, math.inf, -math.inf, math.nan]]).requires_grad_()
         mask = torch.tensor([[True] + [False] * 5])
         old = tensor([[-1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
-        loss, clipped = LOSSES[loss_name](logp, old, tensor([advantage]), mask, clip_low=0.2, clip_high=0.2)
+        loss, clipped = policy_loss(logp, old, tensor([advantage]), mask)
         assert loss.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]
         assert clipped.tolist() == [[False] * 6]
         loss.sum().backward()
@@ -91,29 +88,6 @@ class TestPolicyLoss:
         loss.sum().backward()
         assert torch.isfinite(loss).all()
         assert logp.grad.tolist() == [[0.0]]
-
-
-class TestSequencePolicyLoss:
-    @pytest.mark.parametrize(
-        ("advantage", "expected", "expected_clipped"),
-        # Ratios 1.1, 1.331 and a token that is not the model's: the geometric mean is 1.21 = e^((ln 1.1 + ln 1.331) / 2).
-        [(2.0, -2.2, True), (-2.0, 2.42, False)],  # -(1 + 0.1) * 2; worse than expected: must come back, 1.21 * 2
-    )
-    def test_one_ratio_for_all_tokens(self, advantage, expected, expected_clipped):
-        old = tensor([[-1.5, -2.0, -9.0]])
-        ratios = tensor([[1.1, 1.331, 50.0]])
-        mask = torch.tensor([[True, True, False]])
-        loss, clipped = sequence_policy_loss(
-            old + ratios.log(), old, tensor([advantage]), mask, clip_low=0.1, clip_high=0.1
-        )
-        assert_close(loss, tensor([[expected, expected, 0.0]]))
-        assert clipped.tolist() == [[expected_clipped, expected_clipped, False]]
-
-    def test_an_episode_without_tokens_counts_nothing(self):
-        logp, mask = torch.zeros(1, 2, requires_grad=True), torch.tensor([[False, False]])
-        loss, _ = sequence_policy_loss(logp, logp.detach() - 1, torch.ones(1), mask, clip_low=0.1, clip_high=0.1)
-        loss.sum().backward()
-        assert (loss.tolist(), logp.grad.tolist()) == ([[0.0, 0.0]], [[0.0, 0.0]])
 
 
 class TestImportanceWeights:
@@ -187,7 +161,7 @@ ALL = torch.ones(2, 3, dtype=torch.bool)
         lambda: group_advantages(ONE),
         lambda: policy_loss(LOGP, LOGP[:, :1], ONE, ALL),
         lambda: policy_loss(LOGP, LOGP, ONE, ALL[:1]),
-        lambda: sequence_policy_loss(LOGP, LOGP, LOGP[:, :1], ALL, clip_low=0.2, clip_high=0.2),
+        lambda: policy_loss(LOGP, LOGP, LOGP[:, :1], ALL),
         lambda: importance_weights(LOGP, LOGP[:1], ALL, cap=2.0),
         lambda: kl_k3(LOGP, LOGP[:, :1]),
         lambda: aggregate(LOGP, ALL[:, :1], mode="token-mean", n_episodes=1, n_tokens=1),
