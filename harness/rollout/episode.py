@@ -21,7 +21,10 @@ from harness.types.trajectory import EndReason, Trajectory, Turn
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.policy.chat import ChatFormat
 
-__all__ = ["Episode", "Next"]
+__all__ = ["RETRIES", "Episode", "Next"]
+
+RETRIES = 2
+"""How often an episode whose environment has failed starts again. Then it is dropped."""
 
 Next = Literal["turn", "reset", "over"]
 """What an episode needs after its environment has answered."""
@@ -158,7 +161,7 @@ class Episode:
         """Starts the episode again with the same seed after its environment failed; ends it after the last retry."""
         failed = self.trajectory
         lost = failed.failed_tokens + failed.tokens
-        if failed.retries < self._rules.environment_retries:
+        if failed.retries < RETRIES:
             self.trajectory = self._blank()
             self.trajectory.retries, self.trajectory.failed_tokens = failed.retries + 1, lost
             return "reset"

@@ -30,8 +30,6 @@ class EnvironmentFlags:
     """The split of the training tasks. Empty takes the environment's own default."""
     tasks: str = ""
     """With --agent: the file of its tasks, a JSON object a line; "id" and "split" (default train) are optional."""
-    environment_retries: Annotated[int, Range(0)] = 2
-    """If an environment fails, its episode starts again up to this many times. After that the episode is dropped."""
     env_threads: Annotated[int, Range(0)] = 64
     """The number of threads that step environments. 0 is fastest if a step takes microseconds."""
     env_workers: Literal["local", "ray"] = "local"

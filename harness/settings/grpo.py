@@ -145,7 +145,7 @@ class GRPOConfig(
 
     def rules(self) -> Rules:
         """Returns what holds for every episode of the run."""
-        return Rules(self.temperature, self.max_action_tokens, self.environment_retries, self.rollout)
+        return Rules(self.temperature, self.max_action_tokens, self.rollout)
 
     def loss_settings(self) -> LossSettings:
         """Picks the settings that the policy update needs."""

@@ -47,6 +47,6 @@ class RolloutFlags:
         """Raises ConfigError for settings that exclude each other."""
         if self.max_staleness and self.rollout == "lockstep":
             raise ConfigError(
-                f"max_staleness {self.max_staleness} needs rollout streaming, because episodes play while the policy is trained; "
-                "drop one of --max-staleness and --rollout"
+                f"--max-staleness {self.max_staleness} needs --rollout streaming, because episodes play while the policy is "
+                "trained; add it, or leave --max-staleness out"
             )

@@ -36,7 +36,6 @@ class Rules:
     Attributes:
         temperature: The temperature of the sampled actions; 0 is greedy.
         max_action_tokens: The most tokens of one action. A longer one is cut and sent as it is.
-        environment_retries: An episode whose environment failed starts again up to this many times, >= 0.
         mode: "streaming" or "lockstep"; `harness.rollout.rollout.rollout` explains them.
 
     Raises:
@@ -45,7 +44,6 @@ class Rules:
 
     temperature: float = 1.0
     max_action_tokens: int = 1024
-    environment_retries: int = 2
     mode: RolloutMode = "lockstep"
 
     def __post_init__(self) -> None:

@@ -125,27 +125,18 @@ def test_an_environment_that_stays_dead_ends_the_run(quick: GRPOConfig) -> None:
     gym.register("Dead-Cabinet-v0", entry_point=lambda **arguments: DeadCabinet(**arguments))
     try:
         with pytest.raises(WorkerError, match=r"machine is gone.*--resume"):
-            run(
-                dataclasses.replace(
-                    quick,
-                    updates=9,
-                    eval_tasks=0,
-                    env="Dead-Cabinet-v0",
-                    environment_retries=0,
-                    warm_start=NO_SUCCESS,
-                )
-            )
+            run(dataclasses.replace(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", warm_start=NO_SUCCESS))
     finally:
         del gym.registry["Dead-Cabinet-v0"]
     assert quick.out is not None
     assert len(read_metrics(quick.out / "metrics.jsonl")) == 2
 
 
-def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(quick: GRPOConfig, flaky: str) -> None:
-    config = dataclasses.replace(
-        quick, updates=2, eval_tasks=0, env=flaky, environment_retries=0, warm_start=NO_SUCCESS
-    )
-    rows = run(config)
+def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(
+    quick: GRPOConfig, flaky: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.rollout.episode.RETRIES", 0)
+    rows = run(dataclasses.replace(quick, updates=2, eval_tasks=0, env=flaky, warm_start=NO_SUCCESS))
     assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
     assert rows[0]["rollout/environment_errors"] == 16  # every slot's first reset
     assert rows[0]["rollout/episodes"] == 0
@@ -158,9 +149,9 @@ def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypa
     seen = []
 
     def spy(*args: Any, **kwargs: Any) -> Any:
-        seen.append((args[4].mode, args[4].environment_retries))
+        seen.append(args[4].mode)
         return play_policy(*args, **kwargs)
 
     monkeypatch.setattr("harness.evaluation.held_out.play_policy", spy)
-    run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", environment_retries=1, slots=4))
-    assert seen == [("streaming", 1)] * 4  # sampled and greedy, before and after
+    run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", slots=4))
+    assert seen == ["streaming"] * 4  # sampled and greedy, before and after

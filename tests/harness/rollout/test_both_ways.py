@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from eh_gym.errors import ConfigError
+from harness.rollout.episode import RETRIES
 from harness.rollout.rollout import rollout
 from harness.types.rules import Rules
 from harness.types.trajectory import Trajectory
@@ -32,7 +33,7 @@ def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8,
     return played
 
 
-RULES = {"environment_retries", "max_action_tokens"}
+RULES = {"max_action_tokens"}
 ROLLOUT = {"sampler", "on_end", *RULES}
 
 
@@ -151,25 +152,22 @@ def _until(t: Trajectory, step: int) -> list[int]:
 
 
 @BOTH
-@pytest.mark.parametrize("retries", [0, 1, 3])
-def test_an_episode_that_fails_for_good_is_dropped_after_the_last_retry(fake: Any, mode: str, retries: int) -> None:
+def test_an_episode_that_fails_for_good_is_dropped_after_the_last_retry(fake: Any, mode: str) -> None:
     def fails(task: str, attempt: int) -> tuple[int, str] | None:
         return (1, "told") if task in ("task-0", "task-5") else None
 
     expected = play(fake, mode=mode)
     ended: list[Trajectory] = []
     attempts: dict[tuple[str, int], int] = {}
-    played = play(
-        fake, mode=mode, fails=fails, attempts=attempts, environment_retries=retries, on_end=ended.append, slots=3
-    )
+    played = play(fake, mode=mode, fails=fails, attempts=attempts, on_end=ended.append, slots=3)
     lost = [t for t in played if t.end == "environment-error"]
     assert [t.task_id for t in lost] == ["task-0"] * 2 + ["task-5"] * 2
     for t in lost:
-        assert (t.retries, t.reward, t.success, t.error) == (retries, 0.0, False, "WorkerDied: killed")
-        assert t.failed_tokens == (retries + 1) * len(t.ids)
+        assert (t.retries, t.reward, t.success, t.error) == (RETRIES, 0.0, False, "WorkerDied: killed")
+        assert t.failed_tokens == (RETRIES + 1) * len(t.ids)
     assert [t for t in played if t not in lost] == [t for t in expected if t.task_id not in ("task-0", "task-5")]
     assert sorted(map(id, ended)) == sorted(map(id, played))  # each is told once
-    assert sum(attempts.values()) == 4 * retries
+    assert sum(attempts.values()) == 4 * RETRIES
 
 
 def test_a_hanging_environment_holds_up_its_own_slot_only(fake: Any) -> None:

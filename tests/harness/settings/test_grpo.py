@@ -194,7 +194,7 @@ def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
-        ({"sampler": "vllm", "max_staleness": 1, "eval_every": 0}, "--max-staleness"),
+        ({"sampler": "vllm", "max_staleness": 1, "rollout": "streaming", "eval_every": 0}, "--max-staleness"),
         ({"env_workers": "ray"}, "--ray-address auto"),
     ],
 )
