@@ -12,7 +12,7 @@ every turn an episode waits for its environment while others go on, so turns go 
 
 unavoidable   the tokens of the prompts of the tasks once each, and every observation once, in millions
 all           the tokens that are computed if every slot plays, divided by the unavoidable ones
-admitted      the same under `harness.rollout.admission`, the rule that every rollout follows
+admitted      the same under `harness.rollout.slots.fitting`, the rule that every rollout follows
 together      the mean number of episodes that take a turn at the same time under this rule
 
 Nothing here was measured on a GPU. An update on one GPU has 16 tasks of 8 episodes, an evaluation 168 of 8; of eight GPUs each
@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from flags import command, new_parser, parse, run
 
-from harness.rollout.admission import Admission
+from harness.rollout.slots import fitting
 from harness.run.episode_log import read_episodes
 
 _BLOCK = 16
@@ -91,8 +91,8 @@ def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -
 
     With `admit`, the episodes are admitted as in `harness.rollout.slots`.
     """
-    cache, admission, waiting = Cache(blocks), Admission(), deque(range(len(episodes)))
-    tokens = blocks * _BLOCK if admit else 0
+    cache, waiting = Cache(blocks), deque(range(len(episodes)))
+    tokens = blocks * _BLOCK if admit else 10**12
     turn = [0] * len(episodes)
     context = [e.prompt for e in episodes]
     users: dict[int, int] = {}  # of a task's prompt, the running requests
@@ -101,15 +101,17 @@ def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -
     computed, ran, rounds, longest = 0, 0, 0, 0
     while queue or waiting:
         begun: dict[int, int] = {}  # their prompts are not known before the environments have answered
-        while (
-            waiting and len(queue) + len(begun) < slots and admission.decide(_present(queue, context) | begun, tokens)
-        ):
+        while waiting and len(queue) + len(begun) < slots:
+            live = _present(queue, context) | begun
+            if fitting([*live.values(), longest], tokens) <= len(live):
+                break
             begun[waiting.popleft()] = longest
         queue += begun
         longest = max([longest, *(episodes[i].prompt for i in begun)])
-        admission.decide(_present(queue, context), tokens)
+        live = _present(queue, context)
+        playing = set(list(live)[: fitting(live.values(), tokens)])
         running: list[int] = []
-        for i in [i for i in queue if i not in admission.held]:
+        for i in [i for i in queue if i in playing]:
             e, task = episodes[i], ("prompt", episodes[i].task)
             shared = e.prompt // _BLOCK
             own = -(-(context[i] + e.turns[turn[i]][0]) // _BLOCK) - shared
@@ -144,7 +146,7 @@ def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -
 
 
 def _present(live: list[int], context: list[int]) -> dict[int, int]:
-    return {i: context[i] for i in live}
+    return {i: context[i] for i in sorted(live)}  # in the order of beginning
 
 
 def unavoidable(episodes: list[Episode]) -> int:

@@ -18,7 +18,7 @@ from harness.rollout.in_turn import InTurn, Played
 from harness.rollout.slots import OnEnd
 from harness.run.interrupts import Interrupts, Stopped
 from harness.types.rules import Rules
-from harness.types.sampler import Sampler
+from harness.types.sampler import CacheMetrics, Sampler
 from harness.types.trajectory import Trajectory
 
 __all__ = ["Batches", "OnBegin"]
@@ -139,11 +139,8 @@ class Batches:
 
     def _cache_metrics(self) -> dict[str, float]:
         """The ``rollout/cache_…`` metrics of vLLM: the mean over the ranks; preemptions are added. Empty if it does not say."""
-        measure = getattr(self._sampler, "cache_metrics", None)
-        if measure is None:
+        if not isinstance(self._sampler, CacheMetrics):
             return {}
-        every = self._ranks.gather([measure()])
-        if not all(every):
-            return {}
+        every = self._ranks.gather([self._sampler.cache_metrics()])
         found = {name: mean([one[name] for one in every]) for name in every[0]}
         return found | {"rollout/cache_preemptions": sum(one["rollout/cache_preemptions"] for one in every)}

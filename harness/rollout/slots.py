@@ -6,23 +6,26 @@ Lockstep and streaming rollouts share this bookkeeping.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
 from eh_gym.vector.thread import ResetResult, StepResult
-from harness.rollout.admission import Admission
+from harness.agents.env import AgentEnv
 from harness.rollout.episode import Episode, Next
 from harness.types.rules import EpisodeRequest, Rules
-from harness.types.sampler import Sample, Sampler, SampleRequest
+from harness.types.sampler import LimitedCache, Sample, Sampler, SampleRequest
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.policy.chat import ChatFormat
 
-__all__ = ["OnEnd", "Slots"]
+__all__ = ["OnEnd", "Slots", "fitting"]
+
+_FILLED = 0.9  # of a sampler's cache; the rest is for what a turn adds
 
 OnEnd = Callable[[Trajectory], None]
 """A function that is called with each trajectory when it ends."""
@@ -34,8 +37,8 @@ class Slots:
     An episode's session in the sampler is its number: episodes are counted as they are added. If the environment of a slot has
     failed, the slot is reset for the next attempt. An environment that has a worker process then gets a new one.
 
-    If the sampler has a cache of fixed size, `Admission` decides which episodes begin, and whose next turn waits. That never
-    changes what an episode samples.
+    If the sampler has a cache of fixed size, only as many episodes play as it can hold, the oldest first (`fitting`). Another one
+    begins while all of them fit. That never changes what an episode samples.
 
     Args:
         envs: The slots.
@@ -49,7 +52,7 @@ class Slots:
         self._waiting: deque[tuple[int, EpisodeRequest, Rules, OnEnd]] = deque()
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
         self._ready: dict[int, SampleRequest] = {}  # the turns that come next, by slot
-        self._admission = Admission()
+        self._limited = sampler if isinstance(sampler, LimitedCache) else None
         self._prompt = 0  # the most tokens of a first prompt: an episode counts so many until its own is known
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
@@ -80,7 +83,7 @@ class Slots:
         slots, self._to_reset = self._to_reset, []
         free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
         for slot in free[: len(self._waiting)]:
-            if not self._decide():
+            if self._admitted(with_another=True) <= len(self._live):
                 break
             number, request, rules, on_end = self._waiting.popleft()
             episode = Episode(number, request, rules, self._chat, max_context=self._sampler.max_context)
@@ -98,9 +101,8 @@ class Slots:
 
     def turns(self) -> Mapping[int, SampleRequest]:
         """Returns the turns that may be sampled now, by slot, in the order in which they became ready. Each is returned once."""
-        self._decide()
-        held = {self._slot_of[number] for number in self._admission.held}
-        return {slot: self._ready.pop(slot) for slot in list(self._ready) if slot not in held}
+        admitted = set(list(self._live)[: self._admitted()])
+        return {slot: self._ready.pop(slot) for slot in list(self._ready) if slot in admitted}
 
     def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult]]:
         """Records what the model wrote and sends it to the environment. Returns the slot, and the future answer."""
@@ -111,12 +113,13 @@ class Slots:
         """Waits for the answer to a step and records it."""
         self._go_on(slot, self._live[slot][0].step_answered(answer))
 
-    def _decide(self) -> bool:
-        """Chooses the episodes that are held back; returns whether another one may begin."""
-        # An engine's; other samplers have no cache of fixed size.
-        cache = int(getattr(self._sampler, "cache_tokens", 0))
-        present = {e.session: len(e.trajectory.ids) or self._prompt for e, _ in self._live.values()} if cache else {}
-        return self._admission.decide(present, cache)
+    def _admitted(self, *, with_another: bool = False) -> int:
+        """How many of the live episodes may play, the oldest first, and perhaps another one that would begin now."""
+        cache = self._limited.cache_tokens if self._limited is not None else 0
+        if not cache:
+            return len(self._live) + with_another
+        present = [len(e.trajectory.ids) or self._prompt for e, _ in self._live.values()]  # in the order of beginning
+        return fitting([*present, *([self._prompt] if with_another else [])], cache)
 
     def _go_on(self, slot: int, needed: Next) -> None:
         episode, on_end = self._live[slot]
@@ -128,7 +131,24 @@ class Slots:
             self._to_reset.append(slot)
         else:
             del self._live[slot], self._slot_of[episode.session]
-            stop_agent = getattr(self._envs.envs[slot].unwrapped, "stop_agent", None)
-            if stop_agent is not None:  # it waits for an answer that won't come
-                stop_agent(episode.trajectory.end)
+            env = self._envs.envs[slot].unwrapped
+            if isinstance(env, AgentEnv):  # its agent waits for an answer that won't come
+                env.stop_agent(episode.trajectory.end)
             on_end(episode.trajectory)
+
+
+def fitting(tokens: Iterable[int], cache_tokens: int) -> int:
+    """How many episodes fit into a sampler's cache together, the oldest first; at least one.
+
+    If more of them play, each turn evicts what another episode needs for its next one, and whole episodes are computed again at
+    every turn: more than twenty times the unavoidable (benchmarks/results/cache-simulated.txt).
+
+    Args:
+        tokens: The present tokens of each episode, in the order of beginning.
+        cache_tokens: The number of tokens that the cache holds.
+
+    >>> fitting([500, 300, 400], cache_tokens=1000)
+    2
+    """
+    totals = itertools.accumulate(tokens)
+    return max(1, sum(total <= _FILLED * cache_tokens for total in totals))

@@ -1,7 +1,7 @@
 """Streaming rollouts: every slot plays its own episode, and no episode waits for another episode's environment.
 
 The rollout is one loop. It starts episodes in free slots. It submits the next turn of every episode whose environment has
-answered and that is not held back (`admission`). When there is nothing more to submit, it lets the sampler take a step and sends
+answered and that fits into the sampler's cache. When there is nothing more to submit, it lets the sampler take a step and sends
 the finished actions to the environments. So at each of its steps the sampler holds a request of each of these episodes. The loop
 waits for the next answer only if the sampler holds no request.
 

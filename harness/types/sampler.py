@@ -15,7 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Sample", "SampleRequest", "Sampler", "check_request", "sample_all", "spans"]
+__all__ = ["CacheMetrics", "LimitedCache", "Sample", "SampleRequest", "Sampler", "check_request", "sample_all", "spans"]
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,25 @@ class Sampler(Protocol):
 
         Nothing that was computed before is used again. Running requests go on under the new weights.
         """
+        ...
+
+
+@runtime_checkable
+class LimitedCache(Protocol):
+    """A sampler whose cache of keys and values has a fixed size."""
+
+    @property
+    def cache_tokens(self) -> int:
+        """The number of tokens that it holds; 0 if that is not known."""
+        ...
+
+
+@runtime_checkable
+class CacheMetrics(Protocol):
+    """A sampler that says how its cache of keys and values was used."""
+
+    def cache_metrics(self) -> dict[str, float]:
+        """The ``rollout/cache_…`` metrics since the last call."""
         ...
 
 

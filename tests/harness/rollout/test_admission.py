@@ -11,8 +11,8 @@ import pytest
 
 from harness.evaluation.held_out import HeldOut
 from harness.policy.ranks import Ranks
-from harness.rollout.admission import Admission
 from harness.rollout.rollout import rollout
+from harness.rollout.slots import fitting
 from harness.settings.grpo import GRPOConfig
 from harness.types.rules import Rules
 from harness.types.trajectory import Trajectory
@@ -28,34 +28,10 @@ def play(fake: Any, sampler: Any, mode: Any, *, slots: int = 12, threads: int = 
         opened.close()
 
 
-def test_an_episode_begins_while_present_tokens_and_a_quarter_of_the_cache_fit() -> None:
-    admission = Admission()
-    assert admission.decide({0: 750}, cache_tokens=1000)
-    assert not admission.decide({0: 751}, cache_tokens=1000)
-    assert not admission.held
-    assert admission.decide({}, cache_tokens=1)  # one plays whatever its length
-    assert admission.decide({0: 10**9}, cache_tokens=0)  # no cache of fixed size
-
-
-def test_the_shortest_are_held_back_and_the_longest_of_these_comes_back_first() -> None:
-    admission = Admission()
-    assert not admission.decide({0: 400, 1: 300, 2: 300, 3: 350}, cache_tokens=1000)
-    assert admission.held == {1, 2}  # 1350 - 300 (the one that began last) - 300 = 750
-    admission.decide({0: 460, 1: 300, 2: 300, 3: 400}, cache_tokens=1000)
-    assert admission.held == {1, 2}  # 860 + 300 + 250 > 1000
-    admission.decide({0: 420, 1: 300, 2: 310}, cache_tokens=1000)
-    assert admission.held == {1}  # 420 + 310 <= 750, and then + 300 > 750
-    assert not admission.decide({1: 300}, cache_tokens=200)
-    assert not admission.held  # alone, it plays
-
-
-def test_nobody_is_held_back_once_no_cache_is_known() -> None:
-    """Nobody would ever let them go on: the last server that says what its cache holds may die."""
-    admission = Admission()
-    admission.decide({0: 600, 1: 500}, cache_tokens=1000)
-    assert admission.held == {1}
-    assert admission.decide({0: 600, 1: 500}, cache_tokens=0)
-    assert not admission.held
+def test_the_oldest_play_as_many_as_fit_into_nine_tenths_of_the_cache() -> None:
+    assert fitting([400, 300, 200, 1], cache_tokens=1000) == 3  # 900
+    assert fitting([400, 300, 201], cache_tokens=1000) == 2
+    assert fitting([5000], cache_tokens=1000) == 1  # one plays whatever its length
 
 
 class Watched:
