@@ -1,4 +1,4 @@
-"""Pieces of solutions that the generators share: code that a good agent would write, one string for each step."""
+"""Pieces of solutions that the scenarios share: code that a good agent would write, one string for each step."""
 
 from __future__ import annotations
 

@@ -1,23 +1,31 @@
-"""The Task that a generator makes, and how generators are found and numbered.
-
-A generator is a module in ``generators/`` with DIFFICULTY, VARIANTS (three tuples of arguments) and
-``make(world, *variant) -> Task``. ``make`` may add records to ``world``, which become part of this task's start state.
-"""
+"""The Task that a scenario makes, and how tasks are numbered."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import pkgutil
-import re
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
-from .evaluation import Change
+__all__ = ["Change", "Task", "expected", "task_id"]
 
-__all__ = ["Task", "apps_of", "generators", "task_id"]
+
+@dataclass(frozen=True)
+class Change:
+    """The records of one model that must have been added, updated or removed.
+
+    Attributes:
+        model: The model's name, such as "venmo.Transaction".
+        kind: "added", "updated" or "removed".
+        rows: Field -> value for each record, with the same fields for all. Exactly these records must have changed in this
+            way. For updated records, no other field may have changed, except updated_at. None allows any records, for changes
+            that an app makes by itself (counts, notifications).
+    """
+
+    model: str
+    kind: str
+    rows: Sequence[dict[str, Any]] | None = None
 
 
 @dataclass
@@ -42,27 +50,24 @@ class Task:
     answer: Any = None
 
 
-def generators() -> dict[str, ModuleType]:
-    """Name -> module of every generator, in alphabetical order."""
-    package = importlib.import_module(f"{__package__}.generators")
-    names = sorted(found.name for found in pkgutil.iter_modules(package.__path__))
-    return {name: importlib.import_module(f"{package.__name__}.{name}") for name in names}
-
-
-def task_id(generator: str, number: int) -> str:
-    """A task's id in AppWorld's form: seven hexadecimal digits for the generator, an underscore, the variant from 1.
+def task_id(scenario: str, number: int) -> str:
+    """A task's id in AppWorld's form: seven hexadecimal digits for the scenario, an underscore, the variant from 1.
 
     >>> task_id("spotify_genre_count", 2)
     'a580d43_2'
     """
-    return f"{hashlib.sha256(generator.encode()).hexdigest()[:7]}_{number}"
+    return f"{hashlib.sha256(scenario.encode()).hexdigest()[:7]}_{number}"
 
 
-def apps_of(steps: list[str]) -> list[str]:
-    """The apps that a solution calls, without api_docs and supervisor.
+def expected(changes: Sequence[Change]) -> dict[str, Any]:
+    """The changes in the form of the evaluation's private data.
 
-    >>> apps_of(["apis.supervisor.complete_task()", "apis.venmo.login()"])
-    ['venmo']
+    >>> expected([Change("phone.Alarm", "updated", [{"id": 3, "time": "06:10"}]), Change("venmo.User", "updated")])
+    {'phone.Alarm': {'updated': {'names': ['id', 'time'], 'rows': [[3, '06:10']]}}, 'venmo.User': {'updated': None}}
     """
-    found = set(re.findall(r"\bapis\.(\w+)\.", "\n".join(steps)))
-    return sorted(found - {"api_docs", "supervisor"})
+    found: dict[str, Any] = {}
+    for one in changes:
+        exact = one.rows and {"names": list(one.rows[0]), "rows": [list(row.values()) for row in one.rows]}
+        found.setdefault(one.model, {})[one.kind] = exact
+    found = json.loads(json.dumps(found, default=str))  # dates as the evaluation prints them
+    return found

@@ -1,19 +1,55 @@
-"""A world that is being written: AppWorld's models, with a few helpers that content and tasks share.
-
-``root.py`` opens and saves it.
-"""
+"""A world that is being written: the invented people, and AppWorld's models with a few helpers that all modules share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from .people import Person, person
-
-__all__ = ["APPS", "NOW", "World"]
+__all__ = ["APPS", "NOW", "PEOPLE", "Person", "World", "person"]
 
 APPS = ("amazon", "file_system", "gmail", "phone", "simple_note", "splitwise", "spotify", "todoist", "venmo")
 NOW = (2024, 3, 14, 10, 30, 0)  # a Thursday: the moment at which every task begins
+
+
+@dataclass(frozen=True)
+class Person:
+    """A person with an account in every app."""
+
+    first: str
+    last: str
+    sex: str
+
+    @property
+    def email(self) -> str:
+        """The email address, the same in every app."""
+        return f"{self.first}.{self.last}@mailbox.example".lower()
+
+    @property
+    def phone(self) -> str:
+        """The phone number: ten digits, unique."""
+        return f"20655501{10 + PEOPLE.index(self)}"
+
+    def password(self, app: str) -> str:
+        """The password for an app. No two are the same."""
+        return f"{self.last[:3]}-{app[::-1][:4]}-{len(app) * 31 + PEOPLE.index(self) * 17}"
+
+
+PEOPLE = (  # phone numbers and domain are reserved for fiction
+    Person("Maren", "Achterberg", "female"),
+    Person("Tobias", "Lindqvist", "male"),
+    Person("Priya", "Raghunath", "female"),
+    Person("Callum", "Oyelaran", "male"),
+    Person("Sofia", "Brandao", "female"),
+    Person("Hugo", "Vantongeren", "male"),
+    Person("Leila", "Farrokhzad", "female"),
+    Person("Idris", "Kamara", "male"),
+)
+
+
+def person(first: str) -> Person:
+    """The person with this first name."""
+    return next(one for one in PEOPLE if one.first == first)
 
 
 class World:
@@ -29,22 +65,13 @@ class World:
     def user(self, app: str, who: str | Person) -> Any:
         """The account of a person (or a first name) in an app."""
         one = person(who) if isinstance(who, str) else who
-        key = {"phone_number": one.phone} if app == "phone" else {"email": one.email}
-        found = self.models[app].User.find_one(**key)
-        assert found is not None, f"{one.name} has no account in {app}"
-        return found
+        return self.models[app].User.find_one(**{"phone_number": one.phone} if app == "phone" else {"email": one.email})
 
     def ago(self, days: int, hour: int = 9, minute: int = 0) -> Any:
         """A time of day, ``days`` days before the tasks' date (after it if negative), as AppWorld's DateTime."""
         from appworld.common.datetime import DateTime
 
         return DateTime(*NOW[:3], hour, minute, 0).subtract(days=days)
-
-    def on(self, year: int, month: int, day: int, hour: int = 9, minute: int = 0) -> Any:
-        """A date as AppWorld's DateTime."""
-        from appworld.common.datetime import DateTime
-
-        return DateTime(year, month, day, hour, minute, 0)
 
     def add(self, model: Any, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
         """Create and save many records of one model, several times faster than one by one."""

@@ -113,23 +113,18 @@ _ANSWERS = [
         shows="(reading failed: (PermissionError|FileNotFoundError).*){2}",
     ),
     _attack(
-        "look through the judge's folder",
+        "look for the judge's folder",
         """
         attempt("listing", posix.listdir, root.removesuffix("agent") + "judge")
         attempt("listing", lambda: posix.listdir(posix.readlink(root + "/data").removesuffix("agent/data")))
         attempt("listing", posix.scandir, root)
-        """,
-        shows="listing failed: (PermissionError|FileNotFoundError).*(listing failed: PermissionError.*){2}",
-    ),
-    _attack(
-        "ask for the answer's size",
-        """
         def size():
             installed = posix.readlink(root + "/data").removesuffix("agent/data")
             return posix.stat(f"{installed}judge/data/tasks/{task_id}/ground_truth/answer.json").st_size
         attempt("asking", size)
         """,
-        shows="asking failed: (PermissionError|FileNotFoundError)",
+        shows="listing failed: (PermissionError|FileNotFoundError).*(listing failed: PermissionError.*){2}"
+        "asking failed: (PermissionError|FileNotFoundError)",
     ),
     _attack(
         "have the engine load the ground truth",
@@ -142,7 +137,7 @@ _ANSWERS = [
         shows="(loading failed.*){2}",
     ),
     _attack(
-        "find it in the frames below",
+        "find it in memory and in the frames below",
         """
         frame = sys._getframe()
         seen = []
@@ -152,40 +147,27 @@ _ANSWERS = [
                 truth = values.get("ground_truth") or getattr(values.get("task"), "ground_truth", None)
                 answer = getattr(truth, "answer", answer)
             frame = frame.f_back
-        print(seen, answer)
-        """,
-        shows="run_code.*nothing found",
-    ),
-    _attack(
-        "find it in memory",
-        """
         kinds = [type(o).__name__ for o in gc.get_objects()]
-        print("GroundTruth" in kinds, world.task.ground_truth)
         answer = getattr(world.task.ground_truth, "answer", answer)
         for o in gc.get_objects():
             if type(o) is dict and "ground_truth_answer" in o:
                 answer = o["ground_truth_answer"]
+        print(seen, answer, "GroundTruth" in kinds, world.task.ground_truth)
         """,
-        shows="False None",
+        shows="run_code.*nothing found False None",
     ),
     _attack(
-        "read the reference solutions from this project's sources",
+        "read this project's sources and the trainer's environment",
         """
         main = sys.modules["__main__"].__file__
         project = main.split("/eh_gym/")[0]
-        attempt("reading", lambda: real_io.open(project + "/envs/appworld/mini/solutions.py").read())
+        attempt("reading", lambda: real_io.open(project + "/envs/appworld/mini/scenarios.py").read())
         attempt("reading", lambda: real_io.open(main).read())
-        """,
-        shows="(reading failed: PermissionError.*){2}",
-    ),
-    _attack(
-        "read the trainer's environment",
-        """
-        print("secret" in str(real_os.environ).lower(), "EH_" in str(real_os.environ))
         attempt("reading", lambda: real_io.open(f"/proc/{posix.getppid()}/environ", "rb").read())
         attempt("reading", lambda: real_io.open("/proc/self/environ", "rb").read())
+        print("secret" in str(real_os.environ).lower(), "EH_" in str(real_os.environ))
         """,
-        shows="False False.*(reading failed: PermissionError.*){2}",
+        shows="(reading failed: PermissionError.*){4}False False",
     ),
 ]
 
@@ -259,51 +241,32 @@ while True:  # or the world would read, too
         "print('again')",
         shows="forged\nforged\nforged",
     ),
-    _attack(
-        "leave a thread that competes with the world for later steps",
-        FORGED + _ANSWERS_LATER,
-        "print('read by the thread, by the world, or half by each')",
-        "print('again')",
-        ends="verdict, goes on or world lost",
-        shows="forged|again|destroyed its world",
-    ),
 ]
 
-# The right change for the task "set the alarm 20 minutes earlier", made below the API.
+# The right change for the task "move what is priced below a limit from the wish list to the cart", made below the API.
 _LOG_IN = """
 passwords = {p["account_name"]: p["password"] for p in apis.supervisor.show_account_passwords()}
-token = apis.phone.login(
-    username=apis.supervisor.show_profile()["phone_number"], password=passwords["phone"]
-)["access_token"]
-alarm = next(a for a in apis.phone.show_alarms(access_token=token, page_limit=20) if a["label"] == LABEL)
-hour, minute = map(int, alarm["time"].split(":"))
-earlier = f"{(hour * 60 + minute - MINUTES) // 60:02d}:{(hour * 60 + minute - MINUTES) % 60:02d}"
+email = apis.supervisor.show_profile()["email"]
+token = apis.amazon.login(username=email, password=passwords["amazon"])["access_token"]
+def cheap():
+    return [w["product_id"] for w in apis.amazon.show_wish_list(access_token=token) if w["price"] < LIMIT]
 answer = None
 """
-_SHOW = "print('now', apis.phone.show_alarm(alarm_id=alarm['alarm_id'], access_token=token)['time'] == earlier)"
 _STATES = [
     _attack(
-        "change a record through its model",
+        "change records through their models and through sqlite",
         _LOG_IN,
         """
-        record = world.models.phone.Alarm.by_id(alarm["alarm_id"])
-        record.time = earlier
-        record.save()
+        amazon, moved = world.models.amazon, cheap()
+        me = amazon.User.find_one(email=email).id
+        for product in moved:
+            amazon.CartEntry.create_save(user_id=me, product_id=product, quantity=1)
+            amazon.SQLModel.db.connection.execute(
+                "delete from wish_list_entries where user_id = ? and product_id = ?", (me, product)
+            )
         """,
-        _SHOW,
-        shows="now True",
-        task="change",
-    ),
-    _attack(
-        "change a record through sqlite",
-        _LOG_IN,
-        """
-        database = world.models.phone.SQLModel.db.connection
-        database.execute("update alarms set time = ? where id = ?", (earlier, alarm["alarm_id"]))
-        (now,) = database.execute("select time from alarms where id = ?", (alarm["alarm_id"],)).fetchone()
-        print("now", now == earlier)
-        """,
-        shows="now True",
+        "print('moved', len(moved) > 0 and cheap() == [])",
+        shows="moved True",
         task="change",
     ),
     _attack(
@@ -347,27 +310,7 @@ _LOOPS = [
     _attack("loop for ever", "while True:\n    pass", shows="timed out"),
     _lost("loop in C", "sum(range(10**12))", shows="no answer"),
     _lost(
-        "loop on through every exception",
-        """
-        while True:
-            try:
-                while True:
-                    pass
-            except BaseException:
-                pass
-        """,
-        shows="no answer",
-    ),
-    _lost(
-        "loop when it is deleted",
-        """
-        class Sticky:
-            def __del__(self):
-                while True:
-                    pass
-        sticky = Sticky()
-        del sticky
-        """,
+        "loop on through every exception, when it is deleted",
         """
         class Sticky:
             def __del__(self):
@@ -400,7 +343,15 @@ _LOOPS = [
 ]
 
 _MEMORY = [
-    _attack("take memory at once", "everything = bytearray(10**12)", shows="MemoryError"),
+    _attack(
+        "take memory at once",
+        """
+        for size in (2**34, 2**40):
+            print(libc.malloc(ctypes.c_size_t(size)))  # past Python
+        everything = bytearray(10**12)
+        """,
+        shows="0\n0.*MemoryError",
+    ),
     _attack(
         "take memory in many threads",
         """
@@ -419,16 +370,14 @@ _MEMORY = [
         """,
         shows="took [0-9]+ True|new thread",
     ),
-    _attack(
-        "map memory past Python",
-        "for size in (2**34, 2**40):\n    print(libc.malloc(ctypes.c_size_t(size)))",
-        shows="0\n0",
-    ),
 ]
 _OUTPUT = [
     _attack("print 1,000 million characters", "print('x' * 10**9)", shows="MemoryError|characters left out"),
-    _attack("print past the capture", "print(sum(posix.write(fd, b'x' * 10**6) for fd in (1, 2)))", shows="2000000"),
-    _attack("print broken Unicode", r"print('\ud800\udfff\x00\x1b[2J\u202e' * 100)", shows="\x1b"),
+    _attack(
+        "print past the capture, and broken Unicode",
+        r"print(sum(posix.write(fd, b'x' * 10**6) for fd in (1, 2)), '\ud800\udfff\x00\x1b[2J\u202e' * 100)",
+        shows="2000000 .*\x1b",
+    ),
     _lost("answer with deep JSON", "send(b'[' * 10**5)", shows="nested too deeply|an answer|sent"),
     _lost("answer with a long output", FORGED + "reply(output='x' * 30_000)", shows="answer is malformed"),
     _lost(
@@ -451,23 +400,18 @@ _OUTPUT = [
 ]
 _FILES = [
     _attack(
-        "fill the disk",
+        "fill the disk, remove and rename files",
         """
         for folder in (".", "/tmp", "/var/tmp", "/dev/shm", root):
             attempt("writing", lambda: real_io.open(folder + "/big", "wb").write(b"x" * 10**9))
         attempt("making", posix.memfd_create, "big")
-        """,
-        shows="(writing failed: PermissionError.*){5}making failed: PermissionError",
-    ),
-    _attack(
-        "remove and rename files",
-        """
         attempt("removing", posix.unlink, root + "/data/version.txt")
         attempt("renaming", posix.rename, root, root + "-away")
         attempt("linking", posix.symlink, "/etc/passwd", "link")
         attempt("changing", posix.chmod, root, 0o777)
         """,
-        shows="removing failed.*renaming failed.*linking failed.*changing failed",
+        shows="(writing failed: PermissionError.*){5}making failed: PermissionError.*removing failed.*renaming failed.*"
+        "linking failed.*changing failed",
     ),
 ]
 _LIMITS = [
@@ -485,23 +429,17 @@ _LIMITS = [
 
 _PROCESSES = [
     _attack(
-        "fork past Python",
+        "fork past Python, and run a program",
         """
         pid = posix.getpid()
         for name in ("fork", "vfork", "daemon"):
             print(name, getattr(libc, name)(0, 0), posix.getpid() == pid)
-        """,
-        shows="fork -1 True.*vfork -1 True.*daemon -1 True",
-    ),
-    _attack(
-        "run a program",
-        """
         attempt("system", posix.system, "touch /tmp/owned")
         attempt("exec", posix.execv, "/bin/sh", ["sh", "-c", "touch /tmp/owned"])
         attempt("spawn", posix.posix_spawn, "/bin/sh", ["sh"], {})
         attempt("popen", lambda: __import__("subprocess").Popen.__init__(object.__new__(__import__("subprocess").Popen), "ls"))
         """,
-        shows="exec failed: PermissionError.*spawn failed: PermissionError",
+        shows="fork -1 True.*vfork -1 True.*daemon -1 True.*exec failed: PermissionError.*spawn failed: PermissionError",
     ),
     _attack(
         "start threads without end",
@@ -520,7 +458,7 @@ _PROCESSES = [
         shows="starting failed: RuntimeError.*True",
     ),
     _attack(
-        "kill other worlds",
+        "kill other worlds, and read its parent's memory as a file",
         """
         refused = 0
         for pid in [*range(posix.getppid(), posix.getpid()), *range(posix.getpid() + 1, posix.getpid() + 200)]:
@@ -529,19 +467,13 @@ _PROCESSES = [
             except PermissionError:
                 refused += 1
         print("refused", refused > 190)
-        """,
-        shows="refused True",
-    ),
-    _lost("trace its parent", "libc.ptrace(16, posix.getppid(), 0, 0)"),
-    _attack(
-        "read its parent's memory as a file",
-        """
         for pid in (posix.getppid(), posix.getpid()):
             for name in ("mem", "maps", "fd/0", "root/etc/passwd"):
                 attempt("reading", lambda: real_io.open(f"/proc/{pid}/{name}", "rb").read(10))
         """,
-        shows="(reading failed: PermissionError.*){8}",
+        shows="refused True.*(reading failed: PermissionError.*){8}",
     ),
+    _lost("trace its parent", "libc.ptrace(16, posix.getppid(), 0, 0)"),
     _lost(
         "use the calls of 32 bits",
         """
@@ -555,41 +487,30 @@ _PROCESSES = [
 
 _NETWORK = [
     _attack(
-        "connect to the internet",
+        "connect to the internet, and to the zygote over its socket",
         """
         attempt("connecting", socket.create_connection, ("1.1.1.1", 53), 1)
         attempt("connecting", socket.create_connection, ("127.0.0.1", 22), 1)
         attempt("binding", socket.create_server, ("0.0.0.0", 0))
-        """,
-        shows="(connecting failed: PermissionError.*){2}binding failed: PermissionError",
-    ),
-    _attack(
-        "talk to the zygote over its socket",
-        """
         folder = real_os.environ["IPYTHONDIR"]
         attempt("connecting", lambda: socket.socket(socket.AF_UNIX).connect(folder + "/socket"))
         attempt("looking", posix.listdir, folder)
         """,
-        shows="connecting failed: PermissionError.*looking failed: PermissionError",
+        shows="(connecting failed: PermissionError.*){2}binding failed: PermissionError.*connecting failed: PermissionError.*"
+        "looking failed: PermissionError",
     ),
     _attack(
-        "meet another world at an abstract socket",
+        "meet another world at an abstract socket or in shared memory",
         """
         left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         attempt("binding", left.bind, "\\0meeting")
         attempt("connecting", left.connect, "\\0meeting")
         attempt("sending", left.sendto, b"x", "\\0meeting")
         attempt("passing", left.sendmsg, [b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", 0))])
-        """,
-        shows="binding failed.*connecting failed.*sending failed.*passing failed",
-    ),
-    _attack(
-        "meet another world in shared memory",
-        """
         print([libc.shmget(5, 4096, 0o1666), libc.msgget(5, 0o1666), libc.semget(5, 1, 0o1666)] == [-1, -1, -1])
         attempt("sharing", lambda: __import__("_posixshmem").shm_open("/meeting", 0o102, 0o666))
         """,
-        shows="True.*sharing failed",
+        shows="binding failed.*connecting failed.*sending failed.*passing failed.*True.*sharing failed",
     ),
 ]
 
@@ -725,15 +646,8 @@ _LEFT_OUT = [
         9,
         "a message of [0-9,]+ bytes; [0-9,]+ are allowed",
     ),
-    _forging("forge one status of thousands of digits", "[complete | {'status': 10**4299}]", 1, "a process reported"),
     _forging("forge a status that is no number", "[complete | {'status': True}]", 1, "a process reported"),
     _forging("forge more calls than a step may make", "[complete] * 6000", 1, "a process reported"),
-    _forging(
-        "forge headers of one character each",
-        "[complete | {'headers': {chr(0x10000 + n): '' for n in range(220_000)}}]",
-        9,
-        "are allowed",
-    ),
     _forging(
         "forge headers that grow when they are written down",
         "[complete | {'headers': {chr(0x1F300 + n) * 200: '' for n in range(32)}}] * 30",
@@ -789,19 +703,15 @@ for n in range(3):
         shows="writing gave.*writing failed: RuntimeError Not called: this API call takes",
     ),
     _attack(
-        "have the judge read deep JSON",
-        FORGED + "add(complete | {'body': '[' * 10**6}, complete | {'body': '{\"a\":' * 10**5})",
-        shows="recorded 2",
-    ),
-    _attack(
-        "have the judge read huge numbers",
+        "have the judge read deep JSON and huge numbers",
         FORGED
         + """
+add(complete | {'body': '[' * 10**6}, complete | {'body': '{"a":' * 10**5})
 for number in ("1" * 10**5, "1e999999", "-0", "NaN"):
     add(complete | {"body": '{"answer": ' + number + "}", "status": 500})
     add(complete | {"method": "GET", "url": "/spotify/songs?page_limit=" + number, "body": ""})
 """,
-        shows="recorded 8",
+        shows="recorded 10",
     ),
     _lost_out("end itself when the task is completed", "posix._exit(1)"),
     _lost_out("stop when the task is completed", "posix.kill(posix.getpid(), signal.SIGSTOP)"),
@@ -928,12 +838,10 @@ class Target:
         references = {task_id: data.reference("mini", task_id) for task_id in data.task_ids("mini")}
         self.tasks = {
             "question": next(t for t, steps in references.items() if "complete_task(answer=count)" in steps[-1]),
-            "change": next(t for t, steps in references.items() if "update_alarm(" in steps[-2]),
+            "change": next(t for t, steps in references.items() if "move_product_from_wish_list_to_cart(" in steps[-2]),
         }
-        change = "\n".join(references[self.tasks["change"]])
-        (label,) = re.findall(r"""a\["label"\] == ('.*?'|".*?")""", change)
-        (minutes,) = re.findall(r"minute - (\d+)", change)
-        self.tools = f"{TOOLS}\nLABEL, MINUTES, MEMORY_MB = {label}, {minutes}, {MEMORY_MB}"
+        (limit,) = re.findall(r"""w\["price"\] < (\d+)""", references[self.tasks["change"]][-2])
+        self.tools = f"{TOOLS}\nLIMIT, MEMORY_MB = {limit}, {MEMORY_MB}"
 
     def play(self, attack):
         """An episode of an attack."""

@@ -1,8 +1,8 @@
 """The adaptations and the judge change nothing: against AppWorld's engine, used as its README says.
 
 Compared are what each step prints, the verdict with every failed requirement, and every change to every database, over
-mini tasks, solved rightly and wrongly, and over random API calls: over one of each generator's three variants, and over all
-with EH_DIFFERENTIAL=all. What the plain engine answers is kept in the cache, by the hash of all that it depends on.
+mini tasks, solved rightly and wrongly, and over random API calls: over one variant of each scenario, and over all with
+EH_DIFFERENTIAL=all. What the plain engine answers is kept in the cache, by the hash of all that it depends on.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from envs.appworld.backend import adaptations
 from envs.cache import cache_dir
 
 PLAY = Path(__file__).with_name("play.py")
-# Every wrong solution, and random calls, of every task: a quarter of an hour more.
+# Every wrong solution, and random calls, of every task: some minutes more.
 ALL = os.environ.get("EH_DIFFERENTIAL") == "all"
 LOG_IN = """\
 passwords = {p["account_name"]: p["password"] for p in apis.supervisor.show_account_passwords()}
@@ -88,22 +88,24 @@ def roots(appworld_python):
 
 @pytest.fixture(scope="module")
 def requests(roots):
-    """Of each task the reference solution and, in turn, one that is wrong, too much or empty, or random calls; or all."""
+    """Of each scenario the reference solution, random calls and, in turn, one that is wrong, too much or empty; or all."""
     documents = [
         document
         for path in sorted((roots.agent / "data" / "api_docs" / "standard").glob("*.json"))
         for document in json.loads(path.read_text()).values()
     ]
-    found = []
-    for number, task_id in enumerate(data.task_ids("mini")):
-        if not ALL and number % 3 != number // 3 % 3:
-            continue  # the variants of a generator run the same code with other names and numbers
+    found, by_scenario = [], {}
+    for task_id in data.task_ids("mini"):
+        by_scenario.setdefault(task_id.split("_")[0], []).append(task_id)
+    # The variants of a scenario run the same code with other names and numbers.
+    chosen = [task_id for k, tasks in enumerate(by_scenario.values()) for task_id in (tasks if ALL else [tasks[k % 4]])]
+    for number, task_id in enumerate(chosen):
         truth = roots.judge / "data" / "tasks" / task_id / "ground_truth"
         others = json.loads((truth / "wrong.json").read_text())
         others["empty"] = ["apis.supervisor.complete_task()"]
         calls = CALL.format(calls=random_calls(documents, random.Random(number), 60))
         others["random"] = [LOG_IN, calls, "apis.supervisor.complete_task(answer=1)"]
-        names = sorted(others) if ALL else [("random", "wrong", "random", "collateral", "empty")[number % 5]]
+        names = sorted(others) if ALL else ["random", ("wrong", "collateral", "empty")[number % 3]]
         solutions = {"reference": json.loads((truth / "steps.json").read_text())} | {
             name: others[name] for name in names
         }

@@ -193,9 +193,9 @@ def test_the_mini_world_of_other_sources_is_another(tmp_path, monkeypatch):
     (folder / ".ruff_cache").mkdir()  # what tools leave
     (folder / ".ruff_cache" / "CACHEDIR.TAG").write_text("x")
     assert data.mini_dir() == first
-    with (folder / "content" / "__init__.py").open("a") as file:
+    with (folder / "content.py").open("a") as file:
         file.write("# changed\n")
     second = data.mini_dir()
     assert second != first
-    (folder / "content" / "__init__.py").rename(folder / "content" / "other.py")
+    (folder / "content.py").rename(folder / "other.py")
     assert data.mini_dir() not in (first, second)
