@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from eh_gym.errors import EHError
+from eh_gym.errors import EHError, MissingBackendError
 from envs import backends, check, serve
 from envs.appworld import install as appworld
 from envs.bfcl import splits as bfcl
@@ -74,20 +74,23 @@ def _install(names: Sequence[str], *, force: bool, benchmark: bool) -> int:
 
 
 def _doctor(names: Sequence[str]) -> int:
-    python = ".".join(map(str, sys.version_info[:3]))
-    print(f"python     {python}, numpy {version('numpy')}, gymnasium {version('gymnasium')}")
+    print(
+        f"python     {'.'.join(map(str, sys.version_info[:3]))}, numpy {version('numpy')}, gymnasium {version('gymnasium')}"
+    )
     print(f"cache      {cache_dir()}")
     bad = 0
     for name in _chosen(names):
-        state = backends.check(name)
-        print(f"{name:<10} {'ok' if state.ok else 'MISSING'}: {state.detail}")
-        if not state.ok:
+        try:
+            python = backends.backend_python(name)
+        except MissingBackendError as error:
             bad += 1
-            print(f"{'':<10} to fix it, run: {state.fix}")
-        elif name == "appworld":
+            print(f"{name:<10} MISSING: {error}")
+            continue
+        print(f"{name:<10} ok: {backends.pins(backends.get_backend(name))}")
+        if name == "appworld":
             mini, lines = appworld.report()
             bad += not mini
-            for line in [*lines, *appworld.isolation(backends.backend_python(name))]:
+            for line in [*lines, *appworld.isolation(python)]:
                 print(f"{'':<10} {line}")
     return 1 if bad else 0
 
@@ -95,13 +98,13 @@ def _doctor(names: Sequence[str]) -> int:
 def _list() -> int:
     cabinet = ", ".join(f"{split} {len(cabinet_task_ids(split)):,}" for split in ("train", "dev", "test"))
     tasks = ", ".join(f"{split} {len(bfcl.task_ids(split)):,}" for split in ("train", "dev", "test", "all"))
-    worlds = ", ".join(f"{split} {'-' if count is None else count}" for split, count in appworld.counts().items())
+    worlds = ", ".join(f"{split} {count or '-'}" for split, count in appworld.counts().items())
     rows = [
         ("EH-Cabinet-v0", cabinet, "built in"),
         ("EH-CabinetLocked-v0", cabinet, "built in"),
         ("EH-CabinetOpenEnded-v0", cabinet, "built in"),
         ("EH-BFCL-v0", tasks, _state("bfcl")),
-        ("EH-AppWorld-v0", worlds, f"{_state('appworld')}; {appworld.summary()}"),
+        ("EH-AppWorld-v0", worlds, _state("appworld")),
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
     for env_id, counts, backend in rows:
@@ -110,8 +113,11 @@ def _list() -> int:
 
 
 def _state(backend: str) -> str:
-    state = backends.check(backend)
-    return f"backend {backend} installed ({state.detail})" if state.ok else f"{state.detail}; run: {state.fix}"
+    try:
+        backends.backend_python(backend)
+    except MissingBackendError:
+        return f"not installed; run: python -m envs install {backend}"
+    return f"backend {backend} installed ({backends.pins(backends.get_backend(backend))})"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Builds, checks and finds the virtualenvs in which backends run.
+"""Builds and finds the virtualenvs in which backends run.
 
 Each backend has a virtualenv of its own in the user's cache, because its packages conflict with those of the other
 backends and of a trainer: bfcl-eval pins numpy and filelock, and AppWorld needs pydantic 1.
 
-A virtualenv cannot be moved, so it is built in its final place. A marker file, written last, says that it is complete.
-A folder without the marker is an interrupted installation and is rebuilt.
+A virtualenv cannot be moved, so it is built in its final place. A marker file, written last, says that it is complete, and with
+which packages. A folder without it, or with other packages, is built again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,19 +22,9 @@ from eh_gym.errors import ConfigError, EHError, MissingBackendError
 from envs.cache import cache_dir
 from envs.commands import held, run
 
-__all__ = [
-    "BACKENDS",
-    "Backend",
-    "BackendState",
-    "backend_python",
-    "check",
-    "install",
-    "locked",
-    "venv_dir",
-]
+__all__ = ["BACKENDS", "Backend", "backend_python", "get_backend", "install", "locked", "pins", "venv_dir"]
 
 _MARKER = ".complete"
-_CHECK_TIMEOUT_S = 60.0
 _APPWORLD = Path(__file__).parent / "appworld"
 
 
@@ -78,25 +67,6 @@ BACKENDS: Mapping[str, Backend] = {
 }
 
 
-@dataclass(frozen=True)
-class BackendState:
-    """The result of ``check``.
-
-    Attributes:
-        ok: Whether it can be used.
-        detail: The versions found, or what is wrong.
-        fix: The command that fixes it; empty if ``ok``.
-        path: The virtualenv's folder, whether it exists or not.
-        timed_out: Whether the interpreter did not answer in time. It may still work when the machine is less busy.
-    """
-
-    ok: bool
-    detail: str
-    fix: str
-    path: Path
-    timed_out: bool = False
-
-
 def get_backend(name: str) -> Backend:
     """The backend called ``name``.
 
@@ -109,73 +79,38 @@ def get_backend(name: str) -> Backend:
 
 
 def venv_dir(backend: Backend) -> Path:
-    """The folder of the backend's virtualenv, whether it exists or not.
-
-    It is for this Python, or for the oldest that the backend runs on if this one is older.
-    """
-    major, minor = _version(backend)
-    tag = f"{sys.implementation.name[:2]}{major}{minor}"
+    """The folder of the backend's virtualenv for this Python, whether it exists or not."""
+    tag = f"{sys.implementation.name[:2]}{sys.version_info[0]}{sys.version_info[1]}"
     return cache_dir() / "backends" / f"{backend.name}-{backend.version}-{tag}"
 
 
+def pins(backend: Backend) -> str:
+    """The backend's packages in a few words."""
+    listed = [f"{name} {version}" for name, version in backend.requirements.items()]
+    return ", ".join(listed) if len(listed) < 4 else f"{listed[0]} and {len(listed) - 1} pinned packages"
+
+
 def backend_python(name: str) -> Path:
-    """The interpreter of an installed backend. This only looks for two files; ``check`` looks closer.
+    """The interpreter of an installed backend.
 
     Raises:
-        MissingBackendError: The backend is not installed for this Python.
+        MissingBackendError: The backend is not installed for this Python, or its installation was interrupted.
         ConfigError: There is no such backend.
     """
     backend = get_backend(name)
-    python = _python(venv_dir(backend))
-    if not (venv_dir(backend) / _MARKER).is_file() or not python.exists():
+    python, marker = venv_dir(backend) / "bin" / "python", venv_dir(backend) / _MARKER
+    if not python.exists() or not marker.is_file() or marker.read_text(encoding="utf-8") != _marked(backend):
         raise MissingBackendError(
-            f"the backend {name!r} ({_wanted(backend)}) is not installed for Python {_dotted(_version(backend))} "
+            f"the backend {name!r} ({pins(backend)}) is not installed for Python {_dotted(sys.version_info[:2])} "
             f"in {cache_dir()}; run: python -m envs install {name}"
         )
     return python
 
 
-def check(name: str) -> BackendState:
-    """Checks that a backend is installed, that its interpreter runs, and that its packages have the pinned versions."""
-    backend, fix = get_backend(name), f"python -m envs install {name}"
-    path = venv_dir(backend)
-    try:
-        python = backend_python(name)
-    except MissingBackendError:
-        detail = "its installation was interrupted" if path.exists() else "not installed"
-        return BackendState(False, detail, fix, path)
-    fix += " --force"
-    asks = "import importlib.metadata as m, json, sys; print(json.dumps([m.version(n) for n in sys.argv[1:]]))"
-    try:
-        answer = subprocess.run(
-            [str(python), "-I", "-c", asks, *backend.requirements],
-            capture_output=True,
-            text=True,
-            timeout=_CHECK_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        detail = f"its interpreter has not answered in {_CHECK_TIMEOUT_S:g} s"
-        fix = f"python -m envs doctor {name}, when the machine is less busy; if it says the same, {fix}"
-        return BackendState(False, detail, fix, path, timed_out=True)
-    except OSError as error:
-        return BackendState(False, f"its interpreter does not run: {error}", fix, path)
-    if answer.returncode != 0:
-        last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
-        return BackendState(False, f"its packages are not there: {last}", fix, path)
-    found = dict(zip(backend.requirements, json.loads(answer.stdout), strict=True))
-    other = [name for name, version in backend.requirements.items() if found[name] != version]
-    if other:
-        listed = ", ".join(f"{name} {found[name]}" for name in other)
-        instead = ", ".join(f"{name} {backend.requirements[name]}" for name in other)
-        return BackendState(False, f"holds {listed} instead of {instead}", fix, path)
-    return BackendState(True, _wanted(backend), "", path)
-
-
 def install(name: str, *, force: bool = False, say: Callable[[str], None] = print) -> Path:
-    """Builds the backend's virtualenv unless it is there, with uv if that is installed, otherwise with venv and pip.
+    """Builds the backend's virtualenv with venv and pip, unless it is there.
 
-    Two processes may call this at once: the second waits for the first and then finds the work done. A virtualenv that is
-    there is set aside, and comes back if the new one can't be built.
+    Two processes may call this at once: the second waits for the first and then finds the work done.
 
     Args:
         name: The backend.
@@ -186,77 +121,43 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
         The backend's interpreter.
 
     Raises:
-        EHError: A command failed (the message holds its output), the folder can't be written to, or without ``force`` the
-            virtualenv that is there does not answer in time.
-        ConfigError: There is no such backend, or it needs a newer Python and there is no uv to fetch one.
+        EHError: A command failed (the message holds its output), or the folder can't be written to.
+        ConfigError: There is no such backend, or it needs a newer Python.
     """
     backend = get_backend(name)
+    if sys.version_info[:2] < backend.python:
+        raise ConfigError(
+            f"{name} {backend.version} needs Python {_dotted(backend.python)} or newer, this is "
+            f"{_dotted(sys.version_info[:2])}; install this project with a newer Python"
+        )
     path = venv_dir(backend)
-    old = path.with_name(f".{path.name}.old")
     with locked(name, say):
+        if not force:
+            with contextlib.suppress(MissingBackendError):
+                python = backend_python(name)
+                say(f"{name}: {pins(backend)} is installed in {path}")
+                return python
+        say(f"{name}: installing {pins(backend)} into {path}")
         try:
-            if (path / _MARKER).is_file():
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                _restore(path, old)  # an installation was killed while it built
-            state = None if force else check(name)
-            if state and state.ok:
-                say(f"{name}: {_wanted(backend)} is installed in {path}")
-                return backend_python(name)
-            if state and state.timed_out:
-                raise EHError(f"{name} is installed, but {state.detail}; run: {state.fix}")
-            say(f"{name}: installing {_wanted(backend)} into {path}")
-            if path.exists():
-                path.rename(old)
-            try:
-                _build(backend, path)
-                (path / _MARKER).write_text(json.dumps(dict(backend.requirements)) + "\n", encoding="utf-8")
-            except BaseException:
-                _restore(path, old)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
+            (path / _MARKER).unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
+            _build(backend, path)
+            (path / _MARKER).write_text(_marked(backend), encoding="utf-8")
         except OSError as error:
             raise EHError(
                 f"{name} can't be installed in {path} ({error}); free some space, make the folder writable, or set EH_CACHE_DIR "
                 "to another folder"
             ) from error
-    state = check(name)
-    if not state.ok:
-        raise EHError(f"{name} was installed, but {state.detail}; please report this")
     say(f"{name}: done")
     return backend_python(name)
 
 
-def _restore(path: Path, old: Path) -> None:
-    """Removes an unfinished installation, and puts back the virtualenv that was set aside, if there was one."""
-    shutil.rmtree(path, ignore_errors=True)
-    if old.exists():
-        old.rename(path)
-
-
 def _build(backend: Backend, path: Path) -> None:
-    pins = [f"{name}=={version}" for name, version in backend.requirements.items()]
-    python = str(_python(path))
-    uv = shutil.which("uv")
-    too_old = sys.version_info[:2] < backend.python
-    if too_old and uv is None:
-        raise ConfigError(
-            f"{backend.name} {backend.version} needs Python {_dotted(backend.python)} or newer, this is "
-            f"{_dotted(sys.version_info[:2])}; use a newer Python, or install uv "
-            "(https://docs.astral.sh/uv/), which finds or downloads one"
-        )
-    if uv is not None:
-        run([uv, "venv", "--quiet", "--python", _dotted(backend.python) if too_old else sys.executable, str(path)])
-        run([uv, "pip", "install", "--quiet", "--no-deps", "--python", python, *pins])
-    else:
-        run(
-            [sys.executable, "-m", "venv", str(path)],
-            hint="this Python cannot make virtualenvs; install uv (https://docs.astral.sh/uv/), "
-            "or on Debian and Ubuntu the package python3-venv",
-        )
-        run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *pins])
-        # Half of BFCL's folder is pip itself (and setuptools, up to Python 3.11). Nothing needs them any more.
-        run([python, "-m", "pip", "uninstall", "--quiet", "--disable-pip-version-check", "--yes", "setuptools", "pip"])
+    python = str(path / "bin" / "python")
+    wanted = [f"{name}=={version}" for name, version in backend.requirements.items()]
+    hint = "this Python cannot make virtualenvs; on Debian and Ubuntu, install the package python3-venv"
+    run([sys.executable, "-m", "venv", str(path)], hint=hint)
+    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *wanted])
     if backend.finish is not None:
         with tempfile.TemporaryDirectory(prefix="eh-install-") as home:
             run([python, "-I", "-B", str(backend.finish)], hint="please report this", cwd=path, home=Path(home))
@@ -270,18 +171,9 @@ def locked(name: str, say: Callable[[str], None] = print) -> Iterator[None]:
         yield
 
 
-def _python(venv: Path) -> Path:
-    return venv / "bin" / "python"
-
-
-def _version(backend: Backend) -> tuple[int, int]:
-    return max((sys.version_info[0], sys.version_info[1]), backend.python)
+def _marked(backend: Backend) -> str:
+    return json.dumps(dict(backend.requirements)) + "\n"
 
 
 def _dotted(version: Sequence[int]) -> str:
     return ".".join(map(str, version))
-
-
-def _wanted(backend: Backend) -> str:
-    pins = [f"{name} {version}" for name, version in backend.requirements.items()]
-    return ", ".join(pins) if len(pins) < 4 else f"{pins[0]} and {len(pins) - 1} pinned packages"

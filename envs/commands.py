@@ -6,18 +6,14 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError
 
 __all__ = ["held", "run"]
 
-_CALLERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_CONSTRAINT", "PIP_REQUIREMENT", "UV_CONSTRAINT")
+_CALLERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_CONSTRAINT", "PIP_REQUIREMENT")
 _COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation; a slow network needs this long
-
-# The descriptors of the locks that this thread holds.
-_locks: ContextVar[tuple[int, ...]] = ContextVar("locks", default=())
 
 
 def run(
@@ -52,7 +48,7 @@ def run(
             cwd=cwd,
             env=environment,
             timeout=_COMMAND_TIMEOUT_S,
-            pass_fds=_locks.get(),  # if this process is killed, the locks hold until the command has ended, too
+            close_fds=False,  # if this process is killed, its locks hold until the command has ended, too
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EHError(f"{' '.join(command)} failed: {error}; {hint}") from error
@@ -87,8 +83,5 @@ def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
         except BlockingIOError:
             say(f"waiting for another installation ({path})")
             fcntl.flock(file, fcntl.LOCK_EX)
-        token = _locks.set((*_locks.get(), file.fileno()))
-        try:
-            yield
-        finally:
-            _locks.reset(token)
+        os.set_inheritable(file.fileno(), True)
+        yield

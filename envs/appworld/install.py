@@ -6,6 +6,7 @@ Here a folder that has its final name is complete. Everything else is an unfinis
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import tempfile
@@ -18,16 +19,15 @@ from eh_gym.errors import EHError, WorkerError
 from eh_gym.worker import Worker, backend_command
 from envs import backends
 from envs.appworld import data
-from envs.appworld.backend.unpack import DAMAGED
-from envs.appworld.download import download, split_url
 from envs.cache import cache_dir, expanded
 from envs.commands import run
 
-__all__ = ["counts", "install", "isolation", "report", "summary"]
+__all__ = ["counts", "install", "isolation", "report"]
 
 _HERE = Path(__file__).parent
 _BASE = "https://s3.us-west-2.amazonaws.com/appworld.dev/"
 _BUNDLE = f"data-{data.DATA_VERSION}.bundle"
+_SILENCE_S = 10.0  # the longest time to reach the server, and to wait for more bytes
 _COMMAND = "python -m envs install appworld"
 HOW_TO = (
     f"to get it, run with access to the internet: {_COMMAND}",
@@ -46,7 +46,7 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
 
     Raises:
         EHError: The virtualenv or the mini world could not be built, or the benchmark is not where EH_APPWORLD_DATA_URL says.
-        ConfigError: This Python is too old for AppWorld, and there is no uv.
+        ConfigError: This Python is too old for AppWorld.
     """
     python = backends.install("appworld", force=force, say=say)
     folder = cache_dir() / "appworld"
@@ -86,9 +86,9 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
         say("appworld: not downloading the benchmark because of --no-data; the mini world is installed")
         return
     try:
-        source = _source(say)
-        say("appworld: unpacking and checking the benchmark")
-        _unpack(python, source, target)
+        with _building(target) as (world, home):
+            _fetch(python, world / "judge", home, say)
+            data.check_root(world / "judge", data.BENCHMARK)
     except EHError as error:
         if os.environ.get("EH_APPWORLD_DATA_URL"):
             raise
@@ -98,63 +98,27 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
     say(f"appworld: the benchmark is in {target}")
 
 
-def _source(say: Callable[[str], None]) -> Path:
-    """The benchmark's bundle, or a folder with its data: what EH_APPWORLD_DATA_URL names, or else a download."""
-    base = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
-    parts = split_url(base)
-    named = urllib.request.url2pathname(parts.path) if parts.scheme == "file" else base
-    path = expanded(named, "EH_APPWORLD_DATA_URL")
-    if (path / "data" / "tasks").is_dir():
-        return path
-    if path.is_dir():
-        path = path / _BUNDLE
-    if path.is_file():
-        return path
-    if parts.scheme == "file":
-        raise EHError(f"EH_APPWORLD_DATA_URL is {base}, and {path} is not a file")
-    url = base if parts.path.endswith(".bundle") else f"{base.rstrip('/')}/{_BUNDLE}"
-    target = _downloads() / _BUNDLE
-    if not target.is_file():
+def _fetch(python: Path, judge: Path, home: Path, say: Callable[[str], None]) -> None:
+    """Makes the judge's folder from what EH_APPWORLD_DATA_URL names, or else from a download."""
+    source = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
+    bundle = expanded(source, "EH_APPWORLD_DATA_URL")
+    if (bundle / "data" / "tasks").is_dir():
+        shutil.copytree(bundle / "data", judge / "data")
+        return
+    if not bundle.is_file():
+        if not source.startswith(("http://", "https://")):
+            raise EHError(f"{source} is neither an http address, nor a file, nor a folder with data/tasks")
+        url, bundle = source if source.endswith(".bundle") else f"{source.rstrip('/')}/{_BUNDLE}", home / _BUNDLE
         say(f"appworld: downloading {url}")
-        download(url, target)
-    return target
-
-
-def _unpack(python: Path, bundle: Path, target: Path) -> None:
-    with _building(target) as (world, home):
-        judge = world / "judge"
-        if bundle.is_dir():
-            shutil.copytree(bundle / "data", judge / "data")
-            data.check_root(judge, data.BENCHMARK)
-            return
-        judge.mkdir()
-        command = [str(python), "-I", "-B", str(_HERE / "backend" / "unpack.py"), str(bundle.resolve()), str(judge)]
-        fault = ""
         try:
-            run(command, hint="", cwd=home, home=home)
-        except EHError as error:
-            fault = str(error).strip().splitlines()[-1]
-            if not fault.startswith(DAMAGED):  # for example a full disk or a killed process: the bundle may be good
-                raise
-        else:
-            try:
-                data.check_root(judge, data.BENCHMARK)
-            except EHError as error:
-                fault = str(error)
-        if fault:
-            _drop(bundle)  # otherwise the next run would use it again
-            raise EHError(f"{bundle} is not AppWorld's data, or is damaged ({fault})")
-    _drop(bundle)
-
-
-def _drop(bundle: Path) -> None:
-    """Removes a bundle that was downloaded. A bundle that the user named is kept."""
-    if bundle.parent == _downloads():
-        bundle.unlink()
-
-
-def _downloads() -> Path:
-    return cache_dir() / "appworld" / "downloads"
+            with urllib.request.urlopen(url, timeout=_SILENCE_S) as answer, bundle.open("wb") as file:
+                shutil.copyfileobj(answer, file)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise EHError(f"{url} cannot be downloaded: {error}") from error
+    judge.mkdir()
+    # AppWorld publishes no digest. The archive in the bundle has checksums, and check_root looks at what is in it.
+    command = [str(python), "-I", "-B", str(_HERE / "backend" / "unpack.py"), str(bundle.resolve()), str(judge)]
+    run(command, hint=f"{source} does not hold AppWorld's data, or the download is damaged", cwd=home, home=home)
 
 
 @contextmanager
@@ -176,32 +140,24 @@ def _building(target: Path) -> Iterator[tuple[Path, Path]]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def counts() -> dict[str, int | None]:
-    """Split -> the number of its tasks; None for the mini world if it is not built."""
-    mini = len(data.task_ids("mini")) if data.mini_dir().is_dir() else None
-    return {**data.BENCHMARK, "mini": mini}
-
-
-def summary() -> str:
-    """Which of the data are installed, in a few words, for ``list``."""
-    mini = "mini world installed" if data.mini_dir().is_dir() else "no mini world"
-    return f"{mini}, {'benchmark installed' if data.benchmark_dir().is_dir() else 'no benchmark'}"
+def counts() -> dict[str, int]:
+    """Split -> the number of its tasks; 0 if it is not installed."""
+    found = dict.fromkeys(data.SPLITS, 0)
+    for split in data.SPLITS:
+        with suppress(EHError):
+            found[split] = len(data.task_ids(split))
+    return found
 
 
 def report() -> tuple[bool, list[str]]:
     """Whether the mini world is installed, and some lines about the data, for ``doctor``."""
-    mini, lines = counts()["mini"], []
-    lines.append(f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to fix it, run: {_COMMAND}")
-    folder = data.benchmark_dir()
-    if not folder.is_dir():
-        return mini is not None, [*lines, "benchmark: not installed", *(f"  {line}" for line in HOW_TO)]
-    found = []
-    for split in data.BENCHMARK:
-        try:
-            found.append(f"{split} {len(data.task_ids(split))}")
-        except EHError:
-            found.append(f"{split} none")
-    return mini is not None, [*lines, f"benchmark: {', '.join(found)}, in {folder}"]
+    found = counts()
+    mini = found.pop("mini")
+    lines = [f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to fix it, run: {_COMMAND}"]
+    if any(found.values()):
+        listed = ", ".join(f"{split} {count}" for split, count in found.items())
+        return mini > 0, [*lines, f"benchmark: {listed}, in {data.benchmark_dir()}"]
+    return mini > 0, [*lines, "benchmark: not installed", *(f"  {line}" for line in HOW_TO)]
 
 
 def isolation(python: Path) -> list[str]:
