@@ -75,7 +75,7 @@ def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float
     ]
     some = scripts(env_id, ENVS[env_id])
     microseconds(there, some, 2)
-    pids = list(processes("ray::_NodeHost"))
+    pids = list(processes("ray::EnvHost"))
     assert len(pids) == actors, pids
     workers = [pid for pid in processes("worker/child.py") if parent(pid) in pids]
     found = sum(map(pss_mb, pids)) / actors, sum(map(pss_mb, workers)) / actors
@@ -94,7 +94,7 @@ def loss() -> tuple[float, float]:
     pool = ActorPool(1, cpus=0)
     env = gym.make(in_actors("EH-Cabinet-v0", pool), disable_env_checker=True)
     env.reset(seed=0)
-    (pid,) = processes("ray::_NodeHost")
+    (pid,) = processes("ray::EnvHost")
     start = time.perf_counter()
     os.kill(pid, signal.SIGKILL)
     assert "environment_error" in env.step("list()")[4]

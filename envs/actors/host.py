@@ -1,10 +1,11 @@
-"""EnvHost, which runs inside an actor: it holds several environments in one process, each under a key that the caller chose.
+"""EnvHost, the class of the actors: it holds several environments in one process, each under a key that the caller chose.
 
-The calls for one key must come one after another. Ray, deadlines and lost actors are handled in pool.py.
+The calls for one key must come one after another. Deadlines and lost actors are handled in pool.py.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+
+from eh_gym.errors import MissingBackendError
 
 __all__ = ["About", "EnvHost", "EnvKind"]
 
@@ -40,9 +43,9 @@ class About:
     """The properties that all environments of a kind share.
 
     Attributes:
-        observation_space: Their observation space.
-        action_space: Their action space.
-        metadata: Their metadata.
+        observation_space: As of any environment.
+        action_space: As of any environment.
+        metadata: As of any environment.
         task_ids: Their tasks; None if they have none.
         methods: Which of ``expert`` and ``random_action`` they have.
     """
@@ -64,15 +67,23 @@ class EnvHost:
         self._envs: dict[int, gym.Env[str, str]] = {}
         self._first: dict[str, Any] = {}  # one environment of each kind, which is never played
 
-    def about(self, kind: EnvKind) -> About:
-        """Makes one environment of a kind, unless there is one, and describes it.
+    def begin(self, kinds: Sequence[EnvKind]) -> tuple[str, str, list[About]]:
+        """Makes one environment of each kind. Returns the node's id in Ray, its readable name, and the kinds' descriptions.
 
         Raises:
-            Exception: Whatever making it raised, such as MissingBackendError.
+            MissingBackendError: This node lacks the backend of one of the kinds.
+            Exception: Anything else that making one raised.
         """
-        env = self._known(kind)
-        methods = frozenset(name for name in _METHODS if callable(getattr(env, name, None)))
-        return About(env.observation_space, env.action_space, env.metadata, getattr(env, "task_ids", None), methods)
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        name = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
+        try:
+            return node, name, [self._about(kind) for kind in kinds]
+        except MissingBackendError as error:
+            raise MissingBackendError(
+                f"the node {name} cannot play {kinds[-1].spec.id}: {error}, on that node"
+            ) from error
 
     def reset(
         self, key: int, kind: EnvKind, seed: int | None, options: dict[str, Any] | None
@@ -102,7 +113,9 @@ class EnvHost:
         if env is not None:
             env.close()
 
-    def _known(self, kind: EnvKind) -> Any:
+    def _about(self, kind: EnvKind) -> About:
         if kind.name not in self._first:
             self._first[kind.name] = kind.make().unwrapped
-        return self._first[kind.name]
+        env = self._first[kind.name]
+        methods = frozenset(name for name in _METHODS if callable(getattr(env, name, None)))
+        return About(env.observation_space, env.action_space, env.metadata, getattr(env, "task_ids", None), methods)

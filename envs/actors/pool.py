@@ -1,4 +1,4 @@
-"""ActorPool: Ray actors that hold many environments each. Only this module uses Ray.
+"""ActorPool: Ray actors that hold many environments each.
 
 A running episode is lost with its actor. The pool replaces a lost actor itself and does not use Ray's own restarts and
 retries, because with them a call could be carried out twice. All actors must find room when the pool is made: it does not
@@ -14,11 +14,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eh_gym.errors import ConfigError, EHError, MissingBackendError, MissingExtraError, WorkerDied, WorkerTimeout
+from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied, WorkerTimeout
 from envs.actors.host import About, EnvHost, EnvKind
 
 __all__ = ["ActorPool", "Seat", "close_shared_actors", "shared_actors"]
@@ -31,46 +30,14 @@ _THREADS = 64  # per actor, as many as ThreadVectorEnv has at most; more environ
 _OBJECT_STORE_BYTES = 100_000_000  # for a Ray started by this process; texts need very little of it
 
 
-class _NodeHost(EnvHost):
-    """The actor's class: a host that knows its node."""
-
-    def begin(self, kinds: Sequence[EnvKind]) -> tuple[str, str, list[About]]:
-        """Returns the node's id in Ray, a readable name of the node, and a description of each kind.
-
-        Raises:
-            MissingBackendError: This node lacks the backend of one of the kinds.
-        """
-        import ray
-
-        node = ray.get_runtime_context().get_node_id()
-        name = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
-        try:
-            return node, name, [self.about(kind) for kind in kinds]
-        except MissingBackendError as error:
-            raise MissingBackendError(
-                f"the node {name} cannot play {kinds[-1].spec.id}: {error}, on that node"
-            ) from error
-
-
 @dataclass(eq=False)
 class _Actor:
-    """One actor.
-
-    Attributes:
-        handle: Ray's handle of the actor.
-        begun: Ray's reference to the result of `begin`.
-        node: The id of the actor's node, once the actor has begun.
-        name: The name of the actor's node, once the actor has begun.
-        alive: Whether the actor has begun and was not lost since.
-        seats: The number of environments in the actor.
-    """
-
-    handle: Any
-    begun: Any
-    node: str = ""
-    name: str = ""
-    alive: bool = False
-    seats: int = 0
+    handle: Any  # Ray's handle
+    begun: Any  # Ray's reference to the result of `begin`
+    node: str = ""  # the id of its node, once it has begun
+    name: str = "a new node"  # the readable name of its node
+    alive: bool = False  # whether it has begun and was not lost since
+    seats: int = 0  # the number of its environments
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,18 +69,25 @@ class ActorPool:
     def __init__(self, size: int, *, address: str = "", cpus: float = 1.0) -> None:
         if size < 1:
             raise ConfigError(f"a pool needs at least one actor, got size={size}")
-        self._ray = _connected(address, size * cpus)
-        self._class = self._ray.remote(_NodeHost).options(
+        self._ray = ray = _connected(address, size * cpus)
+        self._class = self._ray.remote(EnvHost).options(
             num_cpus=cpus, max_concurrency=_THREADS, scheduling_strategy="SPREAD"
         )
         self._lock = threading.RLock()
         self._keys = itertools.count()
         self._abouts: dict[str, About] = {}
         self._kinds: list[EnvKind] = []
-        self._over = ""  # why no episode can be played any more
-        self._why = ""  # why the last actor that failed to begin did so
         self._actors = [self._new() for _ in range(size)]
-        self._await_all(size, cpus)
+        deadline = time.monotonic() + _BEGIN_TIMEOUT_S
+        while (alive := len(self.nodes)) < size:
+            total, free = (found.get("CPU", 0.0) for found in (ray.cluster_resources(), ray.available_resources()))
+            if size * cpus > total or time.monotonic() > deadline:
+                self.close()
+                raise ConfigError(
+                    f"{size} actors of {cpus:g} CPUs each were requested, and {alive} could begin. The cluster has {total:g} "
+                    f"CPUs, {free:g} of them free; add nodes, or play fewer episodes at once"
+                )
+            ray.wait([actor.begun for actor in self._actors if not actor.alive], timeout=1.0)
 
     @property
     def nodes(self) -> list[str]:
@@ -167,14 +141,16 @@ class ActorPool:
             if now is not None:
                 if best is actor:
                     return now
-                self._leave(now)
+                self.leave(now)
             best.seats += 1
             return Seat(best, next(self._keys))
 
     def leave(self, seat: Seat) -> None:
         """Gives a place back. Its environment is closed, but this call does not wait for it."""
         with self._lock:
-            self._leave(seat)
+            seat.actor.seats -= 1
+            if seat.actor.alive:
+                seat.actor.handle.close.remote(seat.key)
 
     def call(self, seat: Seat, method: str, *arguments: Any) -> Any:
         """Calls a method of the actor. The method's first argument is the environment's key.
@@ -192,25 +168,10 @@ class ActorPool:
     def close(self) -> None:
         """Ends all actors. The pool's environments can't be played afterwards."""
         with self._lock:
-            self._over = self._over or "the pool of actors is closed; make a new one"
             for actor in self._actors:
                 actor.alive = False
                 self._ray.kill(actor.handle)
             self._actors = []
-
-    def _await_all(self, size: int, cpus: float) -> None:
-        deadline = time.monotonic() + _BEGIN_TIMEOUT_S
-        while (alive := len(self.nodes)) < size:
-            starting = [a.begun for a in self._actors if not a.alive]
-            if starting:
-                self._ray.wait(starting, num_returns=len(starting), timeout=min(_BEGIN_TIMEOUT_S, 5.0))
-            total, free = self._ray.cluster_resources(), self._ray.available_resources()
-            if not starting or time.monotonic() > deadline or size * cpus > total.get("CPU", 0.0):
-                self.close()
-                raise ConfigError(
-                    f"{size} actors of {cpus:g} CPUs each were requested, and {alive} could begin{self._told()}. The cluster has "
-                    f"{total.get('CPU', 0):g} CPUs, {free.get('CPU', 0):g} of them free; add nodes, or raise --ray-actor-slots"
-                )
 
     # The caller of a method below must hold the lock, except for the last two (_lose and _answer).
 
@@ -225,38 +186,25 @@ class ActorPool:
                 try:
                     actor.node, actor.name, _ = self._answer(actor, actor.begun)
                     actor.alive = True
-                except (WorkerDied, WorkerTimeout) as error:
-                    self._why = str(error)
+                except (WorkerDied, WorkerTimeout):
                     self._actors[self._actors.index(actor)] = self._new()
                 except Exception as error:  # the node can't make one of the kinds, and would fail again
-                    self._why = str(error)
+                    logging.getLogger(__name__).warning("a new Ray actor is not used: %s", error)
                     self._ray.kill(actor.handle)
                     self._actors.remove(actor)
 
     def _living(self) -> list[_Actor]:
         """The living actors, at least one. Waits for one if there is none."""
-        alive = [a for a in self._actors if a.alive]
-        if not alive and not self._over:
-            if self._actors:
-                self._ray.wait([a.begun for a in self._actors], timeout=_BEGIN_TIMEOUT_S)
+        if not any(actor.alive for actor in self._actors) and self._actors:
+            self._ray.wait([actor.begun for actor in self._actors], timeout=_BEGIN_TIMEOUT_S)
             self._look()
-            alive = [a for a in self._actors if a.alive]
-            if not alive:
-                self._over = (
-                    "all actors are lost, and no new one could begin within "
-                    f"{_BEGIN_TIMEOUT_S:g} s{self._told()}; see `ray status`, and go on with --resume when there are nodes again"
-                )
-        if self._over:
-            raise EHError(self._over)
+        alive = [actor for actor in self._actors if actor.alive]
+        if not alive:
+            raise EHError(
+                f"all actors are lost, and no new one could begin within {_BEGIN_TIMEOUT_S:g} s; see `ray status`, and go on "
+                "with --resume when there are nodes again"
+            )
         return alive
-
-    def _told(self) -> str:
-        return f" (the last one that failed: {self._why})" if self._why else ""
-
-    def _leave(self, seat: Seat) -> None:
-        seat.actor.seats -= 1
-        if seat.actor.alive:
-            seat.actor.handle.close.remote(seat.key)
 
     def _lose(self, actor: _Actor) -> None:
         """Gives up an actor and asks for a new one. Further calls for the same actor do nothing."""
@@ -281,7 +229,7 @@ class ActorPool:
             self._lose(actor)
             lines = str(error).strip().splitlines() or [type(error).__name__]
             told = " … ".join(dict.fromkeys((lines[0], lines[-1])))
-            raise WorkerDied(f"the Ray actor on {actor.name or 'a new node'} is lost: {told}") from error
+            raise WorkerDied(f"the Ray actor on {actor.name} is lost: {told}") from error
 
 
 _shared: dict[tuple[int, str], ActorPool] = {}
@@ -317,13 +265,8 @@ def _connected(address: str, cpus: float) -> Any:
         return ray
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}  # the actors' output stays in Ray's session folder
     if not address:
-        ray.init(
-            "local",
-            num_cpus=max(os.cpu_count() or 1, math.ceil(cpus)),
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            **quiet,
-        )
+        cores = max(os.cpu_count() or 1, math.ceil(cpus))
+        ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
         return ray
     try:
         host, _, port = address.rpartition(":")

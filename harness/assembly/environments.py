@@ -20,7 +20,9 @@ from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.types.seeding import derive_seed
 
-__all__ = ["environment", "teacher"]
+__all__ = ["ACTOR_SLOTS", "environment", "teacher"]
+
+ACTOR_SLOTS = 16  # the environments in one Ray actor, which reserves one core on its node
 
 
 def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
@@ -44,7 +46,7 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
         )
     if config.env_workers == "local":
         return spec_of(config.env)
-    actors = shared_actors(math.ceil(config.slots_of_rank(ranks.size) / config.ray_actor_slots), config.ray_address)
+    actors = shared_actors(math.ceil(config.slots_of_rank(ranks.size) / ACTOR_SLOTS), config.ray_address)
     there = {name: in_actors(name, actors) for name in config.environments()}
     return mixed(there) if len(there) > 1 else next(iter(there.values()))
 

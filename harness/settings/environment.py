@@ -36,18 +36,15 @@ class EnvironmentFlags:
     """Where environments run: on this machine (local), or in Ray actors on a cluster's nodes (ray)."""
     ray_address: str = ""
     """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts one on this machine."""
-    ray_actor_slots: Annotated[int, Range(1)] = 16
-    """The number of environments in one Ray actor, which reserves one core on its node."""
 
     def check_environment(self) -> None:
-        """Raises ConfigError for arguments that are not a JSON object, and for Ray's flags without Ray."""
+        """Raises ConfigError for arguments that are not a JSON object, and for Ray's flag without Ray."""
         if self.env.startswith(GIVEN) and self.env_workers != "local":
             raise ConfigError(
                 f"an environment that a Python program gives must be on this machine, got --env-workers {self.env_workers}"
             )
-        for name in ("ray_address", "ray_actor_slots"):
-            if self.env_workers != "ray" and getattr(self, name) != getattr(EnvironmentFlags, name):
-                raise ConfigError(f"--{name.replace('_', '-')} is for --env-workers ray, got --env-workers local")
+        if self.ray_address and self.env_workers != "ray":
+            raise ConfigError("--ray-address is for --env-workers ray, got --env-workers local")
         self.environment_args()
         self.environments()
 

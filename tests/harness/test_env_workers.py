@@ -17,16 +17,17 @@ from harness.assembly import environments as build
 from harness.policy.ranks import Ranks
 from harness.settings.grpo import GRPOConfig
 
-LOCAL: dict[str, Any] = {name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address", "ray_actor_slots")}
+LOCAL: dict[str, Any] = {name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address")}
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
-def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path) -> Iterator[GRPOConfig]:
+def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GRPOConfig]:
     """`quick` in two actors, one on each node."""
-    yield dataclasses.replace(quick, env_workers="ray", ray_address="auto", ray_actor_slots=8, out=tmp_path / "ray")
+    monkeypatch.setattr(build, "ACTOR_SLOTS", 8)
+    yield dataclasses.replace(quick, env_workers="ray", ray_address="auto", out=tmp_path / "ray")
     close_shared_actors()
 
 
@@ -58,10 +59,10 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
             ray_nodes.kill(env._pool.nodes[0])
         return plain_step(env, action)
 
-    monkeypatch.setattr(RemoteEnv, "step", step)
-    two_a_node = dataclasses.replace(in_ray, ray_actor_slots=4)
-    rows = run(dataclasses.replace(two_a_node, **changes))
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteEnv, "step", step)
+        patch.setattr(build, "ACTOR_SLOTS", 4)  # two actors a node
+        rows = run(dataclasses.replace(in_ray, **changes))
     local = run(dataclasses.replace(quick, **changes))
     assert [row["rollout/episodes"] for row in rows] == [16, 16]
     assert [row["rollout/environment_errors"] for row in rows] == [0, 0]

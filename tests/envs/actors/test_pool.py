@@ -2,20 +2,17 @@
 
 import subprocess
 import sys
-import threading
 import time
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import eh_gym
-from eh_gym.errors import ConfigError, EHError, MissingBackendError, MissingExtraError, WorkerDied
+from eh_gym.errors import ConfigError, EHError, MissingBackendError, MissingExtraError
 from eh_gym.testing import ExpertEnvContract
 from envs.actors import ActorPool, in_actors
 from envs.actors import pool as pool_module
-from envs.actors.host import EnvKind
 
 FRAGILE = "Fragile-Cabinet-v0"
 
@@ -181,20 +178,6 @@ def test_a_pool_without_actors_is_refused():
         ActorPool(0)
 
 
-def test_an_actor_lost_without_a_word_is_lost_all_the_same():
-    """The text of Ray's error may be empty."""
-
-    def get(*_, **__):
-        raise ray.exceptions.RayError
-
-    ray = SimpleNamespace(get=get, exceptions=SimpleNamespace(RayError=type("RayError", (Exception,), {})))
-    ray.exceptions.GetTimeoutError = ray.exceptions.RayTaskError = type("Other", (ray.exceptions.RayError,), {})
-    pool = object.__new__(ActorPool)
-    pool._ray, pool._lock = ray, threading.RLock()
-    with pytest.raises(WorkerDied, match="is lost: RayError"):
-        pool._answer(pool_module._Actor(None, None), None)
-
-
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[train,ray\]'"):
@@ -243,10 +226,3 @@ def test_a_pool_without_any_actor_left_ends_the_run(ray_nodes, monkeypatch):
         env.reset(seed=0)
     other.close()
     pool.close()
-
-
-def test_kinds_differ_by_their_arguments():
-    spec = gym.spec("EH-Cabinet-v0")
-    names = {EnvKind(spec, {"split": split}).name for split in ("dev", "test", "dev")}
-    assert len(names) == 2
-    assert EnvKind(spec, {"a": 1, "b": 2}).name == EnvKind(spec, {"b": 2, "a": 1}).name
