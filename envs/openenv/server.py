@@ -33,8 +33,7 @@ try:
     from openenv.core.env_server.http_server import create_app
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, State
-    from pydantic import Field, TypeAdapter, field_validator
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    from pydantic import Field, field_validator
 except ImportError as error:
     raise MissingExtraError(
         f"serving an environment needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'"
@@ -44,8 +43,6 @@ __all__ = ["ServedEnv", "TextAction", "TextObservation", "make_app", "make_serve
 
 _LONGEST_MESSAGE = 1_000_000  # characters
 _UNGUARDED = ("/health",)  # paths that need no token
-_HEADERS_TIMEOUT_S = 10.0
-_ANYTHING = TypeAdapter(Any)
 
 Scope = Mapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -247,31 +244,6 @@ class RequireToken:
             await send({"type": "http.response.body", "body": b"the token is missing or wrong\n"})
 
 
-_HTTPProtocol: Any = AutoHTTPProtocol  # uvicorn chooses the class when it is imported
-
-
-class PunctualProtocol(_HTTPProtocol):  # type: ignore[misc]
-    """uvicorn's HTTP with a deadline for a request's headers: until they are here, a client needs no token."""
-
-    def connection_made(self, transport: Any) -> None:
-        """A client has connected."""
-        super().connection_made(transport)
-        self._expect_request()
-
-    def on_response_complete(self) -> None:
-        """A request was answered, and the connection may bring another one."""
-        super().on_response_complete()
-        self._expect_request()
-
-    def _expect_request(self) -> None:
-        self.loop.call_later(_HEADERS_TIMEOUT_S, self._close_without_request, self.cycle)
-
-    def _close_without_request(self, last: Any) -> None:
-        nothing_came = self.cycle is last and (last is None or last.response_complete)
-        if nothing_came and self.transport.get_protocol() is self:  # else it is a websocket
-            self.transport.close()
-
-
 def _password(authorization: bytes) -> bytes:
     """The token of a header; empty if it has none."""
     scheme, _, value = authorization.partition(b" ")
@@ -329,7 +301,7 @@ def make_app(
 
 def make_server(app: App) -> uvicorn.Server:
     """Uvicorn's server for an application."""
-    return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10, http=PunctualProtocol))
+    return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
 
 
 def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
@@ -374,15 +346,13 @@ def _allow_many_connections() -> None:
 
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an info that is JSON, and not too deep. numpy's scalars and arrays become numbers and lists."""
+    """The part of an info that is JSON. numpy's scalars and arrays become numbers and lists."""
     found: dict[str, Any] = {}
     for name, value in info.items():
         try:
             text = json.dumps(value, ensure_ascii=False, default=lambda item: item.tolist())
             # Replaced, because JSON would read an escape as the half pair again.
-            field = {escaped(str(name)): json.loads(text.encode("utf-8", "replace"))}
-            _ANYTHING.dump_json({"data": {"observation": {"info": field}}})  # pydantic writes no more than 255 levels
-            found |= field
+            found[escaped(str(name))] = json.loads(text.encode("utf-8", "replace"))
         except (TypeError, ValueError, AttributeError, RecursionError):
             continue
     return found

@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -234,11 +233,10 @@ class Careless(Scripted):
         if action == "verdict":
             return action, 0.0, True, False, {"success": "False"}
         odd: dict[Any, Any] = {1: "one", "count": np.int64(3), "malformed": np.bool_(True), "places": np.arange(2)}
-        for levels in (300, 100_000):  # too deep for pydantic, and for json too
-            deep: list[Any] = []
-            for _ in range(levels):
-                deep = [deep]
-            odd[levels] = deep
+        deep: list[Any] = []
+        for _ in range(100_000):  # too deep for json
+            deep = [deep]
+        odd["deep"] = deep
         return action, 0.0, False, False, odd
 
 
@@ -387,40 +385,6 @@ def test_without_the_token_there_is_health_and_nothing_else(cabinet: Served) -> 
     with pytest.raises(Exception, match=r"401|403|1008|token"):
         client.reset()
     client.close()
-
-
-HALF = b"POST /reset HTTP/1.1\r\nHost: x\r\n"
-
-
-def test_requests_that_never_come_to_their_end_block_nobody() -> None:
-    """More of them than the descriptors that a process usually may have."""
-    few = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (200, r.getrlimit(r.RLIMIT_NOFILE)[1])); {MAIN}"
-    server = Served("EH-Cabinet-v0", python=("-c", few))
-    halves = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
-    try:
-        for half in halves:
-            half.sendall(HALF)
-        with urllib.request.urlopen(f"{server.url}/health", timeout=60) as health:
-            assert health.status == 200
-    finally:
-        for half in halves:
-            half.close()
-        server.kill()
-
-
-def test_headers_have_a_deadline_and_sessions_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from envs.openenv import server
-
-    monkeypatch.setattr(server, "_HEADERS_TIMEOUT_S", 0.5)
-    with served_here("EH-Cabinet-v0") as there, gym.make("EH-Remote-v0", **there) as remote:
-        remote.reset(seed=0)
-        port = int(there["url"].rpartition(":")[2])
-        for before in (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"):
-            with socket.create_connection(("127.0.0.1", port), timeout=60) as half:
-                half.sendall(before + HALF)
-                answer = b"".join(iter(lambda: half.recv(1 << 16), b""))  # comes to its end when the server closes
-                assert answer.startswith(b"HTTP/1.1 200" if before else b"")
-        assert not remote.step("list()")[3]
 
 
 def test_the_package_s_own_client_plays(cabinet: Served) -> None:
