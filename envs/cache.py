@@ -20,7 +20,10 @@ def cache_dir() -> Path:
     Raises:
         ConfigError: This user may not look into the folder.
     """
-    folder = _cache_dir()
+    given = os.environ.get("EH_CACHE_DIR")
+    default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    folder = expanded(given or os.environ.get("XDG_CACHE_HOME") or default, "EH_CACHE_DIR").resolve()
+    folder = folder if given else folder / "elastic-horizon"
     try:
         os.stat(os.path.join(folder, "."))  # a PermissionError also if only the contents of the folder can't be seen
     except PermissionError:
@@ -28,18 +31,6 @@ def cache_dir() -> Path:
     except OSError:
         pass  # the folder is made when it is needed
     return folder
-
-
-def _cache_dir() -> Path:
-    if os.environ.get("EH_CACHE_DIR"):
-        return expanded(os.environ["EH_CACHE_DIR"], "EH_CACHE_DIR").resolve()
-    if os.environ.get("XDG_CACHE_HOME"):
-        base = os.environ["XDG_CACHE_HOME"]
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = "~/.cache"
-    return expanded(base, "EH_CACHE_DIR").resolve() / "elastic-horizon"
 
 
 def expanded(path: str, variable: str) -> Path:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -65,7 +64,6 @@ def check(options: argparse.Namespace) -> int:
     if faults:
         print("docs/extend/environment.md says what the harness needs, with an example")
         return 1
-    print(f"time   {_times(contract, lacking)}")
     return 0
 
 
@@ -97,21 +95,3 @@ def _fault_of(contract: TextEnvContract, name: str) -> str:
 def _one_line(text: str) -> str:
     """The text without gymnasium's colours and line ends, and not longer than some lines of a terminal."""
     return " ".join(re.sub(r"\x1b\[\d*m", "", text).split())[:600]
-
-
-def _times(contract: TextEnvContract, lacking: list[str]) -> str:
-    """The time of a reset, and the mean of an episode's steps."""
-    env = contract.new()
-    try:
-        env.reset(seed=0)  # the first one may start a backend
-        begun = time.perf_counter()
-        env.reset(seed=0)
-        stepped = time.perf_counter()
-        steps, over = 0, False
-        while not over and steps < (20 if lacking else contract.longest):
-            *_, over, _, _ = env.step("" if lacking else env.unwrapped.expert())  # type: ignore[attr-defined]
-            steps += 1
-        ended = time.perf_counter()
-    finally:
-        contract.teardown_method()
-    return f"a reset takes {1000 * (stepped - begun):.3g} ms, a step {1000 * (ended - stepped) / steps:.3g} ms (mean of {steps})"

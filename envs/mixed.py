@@ -155,11 +155,13 @@ class MixedEnv(gym.Env[str, str]):
 
     def expert(self) -> str:
         """The next action of the expert of the present episode's environment."""
-        return str(self._asked("expert").expert())
+        base: Any = self._current().unwrapped
+        return str(base.expert())
 
     def random_action(self, rng: np.random.Generator) -> str:
         """A random action of the present episode's environment."""
-        return str(self._asked("random_action").random_action(rng))
+        base: Any = self._current().unwrapped
+        return str(base.random_action(rng))
 
     def close(self) -> None:
         """Closes every environment."""
@@ -170,12 +172,6 @@ class MixedEnv(gym.Env[str, str]):
         if self._now is None:
             raise gym.error.ResetNeeded("there is no running episode; call reset() before step()")
         return self._now
-
-    def _asked(self, method: str) -> Any:
-        base = self._current().unwrapped
-        if not hasattr(base, method):
-            raise ConfigError(f"{base!r} has no {method}(), which tiny models and the warm start need; leave it out")
-        return base
 
     def __repr__(self) -> str:
         return f"MixedEnv({', '.join(self._envs)})"

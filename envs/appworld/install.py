@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -177,21 +177,4 @@ def isolation(python: Path) -> list[str]:
     return [
         "isolation of the agent's code on this host:",
         *(f"  {layer:<{width}}  {said}" for layer, said in lines.items()),
-        *(f"  {_answers(judge, layers)}" for judge in _judges()),
     ]
-
-
-def _answers(judge: Path, layers: Mapping[str, tuple[bool, str]]) -> str:
-    """What the agent's code can find out about the answers in a judge's folder."""
-    what = f"answers in {judge}:"
-    if layers["user"][0] and judge.stat().st_mode & 0o077 == 0:
-        return f"{what} closed to the code's user"
-    if not layers["files"][0]:
-        return f"{what} OPEN to the code"
-    return f"{what} closed, and their sizes too, because the folder's name cannot be guessed"
-
-
-def _judges() -> Iterator[Path]:
-    for split in ("train", "mini"):
-        with suppress(EHError):
-            yield data.roots(split).judge

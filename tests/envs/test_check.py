@@ -49,7 +49,6 @@ def test_a_right_environment_is_right_and_each_wrong_one_is_told_what_to_fix(cap
     assert main(["check", "EH-Cabinet-v0", "--split", "dev"]) == 0
     said = capsys.readouterr().out
     assert "wrong" not in said
-    assert re.search(r"^time .* a reset takes \S+ ms, a step \S+ ms", said, re.MULTILINE)
     for wrong, (check, fault) in WRONG.items():
         assert main(["check", f"{wrong.__name__}-v0"]) == 1
         said = capsys.readouterr().out
