@@ -259,13 +259,18 @@ _STATES = [
         """
         amazon, moved = world.models.amazon, cheap()
         me = amazon.User.find_one(email=email).id
+        database = amazon.SQLModel.db.connection
         for product in moved:
-            amazon.CartEntry.create_save(user_id=me, product_id=product, quantity=1)
-            amazon.SQLModel.db.connection.execute(
-                "delete from wish_list_entries where user_id = ? and product_id = ?", (me, product)
+            amazon.WishListEntry.find_one(user_id=me, product_id=product).delete()
+            row = (me, product, 1, 0)
+            database.execute(
+                "insert into cart_entries (user_id, product_id, quantity, gift_wrap_quantity) values (?, ?, ?, ?)", row
             )
         """,
-        "print('moved', len(moved) > 0 and cheap() == [])",
+        """
+        rows = database.execute("select product_id from cart_entries where user_id = ?", (me,)).fetchall()
+        print("moved", len(moved) > 0 and cheap() == [] and {(product,) for product in moved} <= {*rows})
+        """,
         shows="moved True",
         task="change",
     ),
@@ -345,11 +350,8 @@ _LOOPS = [
 _MEMORY = [
     _attack(
         "take memory at once",
-        """
-        for size in (2**34, 2**40):
-            print(libc.malloc(ctypes.c_size_t(size)))  # past Python
-        everything = bytearray(10**12)
-        """,
+        "for size in (2**34, 2**40):\n    print(libc.malloc(ctypes.c_size_t(size)))  # past Python",
+        "everything = bytearray(10**12)",
         shows="0\n0.*MemoryError",
     ),
     _attack(
@@ -473,7 +475,6 @@ _PROCESSES = [
         """,
         shows="refused True.*(reading failed: PermissionError.*){8}",
     ),
-    _lost("trace its parent", "libc.ptrace(16, posix.getppid(), 0, 0)"),
     _lost(
         "use the calls of 32 bits",
         """
@@ -737,23 +738,15 @@ _PARTS = {"content-type": "multipart/form-data; boundary=b"}
 # A call, as Python of the agent's, that is dear to make: three steps put as many on the record as it may hold.
 _DEAR = {
     "forms of many fields": f"dict(url='/spotify/auth/token', body='a=1&' * 700_000, headers={_FORM})",
-    "forms of escapes": f"dict(url='/phone/auth/token', body='%61' * 900_000, headers={_FORM})",
-    "forms of a long field": f"dict(url='/gmail/auth/token', body='a=' + '+' * 2_800_000, headers={_FORM})",
     "forms of many parts": f"dict(url='/venmo/auth/token', body='--b\\r\\n\\r\\n' * 200_000, headers={_PARTS})",
-    "lists in JSON": f"dict(body='[' + '[],' * 900_000 + '[]]', headers={_JSON})",
     "fields in JSON": f"dict(body=json.dumps(dict.fromkeys(map(str, range(250_000)), 0)), headers={_JSON})",
     "deep JSON": f"dict(body='{{\"a\":' * 900 + '1' + '}}' * 900, headers={_JSON})",
-    "long numbers": f"dict(body='[' + ('1' * 4000 + ',') * 700 + '0]', headers={_JSON})",
     "long answers": f"dict(body=json.dumps(dict(answer='x' * 2_800_000)), headers={_JSON})",
     "long paths": "dict(method='GET', url='/spotify/songs' + '/a' * 1_300_000, body='')",
-    "escaped paths": "dict(method='GET', url='/' + '%73' * 900_000, body='')",
     "many parameters": "dict(method='GET', url='/spotify/songs?' + 'query=a&' * 350_000, body='')",
-    "a long search": "dict(method='GET', url='/spotify/songs?query=' + 'ab' * 1_300_000, body='')",
-    "a long sorting": "dict(method='GET', url='/spotify/songs?sort_by=' + '-title,' * 350_000, body='')",
     "long tokens": "dict(method='GET', url='/gmail/account', body='', headers=dict(authorization='Bearer ' + 'a.b.c' * 500_000))",
     "many long headers": "dict(headers={f'h{n}': 'x' * 80_000 for n in range(32)})",
     "an address for a pattern": f"dict(url='/venmo/users', body=json.dumps(dict(email='a@' + 'a.' * 900_000)), headers={_JSON})",
-    "half pairs": f"dict(body='\\ud800' * 450_000, headers={_JSON})",
 }
 _SLOW = [
     _attack(

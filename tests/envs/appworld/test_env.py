@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import gymnasium as gym
 import psutil
@@ -182,14 +181,6 @@ def test_two_episodes_of_a_task_never_see_each_others_state(make):
     assert one.step(NOTES)[0] == before
 
 
-def test_the_agents_own_random_numbers_change_no_verdict(env):
-    for task_id in env.unwrapped.task_ids[:4]:
-        env.reset(options={"task_id": task_id})
-        _, reward, _, _, info = play_expert(env, before="import random\nrandom.seed(3)\nrandom.random()\n")
-        assert reward == 1.0, info
-        assert info["verdict"]["differing"] == 0
-
-
 def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty, monkeypatch):
     started = time.monotonic()
     with monkeypatch.context() as patch:
@@ -248,19 +239,6 @@ def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_ano
     assert env.unwrapped._host.pids[0] != worlds
 
 
-def test_episodes_and_verdicts_leave_the_data_as_they_are(env):
-    roots = data.roots("mini")
-
-    def files():
-        return {(path, path.stat().st_mtime_ns) for root in (roots.judge, roots.agent) for path in root.rglob("*")}
-
-    before = files()
-    for task_id in env.unwrapped.task_ids[:2]:
-        env.reset(options={"task_id": task_id})
-        assert play_expert(env)[1] == 1.0
-    assert files() == before
-
-
 def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
     monkeypatch.setattr(data, "reference", lambda *_: None)
     with pytest.raises(ConfigError, match="reference solution"):
@@ -300,42 +278,10 @@ def judge(env, monkeypatch):
     return replace
 
 
-def test_calls_that_no_judge_can_repeat_are_the_agents_failure(env, judge):
-    judged = judge(lambda number, frames: frames)
-    text, reward, terminated, truncated, info = env.step(FINISH)
-    assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
-    assert "WorkerTimeout: a judge could not repeat" in info["world_lost"]
-    assert "environment_error" not in info
-    assert "destroyed its world" in text
-    assert judged == [1, 1, 0]
-
-
-def test_a_judge_that_computes_until_its_deadline_is_not_tried_again(env, judge):
-    judged = judge(lambda number, frames: True, hosts._Computing)
-    info = env.step(FINISH)[4]
-    assert "WorkerTimeout: a judge could not repeat" in info["world_lost"]
-    assert judged == [1]
-
-
 def test_a_log_out_is_repeated_as_it_was(env):
     env.step(LOG_IN)
     env.step(f"{NOTES}\napis.simple_note.logout(access_token=token)\ntry:\n    {NOTES}\nexcept Exception: pass")
     assert env.step(FINISH)[4]["verdict"]["differing"] == 0
-
-
-def test_a_host_without_judges_is_the_environments_failure(env, judge):
-    judged = judge(lambda number, frames: True)
-    _, reward, terminated, truncated, info = env.step(FINISH)
-    assert (reward, terminated, truncated, info["success"]) == (0.0, False, True, False)
-    assert "WorkerTimeout" in info["environment_error"]
-    assert "world_lost" not in info
-    assert judged == [1, 1, 0]
-
-
-def test_a_verdict_that_failed_once_is_made_again(env, judge):
-    judged = judge(lambda number, frames: number == 1)
-    assert play_expert(env)[1] == 1.0
-    assert len(judged) == 2
 
 
 @pytest.mark.campaign
@@ -346,25 +292,6 @@ def test_a_lost_or_stopped_judges_zygote_costs_no_verdict(env, monkeypatch, faul
     monkeypatch.setattr(forks, "_SPAWN_TIMEOUT_S", 5.0)
     env.reset(seed=0)
     assert play_expert(env)[1] == 1.0
-
-
-def test_a_judge_has_limits_and_dies_before_the_trainer(env):
-    host = env.unwrapped._host
-    env.step(FINISH)  # the zygote runs
-    limits = {"memory_bytes": 2**30, "cpu_s": 77, "file_bytes": 2**20, "open_files": 500}
-    fork = host._judges.fork({"task_id": env.unwrapped.task_ids[0], "limits": limits})
-    try:
-        assert fork.ask(timeout_s=120) == ({"ready": True}, b"")
-        process = psutil.Process(fork.pid)
-        assert process.rlimit(psutil.RLIMIT_CPU) == (77, 77)
-        assert process.rlimit(psutil.RLIMIT_FSIZE) == (2**20, 2**20)
-        assert process.rlimit(psutil.RLIMIT_NOFILE) == (500, 500)
-        assert process.rlimit(psutil.RLIMIT_AS)[1] <= process.memory_info().vms + 2**30
-        assert Path(f"/proc/{fork.pid}/oom_score_adj").read_text() == "1000\n"
-        if os.getuid() != 0:
-            assert not os.access(f"/proc/{fork.pid}/cwd", os.F_OK)  # nor can a world's code look there
-    finally:
-        fork.end()
 
 
 def test_a_reset_begins_again_where_its_world_could_not_be_made(env, monkeypatch):
@@ -384,15 +311,43 @@ def test_a_reset_begins_again_where_its_world_could_not_be_made(env, monkeypatch
         env.reset(seed=0)
 
 
-def test_what_a_world_says_at_its_end_can_be_printed_and_names_no_file(env):
-    code = """
-wire, connection = __import__("sys").modules["eh_backend.wire"], None
-for o in __import__("gc").get_objects():
-    if type(o).__name__ == "socket":
-        connection = o
-wire.send(connection, {"error": "\\ud800 /tmp/secret"})
-"""
-    text, *_, info = env.step(code)
-    assert "destroyed its world" in text
-    assert "secret" not in text
-    assert info["world_lost"].encode().startswith(b"WorkerCallError: \\ud800")
+@pytest.mark.parametrize(
+    ("fails", "error", "reason", "calls"),
+    [
+        # The calls can't be repeated, and a judge without calls can be asked: the agent's failure.
+        (lambda number, frames: frames, WorkerTimeout, "world_lost", [1, 1, 0]),
+        (lambda number, frames: True, hosts._Computing, "world_lost", [1]),
+        # No judge works at all.
+        (lambda number, frames: True, WorkerTimeout, "environment_error", [1, 1, 0]),
+    ],
+)
+def test_whose_failure_it_is_that_there_is_no_verdict(env, judge, fails, error, reason, calls):
+    judged = judge(fails, error)
+    text, reward, terminated, truncated, info = env.step(FINISH)
+    assert (reward, info["success"]) == (0.0, False)
+    assert (terminated, truncated) == ((True, False) if reason == "world_lost" else (False, True))
+    assert [name for name in ("world_lost", "environment_error") if name in info] == [reason]
+    assert "WorkerTimeout" in info[reason]
+    assert "a judge could not repeat" in info[reason]
+    assert ("destroyed its world" in text) == (reason == "world_lost")
+    assert judged == calls
+
+
+def test_a_verdict_that_failed_once_is_made_again(env, judge):
+    judged = judge(lambda number, frames: number == 1)
+    assert play_expert(env)[1] == 1.0
+    assert len(judged) == 2
+
+
+def test_solutions_pass_whatever_random_numbers_the_agent_draws_and_leave_the_data_as_they_are(env):
+    def files():
+        roots = data.roots("mini")
+        return {(path, path.stat().st_mtime_ns) for root in (roots.judge, roots.agent) for path in root.rglob("*")}
+
+    before = files()
+    for task_id in env.unwrapped.task_ids[4:7]:  # which need few API calls
+        env.reset(options={"task_id": task_id})
+        _, reward, _, _, info = play_expert(env, before="import random\nrandom.seed(3)\nrandom.random()\n")
+        assert reward == 1.0, info
+        assert info["verdict"]["differing"] == 0
+    assert files() == before

@@ -65,42 +65,16 @@ def test_an_answer_comes_back(pair):
     assert zygote.ended == []
 
 
-def test_silence_ends_the_process(pair):
+@pytest.mark.parametrize(
+    "message", [CODE, b"x" * (4 << 20)], ids=["silent", "does not read"]
+)  # more than a socket holds
+def test_a_process_that_does_not_answer_in_time_is_ended(pair, message):
     fork, _, zygote = pair
     with pytest.raises(WorkerTimeout, match=r"no answer after 0\.2 s"):
-        fork.ask(CODE, timeout_s=0.2)
-    assert zygote.ended == ["7"]
+        fork.ask(message, timeout_s=0.2)
     with pytest.raises(WorkerDied, match="was ended"):
         fork.ask(CODE, timeout_s=0.2)
     fork.end()
-    assert zygote.ended == ["7"]
-
-
-def test_a_process_that_does_not_read_is_ended(pair):
-    fork, _, zygote = pair
-    with pytest.raises(WorkerTimeout):
-        fork.ask(b"x" * (4 << 20), timeout_s=0.2)  # more than a socket holds
-    assert zygote.ended == ["7"]
-
-
-def test_asking_and_answering_share_one_deadline(pair, monkeypatch):
-    fork, _, zygote = pair
-    now, left = [100.0], []
-
-    def frame(body):
-        now[0] += 0.5
-        return b""
-
-    def receive(connection, deadline, max_bytes):
-        left.append(deadline - now[0])
-        raise TimeoutError
-
-    monkeypatch.setattr(wire, "frame", frame)
-    monkeypatch.setattr(wire, "receive", receive)
-    monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    with pytest.raises(WorkerTimeout):
-        fork.ask(CODE, timeout_s=0.8)
-    assert left == [pytest.approx(0.3)]
     assert zygote.ended == ["7"]
 
 
@@ -171,13 +145,8 @@ DRIPPED = wire.frame(b" " * wire.MAX_CALLS_BYTES)
 SHAPES = {  # an answer, and the calls after it
     "a byte at a time": [FRAMED[i : i + 1] for i in range(len(FRAMED))],
     "calls, 8 bytes at a time": [wire.frame(wire.encode(ANSWER)), DRIPPED[:4], *[b"        "] * (len(DRIPPED) // 8)],
-    "lists": [wire.frame(b"[" + b"[0]," * (FULL // 4 - 1) + b"0]")],
-    "objects": [wire.frame(b"[" + b'{"":0},' * (FULL // 7 - 1) + b"0]")],
-    "keys": [wire.frame(b"{" + b",".join(b'"%x":{}' % i for i in range(FULL // 11)) + b"}"), wire.frame(b"[]")],
-    "numbers": [wire.frame(b"[" + b"1e9," * (FULL // 4 - 1) + b"0]")],
     "depth": [wire.frame(b"[" * FULL)],
     "text": [wire.frame(b'{"output": "' + b"\\ud83d\\ude00" * (FULL // 12 - 4) + b'"}'), wire.frame(b"[]")],
-    "another field": [wire.frame(wire.encode(ANSWER | {"more": 1})), wire.frame(b"[]")],
     "an endless one": [struct.pack(">I", 2**32 - 1), b" " * 2**20],
     "endless calls": [wire.frame(wire.encode(ANSWER)), struct.pack(">I", wire.MAX_CALLS_BYTES + 100), b" " * 2**20],
     "calls of any shape": [wire.frame(wire.encode(ANSWER)), wire.frame(b"[" + b"[]," * (2**20 - 10) + b"[]]")],

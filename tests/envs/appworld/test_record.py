@@ -62,15 +62,6 @@ def test_a_record_takes_no_more_memory_than_its_bound():
     assert sum(map(sys.getsizeof, kept.steps)) < MAX_EPISODE_BYTES + 10_000
 
 
-def test_an_honest_episode_of_50_000_calls_fits():
-    kept = Record()
-    usual = CALL | {"headers": {"authorization": "Bearer " + "x" * 160}, "body": "x" * 200}
-    step = wire.encode([usual] * 1000)
-    for _ in range(50):
-        assert len(step) <= kept.longest_bytes
-        kept.add(step)
-
-
 class Transport:
     """Answers 200, or raises what it was given."""
 
@@ -112,15 +103,6 @@ def test_a_call_too_many_or_too_large_raises_and_the_record_stays_within_the_hos
     assert line._transport.made == len(kept.calls) == 3 + 1 + 0 + 3 + 3
     assert "3 API calls" in refused[0]
     assert "1,081 bytes" in refused[1]
-
-
-@pytest.mark.parametrize("error", [OverflowError(), SystemExit()])
-def test_a_call_that_the_application_did_not_answer_has_the_status_0(line, error):
-    line.record(10_000)
-    line._transport.error = error
-    with pytest.raises(type(error)):
-        line.handle_request(request())
-    assert [call["status"] for call in line.recording] == [0]
 
 
 @pytest.mark.parametrize("moment", ["before the application", "in the application", "after the application"])

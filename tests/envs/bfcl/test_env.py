@@ -79,15 +79,21 @@ def test_reset_tells_the_task_and_its_functions(make):
     assert not any("This tool belongs to" in document["description"] for document in documents)
 
 
-def test_held_out_functions_are_revealed_at_their_turn(make):
-    env = make()
-    env.reset(options={"task_id": "multi_turn_miss_func_0"})
+@pytest.mark.parametrize("action_format", ["python", "native"])
+def test_held_out_functions_are_revealed_at_their_turn(make, action_format):
+    env = make(action_format=action_format)
+    _, first = env.reset(options={"task_id": "multi_turn_miss_func_0"})
     observation, info = "", {"turn": 0}
     while info["turn"] < 3:
         observation, _, _, _, info = env.step(env.unwrapped.expert())
-    first, last = observation.splitlines()
-    assert json.loads(first)["name"] == "sort"
+    *functions, last = observation.splitlines()
     assert last == "I have updated some more functions you can choose from. What about now?"
+    if action_format == "python":
+        assert [json.loads(line)["name"] for line in functions] == ["sort"]
+    else:
+        assert functions == []
+        assert info["tools"][: len(first["tools"])] == first["tools"]
+        assert [tool["function"]["name"] for tool in info["tools"][len(first["tools"]) :]] == ["sort"]
 
 
 def test_results_in_the_native_format_come_one_by_one(make):
@@ -126,26 +132,6 @@ def test_a_native_message_without_a_call_ends_the_turn(make, message, malformed)
     assert (info["turn"], info["calls"], info["malformed"]) == (1, 0, malformed)
 
 
-def test_long_native_results_are_shortened_each(make):
-    env = make(action_format="native", max_observation_chars=400)
-    env.reset(options={"task_id": "multi_turn_base_0"})
-    call = {"type": "function", "function": {"name": "echo", "arguments": {"content": "x" * 900}}}
-    _, _, _, _, info = env.step(json.dumps({"tool_calls": [call, call]}))
-    assert [len(text) <= 200 and "characters left out" in text for text in info["tool_results"]] == [True, True]
-
-
-def test_revealed_functions_are_added_to_the_tools(make):
-    env = make(action_format="native")
-    _, info = env.reset(options={"task_id": "multi_turn_miss_func_0"})
-    at_first = info["tools"]
-    while "tools" not in info or info["tools"] is at_first:
-        observation, _, _, _, info = env.step(env.unwrapped.expert())
-    assert info["turn"] == 3
-    assert observation == "I have updated some more functions you can choose from. What about now?"
-    assert info["tools"][: len(at_first)] == at_first
-    assert [tool["function"]["name"] for tool in info["tools"][len(at_first) :]] == ["sort"]
-
-
 def test_tools_are_json_schemas(make):
     """BFCL's own documents say dict and float, which servers and templates refuse or do not know."""
     env, seen = make(action_format="native"), set()
@@ -182,16 +168,8 @@ def test_a_closed_thought_before_the_calls_is_no_part_of_them(make, action_forma
             thought = "<think>\nI could call [ls()].\n</think>\n\n"
             _, reward, done, _, _ = env.step(thought + env.unwrapped.expert())
         assert reward == 1.0
-
-
-def test_a_thought_that_is_never_closed_is_no_call(make):
-    for action_format, call in (
-        ("python", "[ls()]"),
-        ("hermes", '<tool_call>\n{"name": "ls", "arguments": {}}\n</tool_call>'),
-    ):
-        env = make(action_format=action_format)
-        env.reset(options={"task_id": "multi_turn_base_0"})
-        assert env.step(f"<think>\n{call}")[4]["calls"] == 0
+    env.reset(options={"task_id": "multi_turn_base_0"})
+    assert env.step(f"<think>\n{env.unwrapped.expert()}")[4]["calls"] == 0  # a thought that is never closed
 
 
 def test_the_21st_step_of_the_last_turn_may_still_succeed(make):
@@ -247,13 +225,6 @@ def test_long_results_lose_their_middle_by_the_stated_rule(make):
     assert note == f"[{len(whole) - 340} characters left out]"
 
 
-def test_the_cut_does_not_change_the_verdict(make):
-    env = make(max_observation_chars=200, categories=["long_context"])
-    for index in (0, 38, 60, 110, 160):
-        env.reset(options={"task_id": f"multi_turn_long_context_{index}"})
-        assert finish(env)[1] == 1.0
-
-
 def test_many_environments_share_the_workers_and_keep_apart(make):
     """64 interleaved episodes of few tasks: each sees what it sees alone."""
     ids = [f"multi_turn_base_{i}" for i in (0, 55, 90, 101, 151)]
@@ -286,16 +257,10 @@ def test_a_dead_worker_ends_its_episodes_and_only_those(make):
     assert "SIGKILL" in observation
     if other.unwrapped._session._worker.pid != pid:
         assert finish(other)[1] == 1.0
-    doomed.reset(options={"task_id": "multi_turn_base_0"})
-    assert finish(doomed)[1] == 1.0
-
-
-def test_a_worker_that_dies_before_reset_costs_nothing(make):
-    env = make(workers=1)
-    env.reset(options={"task_id": "multi_turn_base_0"})
-    os.kill(env.unwrapped._session._worker.pid, signal.SIGKILL)
-    env.reset(options={"task_id": "multi_turn_base_2"})
-    assert finish(env)[1] == 1.0
+    for _ in range(2):  # the second one's worker dies before the reset
+        doomed.reset(options={"task_id": "multi_turn_base_0"})
+        assert finish(doomed)[1] == 1.0
+        os.kill(doomed.unwrapped._session._worker.pid, signal.SIGKILL)
 
 
 FRAIL = """
@@ -347,18 +312,6 @@ def test_what_its_own_step_does_to_the_worker_is_the_agents_failure(make, tmp_pa
         assert env.unwrapped._session._worker.pid != pid
 
 
-def test_close_frees_the_episode(make):
-    first, second = make(workers=3), make(workers=3)
-    for env in (first, second):
-        env.reset(seed=0)
-    pool = shared_pool(3, first.unwrapped._command)
-    before = sum(pool.loads)
-    first.close()
-    first.close()
-    assert sum(pool.loads) == before - 1
-    assert finish(second)[1] == 1.0
-
-
 HOSTILE = [
     "[__import__('os').system('touch {mark}')]",
     "[pwd(a=__import__('os').system('touch {mark}'))]",
@@ -375,32 +328,24 @@ HOSTILE = [
 ]
 HEAVY = [
     "[power(base=7, exponent=10**8)]",
-    "[power(base=7, exponent=100000000)]",
     "[power(base=" + "9" * 4000 + ", exponent=9999)]",
     "[power(base=10, exponent=5000)]",  # more digits than Python writes out
     "[logarithm(value=7, base=3, precision='20000000')]",
-    "[logarithm(value=3.0, base=2.0, precision=20000000)]",
     "[square_root(number=2, precision=100000000)]",
     "[round_number(number=5, decimal_places=-100000000)]",
     "[mean(numbers=[10**10**10])]",
     "[echo(content='a' * 10**10)]",
-    "[echo(content='%9999999999d' % 1)]",
     "[echo(content=10**64**64)]",
     "[" + "(" * 10_000,
     "[ls(a=" + "[" * 7_000 + "]" * 7_000 + ")]",
-    "[ls(a=" + "-" * 10_000 + "1)]",
-    "[ls(a=" + "1+" * 7_000 + "1)]",
     "[ls(a=" + "ls(a=" * 2_500 + "1" + ")" * 2_500 + ")]",
     "<tool_call>\n" * 16_000,
     "<tool_call>\n" + "[" * 100_000 + "\n</tool_call>",
-    "x" * 1_000_000,
     "[echo(content='" + "x" * 1_000_000 + "')]",
     "🧭" * 1_000_000,
     "[ls(a=NaN), ls(a=nan), ls(a=inf), ls(a=1e999), ls(a=-1e999)]",
     '<tool_call>\n{"name": "ls", "arguments": {"a": NaN, "b": Infinity}}\n</tool_call>',
-    "\x00",
     "[echo(content='\x00')]",
-    "\ud800",
     "[echo(content='\ud800')]",
 ]
 
@@ -489,31 +434,10 @@ def resident(pid):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_calls_without_memory_end_their_episode_and_harm_no_other(make):
-    env, neighbour = make(), make()
-    for each in (env, neighbour):
-        each.reset(options={"task_id": "multi_turn_base_0"})
-    worker = env.unwrapped._session._worker
-    soft, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)
-    assert soft < 2 * 2**30
-    assert Path(f"/proc/{worker.pid}/oom_score_adj").read_text() == "1000\n"
-    pages = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0])
-    little = pages * resource.getpagesize() + 2**26  # the test would otherwise take a gigabyte and some seconds
-    resource.prlimit(worker.pid, resource.RLIMIT_AS, (little, hard))
-    try:
-        _, reward, terminated, truncated, info = env.step(folders_in_folders("find()"))
-        assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
-        assert "MemoryError" in info["world_lost"]
-        assert finish(neighbour)[1] == 1.0
-        assert neighbour.unwrapped._session._worker is worker
-    finally:
-        resource.prlimit(worker.pid, resource.RLIMIT_AS, (soft, hard))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_an_episode_that_ends_for_want_of_memory_gives_back_what_it_held(make):
     """Its folders hold each other, and the error held the episode: the worker stayed at its limit, and the next one failed."""
-    env, held = make(workers=1), []
+    env, neighbour, held = make(workers=1), make(workers=1), []
+    neighbour.reset(options={"task_id": "multi_turn_base_0"})
     lines = "\\n".join(["word " * 1300] * 2)  # of one line, sort would make no copy
     for _ in range(3):  # the first leaves the allocator as large as the others find it
         env.reset(options={"task_id": "multi_turn_base_0"})
@@ -527,9 +451,14 @@ def test_an_episode_that_ends_for_want_of_memory_gives_back_what_it_held(make):
         soft, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)
         pages = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0])
         resource.prlimit(worker.pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26, hard))
-        assert "MemoryError" in env.step(folders_in_folders("find()"))[-1]["world_lost"]
+        _, reward, terminated, truncated, info = env.step(folders_in_folders("find()"))
+        assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+        assert "MemoryError" in info["world_lost"]
         resource.prlimit(worker.pid, resource.RLIMIT_AS, (soft, hard))
     assert held[2] < held[1] + 2**23  # an episode holds 25 MB
+    assert Path(f"/proc/{worker.pid}/oom_score_adj").read_text() == "1000\n"
+    assert finish(neighbour)[1] == 1.0
+    assert neighbour.unwrapped._session._worker is worker
 
 
 def test_a_folder_that_holds_itself_is_a_wrong_state_and_no_crash(make):
