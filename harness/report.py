@@ -15,8 +15,8 @@ from harness.settings.command_line import errors_in_one_line, parse
 
 if TYPE_CHECKING:
     from harness.evaluation.folder import KeptEvaluation
-    from harness.experiments.report.drawing import Drawing
-    from harness.experiments.report.runs import Suite
+    from harness.experiments.figures import Drawing
+    from harness.experiments.runs import Suite
 
 __all__ = ["Report", "figures", "main", "report"]
 
@@ -30,7 +30,7 @@ class Report:
     harness.evaluate)."""
     out: Path = Path("report.html")
     """The page. The page of the episodes is written next to it, as NAME.episodes.html."""
-    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000
+    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 500
     """The approximate maximum number of episodes to read. If more are logged, whole updates of every run are skipped, evenly."""
 
 
@@ -41,22 +41,18 @@ def report(wanted: Report, console: Console) -> None:
         ConfigError: A folder holds no run, sweep or evaluation, or the page can't be written.
         StateError: A file in a folder is damaged.
     """
-    if wanted.out.is_dir():
-        raise ConfigError(f"out must be a file, got the folder {wanted.out}; add a name: {wanted.out / 'report.html'}")
-    if wanted.out.suffix not in (".html", ".htm"):
-        raise ConfigError(f"out must end in .html, got {wanted.out}; change --out")
-
-    from harness.experiments.report.report import write_report  # slow to import, and `--help` needs none of it
-    from harness.experiments.report.trajectories import episode_logs, write_trajectories
+    if wanted.out.suffix not in (".html", ".htm") or wanted.out.is_dir():
+        raise ConfigError(f"out must be a file that ends in .html, got {wanted.out}; change --out")
+    from harness.experiments.episodes import write_episodes_page  # slow to import, and `--help` needs none of it
+    from harness.experiments.page import write_report
     from harness.run.files import make_folder
 
     suites, evaluations = _read(wanted.runs)
     make_folder(wanted.out.parent, "--out")
     page = wanted.out.with_suffix(".episodes.html")
-    logs = episode_logs(suites, evaluations)
-    episodes = write_trajectories(logs, page, report=wanted.out.name, most_episodes=wanted.episodes)
-    write_report(suites, evaluations, wanted.out, trajectories=page.name, episodes=episodes)
-    for path in (wanted.out, page) if episodes.shown else (wanted.out,):
+    shown, logged = write_episodes_page(suites, evaluations, page, report=wanted.out.name, most=wanted.episodes)
+    write_report(suites, evaluations, wanted.out, episodes=page.name, shown=shown, logged=logged)
+    for path in (wanted.out, page) if shown else (wanted.out,):
         console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -69,20 +65,15 @@ def figures(*folders: str | Path) -> list[Drawing]:
     Raises:
         ConfigError: A folder holds no run, sweep or evaluation.
         StateError: A file in a folder is damaged.
-
-    Example:
-        >>> from harness.report import figures
-        >>> [figure.title for figure in figures("runs/EH-Cabinet-v0-elastic-seed0")]  # doctest: +SKIP
-        ['Success by tokens', 'Success by update', 'K by update', …]
     """
-    from harness.experiments.report.report import draw
+    from harness.experiments.page import draw
 
     return draw(*_read([Path(folder) for folder in folders]))
 
 
 def _read(folders: Sequence[Path]) -> tuple[list[Suite], list[KeptEvaluation]]:
     from harness.evaluation.folder import evaluations_in, read_evaluation
-    from harness.experiments.report.runs import read_suites
+    from harness.experiments.runs import read_suites
 
     found = {path: evaluations_in(path) for path in folders}
     evaluations = [read_evaluation(path) for paths in found.values() for path in paths]

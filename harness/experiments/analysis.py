@@ -1,312 +1,361 @@
-"""Numbers from the records of one run, such as the peak, the tokens to a threshold and the final K; and spreads over seeds.
+"""The numbers of runs, as pandas has them: each run's by arm and seed, their means and spreads over seeds, and the plateau.
 
-These are pure functions from the rows of ``metrics.jsonl`` and from ``evaluation.json`` to numbers.
-`harness.experiments.plateau` and `harness.experiments.suite_table` compare several runs; `harness.experiments.manifest` reads
-the files.
+A number that the records of a run do not have is NaN.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-__all__ = [
-    "Arm",
-    "RunRecords",
-    "Spread",
-    "SuccessPoint",
-    "horizon_series",
-    "is_held_out",
-    "paired_difference",
-    "peak",
-    "run_numbers",
-    "savings",
-    "settled_at",
-    "spread",
-    "success_at",
-    "success_by",
-    "success_curve",
-    "tokens_to",
-]
+import numpy as np
+import pandas as pd
 
-Rows = Sequence[Mapping[str, Any]]
-T = TypeVar("T")
+from harness.experiments.manifest import differing_settings
+from harness.experiments.runs import Arm, Run, Suite
+
+__all__ = ["COLUMNS", "Band", "Plateau", "SuiteTable", "paired_difference", "plateau", "run_numbers", "success_curve"]
+__all__ += ["baseline_of", "suite_numbers", "suite_table", "tables_of"]
+
+Band = tuple[float, float]
+"""The ends of the plateau that a saturation suite found, in steps."""
+
+COLUMNS = {
+    "mean_at_k": ("mean@k %", "percent"),
+    "best_at_k": ("best@k %", "percent"),
+    "greedy": ("greedy %", "percent"),
+    "success_at_k": ("success at its K %", "percent"),
+    "peak": ("peak %", "percent"),
+    "tokens_at_peak": ("tokens at peak", "tokens"),
+    "tokens_to_threshold": ("tokens to threshold", "tokens"),
+    "success_at_equal_tokens": ("at equal tokens %", "percent"),
+    "savings": ("saved of baseline's %", "percent"),
+    "tokens_total": ("tokens", "tokens"),
+    "tokens_per_update": ("tokens/update", "tokens"),
+    "tokens_middle": ("in the middle", "tokens"),
+    "tokens_end": ("at the end", "tokens"),
+    "seconds_per_update": ("seconds/update", "seconds"),
+    "final_k": ("final K", "steps"),
+    "k_mean": ("K, last quarter", "steps"),
+    "k_std": ("K std, last quarter", "steps"),
+    "settled_at": ("in the band from update", "updates"),
+    "share_in_band": ("last quarter in the band %", "percent"),
+}
+"""The heading of each number in tables, and its form."""
+
+_PER_TOKEN = ("learning", "pretrained", "recurring")  # they compare what arms learn from as many tokens
 
 # Parts of the run, as shares of its length.
 _LAST_QUARTER = (0.75, 1.0)  # the paper's "last 50 steps" of 200
 _MIDDLE = (0.5, 0.85)  # what the paper calls mid-training: steps 100 to 170 of 200
 _END = (0.9, 1.0)
 
-
-@dataclass(frozen=True)
-class RunRecords:
-    """The records of one training run.
-
-    Attributes:
-        seed: The seed of the run.
-        rows: The rows of ``metrics.jsonl``, in order.
-        evaluation: The content of ``evaluation.json``; empty if the run has not ended or was not evaluated.
-    """
-
-    seed: int
-    rows: Rows
-    evaluation: Mapping[str, Any]
-
-    def curve(self, *, held_out: bool) -> list[SuccessPoint]:
-        """Returns the success rate by tokens; see `success_curve`."""
-        before = (self.evaluation.get("before") or {}).get("sampled") or {}
-        return success_curve(self.rows, before.get("mean_at_k"), held_out=held_out)
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One setting of a suite and its runs, one per seed.
-
-    Attributes:
-        label: Its name in tables.
-        settings: Its values of fields of `GRPOConfig`.
-        runs: The runs that have ended.
-    """
-
-    label: str
-    settings: Mapping[str, Any]
-    runs: Sequence[RunRecords]
-
-
-class Spread(NamedTuple):
-    """The mean, the sample standard deviation (n - 1; None for one value) and the number of values."""
-
-    mean: float
-    std: float | None
-    n: int
-
-
-def spread(values: Sequence[float | None]) -> Spread | None:
-    """Returns the mean and standard deviation over seeds of the known values; None if there is none.
-
-    >>> spread([0.2, 0.4, None])
-    Spread(mean=0.30000000000000004, std=0.1414213562373095, n=2)
-    """
-    known = [float(v) for v in values if v is not None and math.isfinite(v)]
-    if not known:
-        return None
-    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
-
-
-class SuccessPoint(NamedTuple):
-    """A success rate during training, with the number of updates and training tokens before it."""
-
-    updates: int
-    tokens: float
-    success: float
-
-
-def is_held_out(runs: Iterable[Rows]) -> bool:
-    """Whether one of several runs that are compared was evaluated during training. Then all their curves are held-out success."""
-    return any(row.get("evaluation/mean_at_k") is not None for rows in runs for row in rows)
-
-
-def success_curve(rows: Rows, before: float | None = None, *, held_out: bool) -> list[SuccessPoint]:
-    """Returns the success rate by tokens.
-
-    Args:
-        rows: The metrics, with ``tokens/total``. The updates after which the run was evaluated (``--eval-every``) also have
-            ``evaluation/mean_at_k``.
-        before: The held-out success before training. It becomes the point at 0 tokens.
-        held_out: Whether the points are held-out evaluations. Otherwise they are the success of the training episodes, as the
-            mean of 5 updates. This depends on the K of each update, so it is not a fair comparison between horizons.
-
-    Returns:
-        The points, oldest first. With `held_out` there are none for a run that was not evaluated during training.
-    """
-    evaluated = [
-        SuccessPoint(row["update"] + 1, row["tokens/total"], row["evaluation/mean_at_k"])
-        for row in rows
-        if row.get("evaluation/mean_at_k") is not None
-    ]
-    if held_out:
-        return ([SuccessPoint(0, 0.0, before)] if evaluated and before is not None else []) + evaluated
-    known = [row for row in rows if row.get("rollout/success") is not None]
-    return [
-        SuccessPoint(
-            row["update"] + 1,
-            row["tokens/total"],
-            statistics.fmean(r["rollout/success"] for r in known[max(0, i - 4) : i + 1]),
-        )
-        for i, row in enumerate(known)
-    ]
-
-
-def peak(curve: Sequence[SuccessPoint]) -> SuccessPoint | None:
-    """Returns the highest point, and the earliest of equal ones. A maximum of noisy points is too high, for every arm."""
-    return max(curve, key=lambda point: (point.success, -point.updates)) if curve else None
-
-
-def tokens_to(curve: Sequence[SuccessPoint], threshold: float) -> float | None:
-    """Returns the training tokens until the success rate first reaches `threshold`; None if it never does.
-
-    Evaluations are several updates apart. So the tokens are interpolated linearly between the last point below the threshold
-    and the first one at or above it. (The paper takes the first step at or above it.)
-
-    >>> tokens_to([SuccessPoint(0, 0, 0.2), SuccessPoint(5, 100, 0.4), SuccessPoint(10, 300, 0.6)], 0.5)
-    200.0
-    """
-    for i, point in enumerate(curve):
-        if point.success >= threshold:
-            if i == 0:
-                return float(point.tokens)
-            last = curve[i - 1]
-            share = (threshold - last.success) / (point.success - last.success)
-            return float(last.tokens + share * (point.tokens - last.tokens))
-    return None
-
-
-def success_by(curve: Sequence[SuccessPoint], tokens: float) -> float | None:
-    """Returns the success rate when a run had used `tokens`, interpolated linearly; None if it used fewer.
-
-    >>> success_by([SuccessPoint(0, 0, 0.2), SuccessPoint(5, 100, 0.4), SuccessPoint(10, 300, 0.6)], 200)
-    0.5
-    """
-    for before, after in itertools.pairwise(curve):
-        if before.tokens <= tokens <= after.tokens:
-            share = (tokens - before.tokens) / max(after.tokens - before.tokens, 1)
-            return before.success + share * (after.success - before.success)
-    return None
-
-
 # The 97.5 % quantiles of Student's t with 1, 2, … degrees of freedom; with more, the last is a little too wide.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
-def paired_difference(
-    values: Mapping[int, float | None], others: Mapping[int, float | None]
-) -> tuple[float, float, float] | None:
-    """Returns the mean difference over the seeds that both have, and its 95 % interval (Student's t); None with fewer than two.
+def success_curve(run: Run, *, held_out: bool) -> pd.DataFrame:
+    """Returns the success of a run in its course: a row per point, with its `updates`, its training `tokens` and its `success`.
 
-    >>> [round(x, 3) for x in paired_difference({0: 0.5, 1: 0.7}, {0: 0.4, 1: 0.4})]
-    [0.2, -1.071, 1.471]
+    Args:
+        run: The run.
+        held_out: Whether the points are the held-out evaluations (``--eval-every``), with that before training at 0 tokens.
+            Otherwise they are the success of the training episodes, as the mean of 5 updates. This depends on the K of each
+            update, so it is not a fair comparison between horizons.
     """
-    found = [float(a) - float(b) for seed, a in values.items() if a is not None and (b := others.get(seed)) is not None]
-    if len(found) < 2:
-        return None
-    mean = statistics.fmean(found)
-    half = _T[min(len(found) - 1, len(_T)) - 1] * statistics.stdev(found) / math.sqrt(len(found))
-    return mean, mean - half, mean + half
+    success = run.metric("evaluation/mean_at_k" if held_out else "rollout/success")
+    if not held_out:
+        success = success.rolling(5, min_periods=1).mean()
+    tokens = run.metric("tokens/total").reindex(success.index)
+    points = pd.DataFrame({"updates": success.index + 1, "tokens": tokens, "success": success})
+    before = run.result("before").get("mean_at_k")
+    if held_out and len(points) and before is not None:
+        points.loc[-1] = [0, 0.0, before]
+    return points.sort_index()
 
 
-def savings(tokens: float | None, baseline: float | None) -> float | None:
-    """Returns the share of the baseline's tokens that were saved. It is negative if more tokens were needed."""
-    return None if tokens is None or not baseline else 1.0 - tokens / baseline
+def _tokens_to(curve: pd.DataFrame, threshold: float) -> float:
+    """The tokens until success first reaches `threshold`, linearly between two points. The paper takes the first step above."""
+    reached = np.flatnonzero(curve["success"] >= threshold)
+    if not len(reached):
+        return math.nan
+    near = curve.iloc[max(0, reached[0] - 1) : reached[0] + 1]
+    return float(np.interp(threshold, near["success"], near["tokens"]))
 
 
-def horizon_series(rows: Rows) -> list[float]:
-    """Returns K by update, in steps: the controller's real K after the update, or without one the K of the update's episodes."""
-    series = [_first_known(row, "horizon/k_real", "horizon/k") for row in rows]
-    return [k for k in series if k is not None]
+def _success_by(curve: pd.DataFrame, tokens: float) -> float:
+    """The success when a run had used `tokens`, linearly between two points; NaN if it used fewer."""
+    if curve.empty:
+        return math.nan
+    return float(np.interp(tokens, curve["tokens"], curve["success"], left=math.nan, right=math.nan))
 
 
-def settled_at(series: Sequence[float], band: tuple[float, float]) -> int | None:
-    """Returns the first update from which K stays in `band` (ends included) until the end; None if K ends outside.
-
-    >>> settled_at([10, 21, 18, 22, 25], (20, 30))
-    3
-    """
-    if not series:
-        return None
-    outside = [i for i, k in enumerate(series) if not band[0] <= k <= band[1]]
-    first = outside[-1] + 1 if outside else 0
-    return first if first < len(series) else None
-
-
-def success_at(result: Mapping[str, Any], k: int) -> float | None:
-    """Returns the success rate under a horizon of `k` steps (the paper's SR(K), Eq. 2), from an evaluation under a longer one.
+def _success_at(result: Mapping[str, Any], k: int) -> float:
+    """The success under a horizon of `k` steps (the paper's SR(K), Eq. 2), from an evaluation under a longer one.
 
     An episode that K stops is the beginning of the longer episode. So the successes within `k` steps are the successes under
     `k`. This is true only if the agent is not told K.
-
-    Args:
-        result: The `EvalResult` as a dict, from an evaluation with a horizon of at least `k`.
-        k: The horizon.
     """
     lengths = result.get("success_lengths")
     if lengths is None:
-        return None
-    if not lengths:
-        return 0.0
-    within: int = sum(length <= k for length in lengths)
-    return float(result["mean_at_k"]) * within / len(lengths)
+        return math.nan
+    return float(result["mean_at_k"]) * float(np.mean(np.asarray(lengths) <= k)) if lengths else 0.0
+
+
+def _settled_at(series: pd.Series, band: Band) -> float:
+    """The first update from which K stays in the band, ends included, until the end; NaN if K ends outside."""
+    outside = np.flatnonzero(~series.between(*band))
+    first = int(outside[-1]) + 1 if len(outside) else 0
+    return first if first < len(series) else math.nan
+
+
+def _window(values: Any, window: tuple[float, float]) -> Any:
+    """The part of a series between two shares of its length. A part that ends at 1 has at least the last value."""
+    first, last = (math.floor(share * len(values)) for share in window)
+    return values.iloc[min(first, max(0, len(values) - 1)) : last]
 
 
 def run_numbers(
-    run: RunRecords,
-    *,
+    run: Run,
     threshold: float,
     held_out: bool,
-    trained_at: int | None = None,
-    band: tuple[float, float] | None = None,
-    equal_tokens: float | None = None,
-) -> dict[str, float | None]:
-    """Returns all numbers of one run that tables show. A number is None if the records do not have it.
+    fixed_k: int | None = None,
+    band: Band | None = None,
+    equal_tokens: float = math.nan,
+) -> dict[str, float]:
+    """Returns all numbers of one run that tables show, by the keys of `COLUMNS`: shares in 0..1, tokens, steps and seconds.
 
-    Args:
-        run: The records of the run.
-        threshold: The success rate for ``tokens_to_threshold``.
-        held_out: Whether the success during training is that of held-out evaluations; see `success_curve`.
-        trained_at: The run's fixed K, for ``success_at_k``.
-        band: The plateau, in steps, for ``settled_at`` and ``share_in_band``.
-        equal_tokens: The tokens for ``success_at_equal_tokens``.
-
-    Returns:
-        Shares in 0..1, tokens, steps and seconds, by the keys of `suite_table`'s columns.
+    `threshold` is the success rate for ``tokens_to_threshold``, `fixed_k` the run's fixed K for ``success_at_k``, `band` the
+    plateau for ``settled_at`` and ``share_in_band``, and `equal_tokens` the tokens for ``success_at_equal_tokens``.
     """
-    rows, series = run.rows, horizon_series(run.rows)
-    after = (run.evaluation.get("after") or {}).get("sampled") or {}
-    greedy = (run.evaluation.get("after") or {}).get("greedy") or {}
-    curve = run.curve(held_out=held_out)
-    top = peak(curve)
-    last_quarter = _window(series, _LAST_QUARTER)
-    played = [
-        k for row in _window(rows, _LAST_QUARTER) if (k := _first_known(row, "horizon/k_mean", "horizon/k")) is not None
-    ]
-    return {
+    rows, curve = run.rows, success_curve(run, held_out=held_out)
+    k = run.metric("horizon/k_real", "horizon/k")
+    last_quarter = _window(k, _LAST_QUARTER)
+    after = run.result()
+    found = {
         "mean_at_k": after.get("mean_at_k"),
         "best_at_k": after.get("best_at_k"),
-        "greedy": greedy.get("mean_at_k"),
-        "success_at_k": success_at(after, trained_at) if after and trained_at is not None else None,
-        "peak": top.success if top else None,
-        "tokens_at_peak": top.tokens if top else None,
-        "tokens_to_threshold": tokens_to(curve, threshold),
-        "success_at_equal_tokens": success_by(curve, equal_tokens) if equal_tokens is not None else None,
-        "tokens_total": rows[-1]["tokens/total"] if rows else None,
-        "tokens_per_update": _mean_of(rows, "tokens/update"),
-        "tokens_middle": _mean_of(_window(rows, _MIDDLE), "tokens/update"),
-        "tokens_end": _mean_of(_window(rows, _END), "tokens/update"),
-        "seconds_per_update": _mean_of(rows, "time/update_s"),
-        "final_k": series[-1] if series else None,
-        "k_mean": statistics.fmean(played) if played else None,
-        "k_std": statistics.pstdev(last_quarter) if last_quarter else None,
-        "settled_at": settled_at(series, band) if band else None,
-        "share_in_band": (
-            statistics.fmean(band[0] <= k <= band[1] for k in last_quarter) if band and last_quarter else None
-        ),
+        "greedy": run.result(how="greedy").get("mean_at_k"),
+        "success_at_k": _success_at(after, fixed_k) if after and fixed_k is not None else None,
+        "tokens_to_threshold": _tokens_to(curve, threshold),
+        "success_at_equal_tokens": _success_by(curve, equal_tokens),
+        "tokens_per_update": run.metric("tokens/update").mean(),
+        "seconds_per_update": run.metric("time/update_s").mean(),
+        "k_mean": run.metric("horizon/k_mean", "horizon/k").reindex(_window(rows, _LAST_QUARTER).index).mean(),
+        "k_std": last_quarter.std(ddof=0),
     }
+    for key, window in (("tokens_middle", _MIDDLE), ("tokens_end", _END)):
+        found[key] = run.metric("tokens/update").reindex(_window(rows, window).index).mean()
+    if len(rows):
+        found["tokens_total"] = rows["tokens/total"].iloc[-1]
+    if len(k):
+        found["final_k"] = k.iloc[-1]
+    if len(curve):  # of equal points the earliest
+        found |= {"peak": curve["success"].max(), "tokens_at_peak": curve["tokens"][curve["success"].idxmax()]}
+    if band and len(k):
+        found |= {"settled_at": _settled_at(k, band), "share_in_band": last_quarter.between(*band).mean()}
+    return {key: math.nan if found.get(key) is None else float(found[key]) for key in COLUMNS}
 
 
-def _window(values: Sequence[T], window: tuple[float, float]) -> Sequence[T]:
-    """Returns the part of `values` between two shares of its length. A part that ends at 1 has at least the last value."""
-    n = len(values)
-    first, last = math.floor(window[0] * n), math.floor(window[1] * n)
-    return values[min(first, n - 1) if n else 0 : last]
+def suite_numbers(suite: Suite, band: Band | None = None) -> pd.DataFrame:
+    """Returns the numbers of all runs of a suite that have ended, by arm and seed, with the keys of `COLUMNS`.
+
+    ``savings`` compare with the run of the largest fixed K that has the same seed. They count the tokens to the threshold, so a
+    seed counts only if both reach it; in learning, pretrained and recurring they count all tokens. The tokens for
+    ``success_at_equal_tokens`` are those that the cheapest run of the seed used until its success was last measured.
+    """
+    ended = {(arm.label, run.seed): (arm, run) for arm in suite.arms for run in arm.ended}
+    if not ended:
+        return pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []]), columns=list(COLUMNS), dtype=float)
+    index = pd.MultiIndex.from_tuples(ended)
+    curves = [success_curve(run, held_out=suite.held_out) for _, run in ended.values()]
+    least = pd.Series([curve["tokens"].max() for curve in curves], index, dtype=float).groupby(level=1).min()
+    found = [
+        run_numbers(run, suite.threshold, suite.held_out, arm.fixed_k, band, least[run.seed])
+        for arm, run in ended.values()
+    ]
+    numbers = pd.DataFrame(found, index, list(COLUMNS), dtype=float)
+    baseline = baseline_of(suite.arms)
+    if baseline is not None and baseline.ended:
+        tokens = numbers["tokens_total" if suite.name in _PER_TOKEN else "tokens_to_threshold"]
+        numbers["savings"] = 1 - tokens / tokens[baseline.label].reindex(tokens.index, level=1)
+    return numbers
 
 
-def _first_known(row: Mapping[str, Any], *names: str) -> float | None:
-    return next((float(row[name]) for name in names if row.get(name) is not None), None)
+def baseline_of(arms: Sequence[Arm]) -> Arm | None:
+    """Returns the arm with the largest fixed K. Savings are relative to it."""
+    return max((arm for arm in arms if arm.fixed_k is not None), key=lambda arm: arm.fixed_k or 0, default=None)
 
 
-def _mean_of(rows: Rows, name: str) -> float | None:
-    values = [float(row[name]) for row in rows if row.get(name) is not None]
-    return statistics.fmean(values) if values else None
+def paired_difference(values: pd.Series, others: pd.Series) -> tuple[float, float, float] | None:
+    """Returns the mean difference over the seeds that both have, and its 95 % interval (Student's t); None with fewer than two.
+
+    >>> found = paired_difference(pd.Series({0: 0.5, 1: 0.7}), pd.Series({0: 0.4, 1: 0.4}))
+    >>> [round(x, 3) for x in found]
+    [0.2, -1.071, 1.471]
+    """
+    found = (values - others).dropna()
+    if len(found) < 2:
+        return None
+    mean, half = float(found.mean()), _T[min(len(found) - 1, len(_T)) - 1] * float(found.sem())
+    return mean, mean - half, mean + half
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """The band of K in which success no longer rises, from `low`, which estimates the frontier H*, to `high`, both in steps.
+
+    `best` is the K with the highest mean success, and `tolerance` how far below it the lowest mean of the band may lie.
+    """
+
+    low: int
+    high: int
+    best: int
+    tolerance: float
+
+
+def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = 0.02) -> Plateau | None:
+    """Finds the band of K whose success cannot be distinguished from the best.
+
+    K is as good as the best K if its mean success is at most a tolerance below the best mean. The tolerance is one pooled
+    standard error of the difference, or `least` if that is more. The band contains the best K and every such K that is
+    reached from it without a gap. The variance is pooled over the seeds of all K; if each K has one seed, the tolerance is
+    `least`.
+
+    Args:
+        success_by_k: For each K, the success rate of each seed. A K without a success rate is skipped.
+        least: The smallest tolerance, as a share of episodes.
+
+    Returns:
+        The band; None if fewer than two K have a success rate.
+    """
+    seeds = pd.Series({k: pd.Series(values, dtype=float) for k, values in sorted(success_by_k.items()) if len(values)})
+    if len(seeds) < 2:
+        return None
+    means, counts = seeds.map(pd.Series.mean), seeds.map(len)
+    best = means.idxmax()
+    freedom = (counts - 1).sum()
+    variance = sum(((values - values.mean()) ** 2).sum() for values in seeds) / freedom if freedom else 0.0
+    tolerance = np.sqrt(variance * (1 / counts + 1 / counts[best])).clip(lower=least)
+    too_low = means.index[means[best] - means > tolerance + 1e-12]
+    below, above = too_low[too_low < best].max(), too_low[too_low > best].min()  # NaN if there is none
+    band = [k for k in means.index if not (k <= below or k >= above)]
+    return Plateau(band[0], band[-1], int(best), float(tolerance[[band[0], band[-1]]].max()))
+
+
+@dataclass(frozen=True)
+class SuiteTable:
+    """The results of a suite: for each arm its number of `runs` that have ended, and its `spreads`.
+
+    `spreads` has for each number, by the keys of `COLUMNS`, its ``mean`` over seeds, its sample standard deviation ``std``
+    (n - 1; NaN for one value) and its number of values ``count``. `plateau` is what the suite saturation found.
+    """
+
+    suite: str
+    runs: pd.Series
+    spreads: pd.DataFrame
+    notes: Sequence[str]
+    plateau: Plateau | None = None
+
+    def cells(self, keys: Sequence[str]) -> pd.DataFrame:
+        """Returns columns of the table as text, with their headings, and the number of runs as ``n``."""
+        shown = {"n": self.runs.astype(str)} | {
+            COLUMNS[key][0]: [
+                cell(COLUMNS[key][1], *spread, seeds=n)
+                for spread, n in zip(self.spreads[key].itertuples(index=False), self.runs, strict=True)
+            ]
+            for key in keys
+        }
+        return pd.DataFrame(shown, index=self.runs.index)
+
+
+def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str:
+    """Returns the text of a cell: mean ± standard deviation over seeds. "(1/3)" means that one of three seeds has a value.
+
+    >>> cell("percent", 0.874, 0.012, 3, seeds=3), cell("tokens", 1_234_000, math.nan, 1, seeds=3)
+    ('87.4 ± 1.2', '1.23M (1/3)')
+    """
+    if not count:
+        return "—"
+    scale, unit, digits = {"percent": 100.0}.get(form, 1.0), "", {"seconds": 2, "updates": 0, "tokens": 0}.get(form, 1)
+    if form == "tokens":
+        for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "B")):
+            if abs(mean) >= size:
+                scale, unit, digits = 1 / size, letter, 2
+    spread = "" if math.isnan(std) else f" ± {std * scale:.{digits}f}"
+    return f"{mean * scale:.{digits}f}{spread}{unit}" + ("" if count == seeds else f" ({count:.0f}/{seeds})")
+
+
+def suite_table(suite: Suite, band: Band | None = None) -> SuiteTable:
+    """Makes the table of a suite, from the runs that have ended. The suite convergence uses a saturation suite's `band`."""
+    numbers = suite_numbers(suite, band)
+    labels = [arm.label for arm in suite.arms]
+    spreads = numbers.groupby(level=0, sort=False).agg(["mean", "std", "count"]).reindex(labels)
+    spreads = spreads.fillna({(key, "count"): 0 for key in COLUMNS})
+    found, notes = None, []
+    if suite.name == "saturation":
+        by_k = {arm.fixed_k: numbers["success_at_k"].get(arm.label, pd.Series()).dropna() for arm in suite.arms}
+        found = plateau({k: list(values) for k, values in by_k.items() if k is not None})
+    if found is not None:
+        tried = max(arm.fixed_k or 0 for arm in suite.arms if arm.ended)
+        notes.append(
+            f"plateau: K from {found.low} (the frontier H*) to {found.high}{', the largest tried' * (found.high == tried)}; "
+            f"best at K = {found.best}, within {100 * found.tolerance:.1f} points of it"
+        )
+    if suite.name == "convergence":
+        notes.append(
+            f"band: K from {band[0]:g} to {band[1]:g}, from the saturation suite"
+            if band
+            else "band: unknown; run the saturation suite with the same settings in the same folder to find it"
+        )
+        elastic = [arm.label for arm in suite.arms if arm.settings.get("wrapper") == "elastic"]
+        ends = spreads.loc[elastic, ("k_mean", "mean")].dropna()
+        if len(ends) > 1:
+            gap = ends.max() - ends.min()
+            notes.append(f"gap between {' and '.join(ends.index)} in the last quarter: {gap:.1f} steps")
+    if suite.name not in ("saturation", "convergence", "percentile", "headroom", "ema"):
+        notes += _success_notes(suite, numbers)
+    return SuiteTable(suite.name, pd.Series({arm.label: len(arm.ended) for arm in suite.arms}), spreads, notes, found)
+
+
+def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:
+    """The rules of the table. Where arms are compared per token, final success against the best fixed K, seed by seed."""
+    notes = [f"threshold: {100 * suite.threshold:g} % {'held-out' if suite.held_out else 'training'} success"]
+    baseline = baseline_of(suite.arms)
+    if suite.name in _PER_TOKEN:
+        notes[0] += "; equal tokens: those of the arm that used fewest, seed by seed"
+        final = numbers["mean_at_k"]
+        means = final.groupby(level=0, sort=False).mean().dropna()
+        fixed = means.reindex([arm.label for arm in suite.arms if arm.fixed_k is not None]).dropna()
+        against = []
+        for label in means.index if len(fixed) else ():
+            difference = paired_difference(final[label], final[fixed.idxmax()])
+            if label != fixed.idxmax() and difference is not None:
+                against.append("{} {:+.1f} ({:+.1f} to {:+.1f})".format(label, *(100 * x for x in difference)))
+        if against:
+            notes.append(
+                f"final success in points against {fixed.idxmax()}, the best fixed K, seed by seed, with 95 % intervals: "
+                f"{', '.join(against)}"
+            )
+    elif baseline is not None:
+        notes[0] += f"; savings against {baseline.label}, seed by seed"
+    if not suite.held_out:
+        notes.append(
+            "there were no held-out evaluations during training (--eval-every): success in the course of training is that of "
+            "the training episodes"
+        )
+    return notes
+
+
+def tables_of(suites: Sequence[Suite]) -> list[tuple[SuiteTable, Band | None]]:
+    """Makes the table of each suite, with the band that a saturation suite of its sweep found with the same settings."""
+    found = [(suite, suite_table(suite)) for suite in suites]
+    bands = [(suite, (float(p.low), float(p.high))) for suite, table in found if (p := table.plateau) is not None]
+    tables: list[tuple[SuiteTable, Band | None]] = []
+    for suite, table in found:
+        same = [b for of, b in bands if of.source == suite.source and not differing_settings(of.base, suite.base)]
+        band = same[0] if same else None
+        tables.append((table, None) if band is None or table.plateau else (suite_table(suite, band), band))
+    return tables

@@ -1,7 +1,6 @@
-"""The folder of a sweep: the run folders ``runs/NAME``, and the manifests ``suites/SUITE.json``, which list a suite's runs.
+"""The folder of a sweep: the run folders ``runs/NAME``, and ``suites/SUITE.json``, which lists a suite's runs.
 
 A run is named for its settings and its seed. So several suites can share a run, and a sweep that is started again finds it.
-`harness.grpo` writes the run folders.
 """
 
 from __future__ import annotations
@@ -9,37 +8,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from harness.experiments.suites import SuiteArm
-from harness.run.files import write_whole
+from harness.run.files import check_fields, read_object, write_whole
 from harness.settings.grpo import GRPOConfig, paper_defaults
 
-__all__ = [
-    "Manifest",
-    "all_seeds",
-    "differing_settings",
-    "has_ended",
-    "read_manifest",
-    "run_name",
-    "write_manifest",
-]
+__all__ = ["differing_settings", "has_ended", "read_manifest", "run_name", "write_manifest"]
 
-# What a manifest has besides the arms.
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "suite": str,
-    "quick": bool,
-    "env": str,
-    "model": str,
-    "threshold": (int, float),
-    "base": dict,
-}
 _NOT_SETTINGS = ("recipe", "resume", "out", "seed")
+_FIELDS = {"suite": str, "quick": bool, "env": str, "model": str, "threshold": int | float, "base": dict, "arms": list}
+_ARM, _RUN = {"label": str, "settings": dict, "runs": list}, {"seed": int, "folder": str}
 
 
 def run_name(config: GRPOConfig) -> str:
@@ -68,120 +49,58 @@ def has_ended(run_dir: Path) -> bool:
     return (run_dir / "evaluation.json").exists()
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """The runs of one suite.
-
-    Attributes:
-        suite: The name of the suite.
-        quick: Whether the sweep was ``--quick``.
-        env: The id of the environment.
-        model: The model.
-        threshold: The success rate up to which the suite's table counts tokens.
-        base: The settings that all arms share, as in a run's ``config.json``.
-        arms: For each arm its label, its own settings, and the run folder of each seed.
-    """
-
-    suite: str
-    quick: bool
-    env: str
-    model: str
-    threshold: float
-    base: dict[str, Any]
-    arms: tuple[tuple[str, dict[str, Any], dict[int, Path]], ...]
-
-
 def write_manifest(
     out: Path,
     suite: str,
     base: GRPOConfig,
-    arms: Sequence[SuiteArm],
-    seeds: Sequence[int],
+    arms: Mapping[str, Mapping[str, Any]],
+    seeds: Iterable[int],
     *,
     quick: bool,
     threshold: float,
-) -> Path:
-    """Writes ``OUT/suites/SUITE.json`` and returns its path. The run folders in it are relative to the file's own folder."""
-    path = out / "suites" / f"{suite}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = {
-        "suite": suite,
-        "quick": quick,
-        "env": base.env,
-        "model": base.model,
-        "threshold": threshold,
-        "base": _shared_settings(base),
-        "arms": [
-            {
-                "label": arm.label,
-                "settings": dict(arm.settings),
-                "runs": [
-                    {
-                        "seed": seed,
-                        "folder": f"../runs/{run_name(dataclasses.replace(base, seed=seed, **arm.settings))}",
-                    }
-                    for seed in seeds
-                ],
-            }
-            for arm in arms
-        ],
-    }
-    write_whole(path, json.dumps(content, indent=2, ensure_ascii=False))
-    return path
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Reads the manifest of a suite. Its run folders become relative to the working directory.
-
-    Raises:
-        StateError: The manifest is damaged.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        for name, kind in _FIELDS.items():
-            if not isinstance(content[name], kind):
-                raise TypeError(f"{name} is {content[name]!r:.80}")
-        arms = tuple(
-            (
-                arm["label"],
-                arm["settings"],
-                {int(run["seed"]): Path(os.path.normpath(path.parent / run["folder"])) for run in arm["runs"]},
-            )
-            for arm in content["arms"]
-        )
-        if not all(isinstance(settings, dict) for _, settings, _ in arms):
-            raise TypeError("an arm's settings are no object")
-        return Manifest(**{name: content[name] for name in _FIELDS}, arms=arms)
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(
-            f"{path} is not a manifest of a sweep ({error!r}); run the sweep again, which writes it"
-        ) from error
-
-
-def differing_settings(base: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the settings in which the bases of two manifests differ. One may be without a newer setting."""
-    return [name for name in base if name in other and base[name] != other[name]]
-
-
-def all_seeds(out: Path, suite: str, base: GRPOConfig, seeds: Sequence[int]) -> list[int]:
-    """Returns the seeds, and those that an earlier sweep of the suite in this folder had, in order.
+) -> None:
+    """Writes ``OUT/suites/SUITE.json``, with the seeds of an earlier sweep of the suite too. A damaged one is replaced.
 
     Raises:
         ConfigError: The earlier sweep had other settings.
     """
     path = out / "suites" / f"{suite}.json"
+    shared = {k: v for k, v in json.loads(base.to_json()).items() if k not in _NOT_SETTINGS}
     try:
-        earlier = read_manifest(path) if path.exists() else None
-    except StateError:  # a damaged one is written again
-        earlier = None
-    if earlier is None:
-        return list(seeds)
-    if differing := differing_settings(earlier.base, _shared_settings(base)):
-        raise ConfigError(
-            f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out"
-        )
-    return sorted({*seeds, *(seed for _, _, runs in earlier.arms for seed in runs)})
+        earlier = read_manifest(path)
+        if differing := differing_settings(earlier["base"], shared):
+            raise ConfigError(
+                f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out"
+            )
+        seeds = sorted({*seeds, *(run["seed"] for arm in earlier["arms"] for run in arm["runs"])})
+    except StateError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    listed = []
+    for label, own in arms.items():
+        names = {seed: run_name(dataclasses.replace(base, seed=seed, **own)) for seed in seeds}
+        runs = [{"seed": seed, "folder": f"../runs/{name}"} for seed, name in names.items()]
+        listed.append({"label": label, "settings": own, "runs": runs})
+    content = {"suite": suite, "quick": quick, "env": base.env, "model": base.model, "threshold": threshold}
+    write_whole(path, json.dumps(content | {"base": shared, "arms": listed}, indent=2, ensure_ascii=False))
 
 
-def _shared_settings(base: GRPOConfig) -> dict[str, Any]:
-    return {k: v for k, v in json.loads(base.to_json()).items() if k not in _NOT_SETTINGS}
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Reads the manifest of a suite. The run folders in it are relative to its own.
+
+    Raises:
+        StateError: The manifest is missing or damaged.
+    """
+    content = read_object(path)
+    check_fields(path, content, _FIELDS)
+    for arm in content["arms"]:
+        check_fields(path, {"an arm": arm}, {"an arm": dict})
+        check_fields(path, arm, _ARM)
+        for run in arm["runs"]:
+            check_fields(path, {"a run": run}, {"a run": dict})
+            check_fields(path, run, _RUN)
+    return content
+
+
+def differing_settings(base: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the settings in which two sweeps differ. One may be without a newer setting."""
+    return [name for name in base if name in other and base[name] != other[name]]

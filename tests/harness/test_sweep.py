@@ -14,19 +14,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from harness.experiments.manifest import read_manifest, run_name
-from harness.experiments.suites import SUITES, SuiteArm, quick_settings
+from harness.experiments.manifest import read_manifest
+from harness.experiments.suites import suite_arms
 from harness.run.metrics import read_metrics
-from harness.settings.presets import preset
-from harness.sweep import Sweep, _dtype_here, main, parse, read_tables, sweep
+from harness.sweep import Sweep, main, parse, read_tables, sweep
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_run.py")))
 HELD = (sys.executable, str(Path(__file__).with_name("held_run.py")))
-TRAIN = dataclasses.replace(preset([], quick_settings), updates=3)
+TRAIN = dataclasses.replace(parse(["--suite", "ema", "--quick"]).train, updates=3)
 
 
 def go(out: Path, suite: str = "ema", *, seeds: int = 2, jobs: int = 2) -> tuple[list[str], str]:
@@ -45,11 +43,10 @@ def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -
     failed, shown = go(tmp_path)
     assert failed == []
     assert len(starts(tmp_path)) == 6  # 3 arms x 2 seeds
-    manifest = read_manifest(tmp_path / "suites" / "ema.json")
-    for _, settings, runs in manifest.arms:
-        for seed, folder in runs.items():
-            config = json.loads((folder / "config.json").read_text())
-            assert (config["seed"], config["alpha"], config["k0"]) == (seed, settings["alpha"], 10)
+    for arm in read_manifest(tmp_path / "suites" / "ema.json")["arms"]:
+        for run in arm["runs"]:
+            config = json.loads((tmp_path / "suites" / run["folder"] / "config.json").read_text())
+            assert (config["seed"], config["alpha"], config["k0"]) == (run["seed"], arm["settings"]["alpha"], 10)
     begun = [line for line in shown.splitlines() if line.startswith("start")]
     assert begun == [f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.1", "0.2", "1")]
     assert "(6 of 6)" in shown
@@ -68,16 +65,6 @@ def test_finished_runs_are_skipped_and_suites_share_runs(tmp_path: Path) -> None
     assert "12 done" in shown
     assert "start " not in shown
     assert set(starts(tmp_path).values()) == {1}
-
-
-def test_a_run_whose_warm_start_had_another_seed_is_not_shared(tmp_path: Path) -> None:
-    """Its name is the same, so another suite in the folder took it for its own."""
-    other = dataclasses.replace(TRAIN, warm_start=dataclasses.replace(TRAIN.warm_start, seed=7))
-    folder = tmp_path / "runs" / run_name(TRAIN)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(other.to_json())
-    with pytest.raises(ConfigError, match=r"--warm-start\.seed 7, got -1"):
-        go(tmp_path, "percentile", seeds=1)
 
 
 def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_with(
@@ -120,33 +107,10 @@ def test_the_band_of_saturation_reaches_convergence(tmp_path: Path) -> None:
     assert "band: unknown" in table.notes[0]
 
 
-def test_a_folder_keeps_the_seeds_of_a_suite_and_refuses_other_settings(tmp_path: Path) -> None:
+def test_a_folder_keeps_the_seeds_of_a_suite(tmp_path: Path) -> None:
     go(tmp_path, seeds=2)
     go(tmp_path, seeds=1)
-    assert [runs for _, runs, _ in read_tables(tmp_path, ["ema"])[0].rows] == [2, 2, 2]
-    other = Sweep(suite="ema", quick=True, train=dataclasses.replace(TRAIN, out=tmp_path, k_max=60))
-    with pytest.raises(ConfigError, match=r"k_max.*--out"):
-        sweep(other, Console(quiet=True), STAND_IN)
-    (tmp_path / "suites" / "ema.json").write_text("{")
-    go(tmp_path, seeds=1)  # a damaged list is written again
-
-
-@pytest.mark.parametrize(
-    ("before", "ranks", "names"),
-    [
-        ("", 2, "without --ranks"),
-        ("shards", 1, "with --ranks"),
-    ],
-)
-def test_runs_go_on_with_ranks_if_they_began_with_them(tmp_path: Path, before: str, ranks: int, names: str) -> None:
-    go(tmp_path, seeds=1)
-    begun, *_ = sorted(tmp_path.glob("runs/*"))
-    (begun / "checkpoints" / "update-000001" / before).mkdir(parents=True)
-    settings = Sweep(suite="ema", quick=True, seeds=1, ranks=ranks, train=dataclasses.replace(TRAIN, out=tmp_path))
-    sweep(settings, Console(quiet=True), STAND_IN)  # it has ended
-    (begun / "evaluation.json").unlink()
-    with pytest.raises(ConfigError, match=names):
-        sweep(settings, Console(quiet=True), STAND_IN)
+    assert list(read_tables(tmp_path, ["ema"])[0].runs) == [2, 2, 2]
 
 
 def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
@@ -174,52 +138,31 @@ def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: 
     assert parse([*real, "--eval-every=7"]).train.eval_every == 7
     assert parse([*real, "--updates", "40"]).train.eval_every == 2
     assert parse(["--suite", "ema", "--quick", "--updates", "24"]).train.eval_every == 2
-    assert parse(["--suite", "pretrained", "--eval_every", "5"]).train.eval_every == 5
+    assert parse(["--suite", "pretrained", "--model", "tiny", "--eval_every", "5"]).train.eval_every == 5
     recipe = tmp_path / "r.toml"
     recipe.write_text("eval_every = 0\n")
     assert parse([*real, "--recipe", str(recipe)]).train.eval_every == 0
 
 
-def test_the_recurring_suite_has_few_tasks_unless_told() -> None:
+def test_suites_have_a_model_and_an_environment_of_their_own_unless_told(tmp_path: Path) -> None:
     train = parse(["--suite", "recurring"]).train
-    assert json.loads(train.env_args) == {"tasks": 96}
+    assert (train.env, json.loads(train.env_args)) == ("EH-Cabinet-v0", {"tasks": 96})
     assert parse(["--suite", "recurring", "--env", "EH-BFCL-v0"]).train.environment_args() == {}  # it takes no "tasks"
     train = parse(["--suite", "recurring", "--env-args", '{"tasks": 12}']).train
     assert json.loads(train.env_args) == {"tasks": 12}
-    arms = {arm.label: arm.settings for arm in SUITES["recurring"](train, False)}
-    assert arms["task"] == {"wrapper": "task"}
-    assert arms["elastic by task"]["horizon_key"] == "task_id"
-
-
-def test_the_pretrained_suite_has_a_model_and_an_environment_unless_told(tmp_path: Path) -> None:
-    train = parse(["--suite", "pretrained"]).train
-    assert (train.model, train.env) == ("HuggingFaceTB/SmolLM2-135M-Instruct", "EH-CabinetLocked-v0")
-    assert train.eval_every == 0
-    arms = [arm.label for arm in SUITES["pretrained"](train, False)]
-    assert arms == ["K=15", "K=30", "K=50", "elastic K0=10", "elastic K0=50", "task", "TTI"]
-    train = parse(["--suite", "pretrained", "--model", "tiny", "--env=EH-Cabinet-v0"]).train
-    assert (train.model, train.env, train.updates) == ("tiny", "EH-Cabinet-v0", 60)
+    with pytest.raises(ConfigError, match="--model"):
+        parse(["--suite", "pretrained"])
+    train = parse(["--suite", "pretrained", "--model", "tiny"]).train
+    assert (train.model, train.env, train.eval_every) == ("tiny", "EH-CabinetLocked-v0", 0)
+    train = parse(["--suite", "pretrained", "--model", "tiny", "--env=EH-BFCL-v0", "--eval-every", "2"]).train
+    assert (train.env, train.eval_every) == ("EH-BFCL-v0", 2)
     recipe = tmp_path / "r.toml"
     recipe.write_text('model = "tiny"\nenv = "EH-CabinetOpenEnded-v0"\n')
     train = parse(["--suite", "pretrained", "--recipe", str(recipe)]).train
-    assert (train.model, train.env) == ("tiny", "EH-CabinetOpenEnded-v0")
-
-
-@pytest.mark.parametrize(
-    ("more", "folders"),
-    [
-        ([], {"EH-CabinetLocked-v0": "all/EH-CabinetLocked-v0", "EH-BFCL-v0": "all/EH-BFCL-v0"}),
-        (["--env", "EH-BFCL-v0"], {"EH-BFCL-v0": "all"}),
-    ],
-)
-def test_the_pretrained_suite_sweeps_two_environments_or_the_given_one(
-    monkeypatch: pytest.MonkeyPatch, bfcl_python: Path, more: list[str], folders: dict[str, str]
-) -> None:
-    swept: dict[str, str] = {}
-    monkeypatch.setattr("harness.sweep.sweep", lambda s, console: swept.update({s.train.env: str(s.out)}) or [])
-    with pytest.raises(SystemExit, match=r"^0$"):
-        main(["--suite", "pretrained", "--out", "all", *more])
-    assert swept == folders
+    assert (train.model, train.env, train.eval_every) == ("tiny", "EH-CabinetOpenEnded-v0", 0)
+    arms = suite_arms("recurring", train, quick=False)
+    assert arms["task"] == {"wrapper": "task"}
+    assert arms["elastic by task"]["horizon_key"] == "task_id"
 
 
 def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +196,6 @@ def test_flags_that_no_sweep_takes_are_refused(words: list[str], names: str) -> 
         (["--env", "EH-Nope-v0"], "EH-Nope-v0"),
         (["--device", "cuda:1"], "CUDA_VISIBLE_DEVICES"),
         (["--k-max", "30"], "5..30"),
-        (["--sampler", "vllm-server", "--url", "http://127.0.0.1:1", "--jobs", "2"], "--jobs 1"),
         (["--env-workers", "ray", "--ranks", "2"], "--ray-address"),
     ],
 )
@@ -277,15 +219,11 @@ def test_a_real_sweep_is_killed_and_goes_on(
     )
     flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2"
     words = [*flags.split(), "--warm-start.episodes", "20", "--ranks", "2", "--out", str(tmp_path)]
-    two_arms = (
-        "from harness.experiments.suites import SUITES, SuiteArm\n"
-        "SUITES['ema'] = lambda base, quick: [SuiteArm(f'α={a}', {'alpha': a}) for a in (0.1, 1.0)]\n"
-        "from rich.console import Console\n"
-        "from harness.sweep import parse, sweep\n"
-        f"sweep(parse({words!r}), Console(), {HELD!r})\n"
+    code = (
+        f"from harness.sweep import *; from rich.console import Console; sweep(parse({words!r}), Console(), {HELD!r})"
     )
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
-    process = psutil.Popen([sys.executable, "-c", two_arms], env=environment, stdout=subprocess.DEVNULL)
+    process = psutil.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.DEVNULL)
 
     def under_way() -> list[Path]:
         begun = [p.parent for p in tmp_path.glob("runs/*/metrics.jsonl") if p.read_bytes().count(b"\n")]
@@ -302,17 +240,15 @@ def test_a_real_sweep_is_killed_and_goes_on(
     process.wait()
     assert not psutil.wait_procs(children, timeout=120)[1]
     ended = {p.parent.name: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/evaluation.json")}
-    assert len(ended) < 2
+    assert len(ended) < 3
 
     for name in ("EH_CACHE_DIR", "OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(name, environment[name])
-    arms = [SuiteArm(f"α={a}", {"alpha": a}) for a in (0.1, 1.0)]
-    monkeypatch.setitem(SUITES, "ema", lambda base, quick: arms)
     shown = StringIO()
     assert sweep(parse(words), Console(file=shown, width=200)) == []
     assert f"{len(ended)} done" in shown.getvalue()
     folders = list((tmp_path / "runs").iterdir())
-    assert len(folders) == 2
+    assert len(folders) == 3
     for folder in folders:
         metrics = read_metrics(folder / "metrics.jsonl")
         assert [row["update"] for row in metrics] == [0, 1]
@@ -324,25 +260,3 @@ def test_a_real_sweep_is_killed_and_goes_on(
 @pytest.mark.parametrize(("words", "device"), [([], "cpu"), (["--device", "auto"], "auto"), (["--model", "X"], "auto")])
 def test_quick_puts_the_tiny_model_alone_on_the_cpu(words: list[str], device: str) -> None:
     assert parse(["--suite", "ema", "--quick", *words]).train.device == device
-
-
-def test_a_run_keeps_the_type_of_weights_that_the_sweep_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Started again on a machine with other units, it goes on from its checkpoint."""
-    words = [
-        "--suite",
-        "pretrained",
-        "--dtype",
-        "auto",
-        "--env",
-        "EH-Cabinet-v0",
-        "--seeds",
-        "1",
-        "--out",
-        str(tmp_path / "s"),
-    ]
-    for units in (True, False):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: {"avx512_bf16": units})
-        _dtype_here.cache_clear()
-        sweep(parse(words), Console(quiet=True), [sys.executable, "-c", "raise SystemExit(1)"])
-        kept = {json.loads(path.read_text())["dtype"] for path in (tmp_path / "s").glob("runs/*/config.json")}
-        assert kept == {"bfloat16"}

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from eh_gym.errors import StateError
+from eh_gym.errors import ConfigError, StateError
 from harness.experiments.manifest import read_manifest, run_name, write_manifest
-from harness.experiments.suites import SuiteArm
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 
 BASE = preset([])
+ARMS = {"α=0.1": {"alpha": 0.1}, "α=1": {"alpha": 1.0}}
 
 
 def test_a_run_is_named_for_its_settings_and_seed_alone() -> None:
@@ -24,9 +24,8 @@ def test_a_run_is_named_for_its_settings_and_seed_alone() -> None:
     same = dataclasses.replace(BASE, out=Path("a"), recipe=Path("b"), resume=Path("c"))
     assert run_name(same) == name
     assert run_name(dataclasses.replace(BASE, seed=1)) == name.replace("seed0", "seed1")
-    start = dataclasses.replace(BASE.warm_start, episodes=7)
-    others = [{"k0": 11}, {"wrapper": "fixed"}, {"alpha": 0.3}, {"warm_start": start}]
-    assert len({name, *(run_name(dataclasses.replace(BASE, **o)) for o in others)}) == 5  # type: ignore[arg-type]
+    others = [{"k0": 11}, {"wrapper": "fixed"}, {"alpha": 0.3}]
+    assert len({name, *(run_name(dataclasses.replace(BASE, **o)) for o in others)}) == 4  # type: ignore[arg-type]
 
 
 def test_a_setting_that_is_new_and_left_alone_renames_no_run() -> None:
@@ -39,33 +38,31 @@ def test_a_setting_that_is_new_and_left_alone_renames_no_run() -> None:
     assert run_name(Later(**values, invented=4)) != run_name(BASE)
 
 
-def write(out: Path) -> Path:
-    arms = [SuiteArm("α=0.1", {"alpha": 0.1}), SuiteArm("α=1", {"alpha": 1.0})]
-    return write_manifest(out, "ema", BASE, arms, [4, 5], quick=True, threshold=0.8)
-
-
-def test_a_manifest_names_each_arm_s_runs(tmp_path: Path) -> None:
-    path = write(tmp_path)
-    assert path == tmp_path / "suites" / "ema.json"
-    content = json.loads(path.read_text())
-    assert {k: content[k] for k in ("suite", "quick", "env", "model", "threshold")} == {
-        "suite": "ema", "quick": True, "env": "EH-Cabinet-v0", "model": "tiny", "threshold": 0.8,
-    }  # fmt: skip
+def test_a_manifest_keeps_the_seeds_of_earlier_sweeps_and_refuses_other_settings(tmp_path: Path) -> None:
+    for seeds in ([4, 5], [6]):
+        write_manifest(tmp_path, "ema", BASE, ARMS, seeds, quick=True, threshold=0.8)
+    content = read_manifest(tmp_path / "suites" / "ema.json")
+    assert [content[k] for k in ("suite", "quick", "env", "model", "threshold")] == [
+        *("ema", True, "EH-Cabinet-v0", "tiny", 0.8)
+    ]
     name = run_name(dataclasses.replace(BASE, alpha=1.0, seed=5))
     assert content["arms"][1]["settings"] == {"alpha": 1.0}
-    assert content["arms"][1]["runs"][1] == {"seed": 5, "folder": f"../runs/{name}"}
+    assert [run["seed"] for run in content["arms"][1]["runs"]] == [4, 5, 6]
+    assert content["arms"][1]["runs"][1]["folder"] == f"../runs/{name}"
+    other = dataclasses.replace(BASE, k_max=60)
+    with pytest.raises(ConfigError, match=r"k_max.*--out"):
+        write_manifest(tmp_path, "ema", other, ARMS, [4], quick=True, threshold=0.8)
 
-    manifest = read_manifest(path)
-    _, _, runs = manifest.arms[1]
-    assert runs[5] == tmp_path / "runs" / name
 
-
-def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path)
+@pytest.mark.parametrize(
+    ("was", "now"), [('"base"', "{"), ("0.8", "null"), ('"label"', '"labels"'), ('"seed": 4', '"seed": "4"')]
+)
+def test_a_damaged_manifest_is_named_and_written_again(tmp_path: Path, was: str, now: str) -> None:
+    write_manifest(tmp_path, "ema", BASE, ARMS, [4], quick=True, threshold=0.8)
+    path = tmp_path / "suites" / "ema.json"
     whole = path.read_text()
-    edited = [whole.replace("0.8", "null"), whole.replace('"settings": {', '"settings": [{}], "was": {')]
-    for damaged in (whole[:50], "[]", *edited):
-        assert damaged != whole
-        path.write_text(damaged)
-        with pytest.raises(StateError, match=r"ema\.json"):
-            read_manifest(path)
+    path.write_text(whole.replace(was, now))
+    with pytest.raises(StateError, match=r"ema\.json"):
+        read_manifest(path)
+    write_manifest(tmp_path, "ema", BASE, ARMS, [4], quick=True, threshold=0.8)
+    assert json.loads(path.read_text()) == json.loads(whole)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError
-from harness.experiments.suites import quick_settings
 from harness.grpo import main
 from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
+from harness.sweep import parse as sweep
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
@@ -59,7 +59,7 @@ def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(pat
 
 def test_the_quick_recipe_is_what_quick_sets() -> None:
     recipe = load(ROOT / "recipes" / "cabinet-quick.toml")
-    assert dataclasses.replace(recipe, recipe=None) == preset([], quick_settings)
+    assert dataclasses.replace(recipe, recipe=None) == sweep(["--suite", "ema", "--quick"]).train
 
 
 def test_a_recipe_stands_between_the_preset_and_the_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

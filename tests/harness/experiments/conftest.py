@@ -14,17 +14,12 @@ import pytest
 
 from harness.experiments.suites import suite_arms
 from harness.run.episode_log import write_episodes
-from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp;"
 """What an environment or a model may say, and no page may run."""
-
-
-def a_config(folder: Path, **settings: Any) -> GRPOConfig:
-    return dataclasses.replace(preset([]), out=folder, **settings)
 
 
 def write_run(
@@ -39,7 +34,7 @@ def write_run(
 ) -> Path:
     """A run whose success rises to `ceiling` and whose K goes from `k_from` to `k_to`."""
     folder.mkdir(parents=True)
-    config = a_config(folder, updates=updates, **settings)
+    config = dataclasses.replace(preset([]), out=folder, updates=updates, **settings)
     (folder / "config.json").write_text(config.to_json())
     (folder / "versions.json").write_text(json.dumps({"python": "3.11", "torch": "2.13"}))
     rng = np.random.default_rng(config.seed)
@@ -104,15 +99,14 @@ def write_sweep(out: Path, *, only: tuple[str, ...], seeds: int = 3, updates: in
     (out / "suites").mkdir(parents=True)
     for suite in only:
         said = []
-        for i, arm in enumerate(suite_arms(suite, preset([]), quick=True)):
-            k0 = arm.settings.get("k0", 15)
-            fixed = arm.settings.get("wrapper") == "fixed"
+        for i, (label, own) in enumerate(suite_arms(suite, preset([]), quick=True).items()):
+            k0, fixed = own.get("k0", 15), own["wrapper"] == "fixed"
             shape = {"k_from": k0, "k_to": k0 if fixed else 28, "ceiling": 0.92 * min(1, k0 / 20) if fixed else 0.9}
             runs = [{"seed": seed, "folder": f"../runs/{suite}-{i}-seed{seed}"} for seed in range(seeds)]
             for run in runs:
                 folder = out / "suites" / run["folder"]
-                write_run(folder.resolve(), updates=updates, seed=run["seed"], **arm.settings, **shape)
-            said.append({"label": arm.label, "settings": arm.settings, "runs": runs})
+                write_run(folder.resolve(), updates=updates, seed=run["seed"], **own, **shape)
+            said.append({"label": label, "settings": own, "runs": runs})
         manifest = {"suite": suite, "quick": True, "env": "EH-Cabinet-v0", "model": "tiny", "threshold": 0.5}
         (out / "suites" / f"{suite}.json").write_text(json.dumps(manifest | {"base": {}, "arms": said}))
     return out
