@@ -9,10 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import EHError
 from harness.experiments.manifest import has_ended
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SMALL_RUN = shlex.split("--updates 1 --tasks-per-update 2 --group-size 2 --slots 4 --warm-start.episodes 0")
 """Flags of `harness.grpo` for a run of seconds, for --smoke."""
@@ -62,6 +65,24 @@ def trained(folder: Path, words: Sequence[str]) -> Path:
             last = done.stdout.strip().rpartition("\n")[2]
             raise EHError(f"the run in {folder} failed; its last line: {last}")
     return folder
+
+
+def interval(found: tuple[float, float, float] | None) -> str:
+    """A difference in points with its interval.
+
+    >>> interval((0.02, -0.01, 0.05))
+    '+2.0 (-1.0 to +5.0)'
+    """
+    return "—" if found is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in found))
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure whose panels have a thin grid and no frame above or to the right."""
+    for axes in figure.axes:
+        axes.grid(alpha=0.25, linewidth=0.5)
+        axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
 
 
 def run(main: Callable[[], None]) -> None:

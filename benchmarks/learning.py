@@ -12,28 +12,26 @@ to the largest K's. --table writes a line for each run, and --from prints these 
 
 from __future__ import annotations
 
-import csv
-import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 import torch
-from flags import SMALL_RUN, command, new_parser, parse, run
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from flags import SMALL_RUN, command, interval, new_parser, parse, run, save
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from harness.experiments.analysis import paired_difference, run_numbers, spread
-from harness.experiments.report.runs import read_suites
-from harness.experiments.suite_table import baseline_of
+from harness.experiments.analysis import paired_difference, suite_numbers
+from harness.experiments.runs import read_suites
 from harness.run.versions import cpu_name
 from harness.sweep import print_table, read_tables
 
 CABINETS = ("EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0")
 FLAGS = ["--quick", "--eval-tasks", "128", "--eval-rollouts", "2", "--eval-every", "10"]
-COLUMNS = ("mean_at_k", "tokens_total", "k_mean")
+RECURRING = ["--env-args", '{"tasks": 96}']
+COLUMNS = ["mean_at_k", "tokens_total", "k_mean"]
 
 HALF = ", x 0.5"  # the end of the name of an arm in which truncated episodes count half
 
@@ -47,191 +45,97 @@ PAIRS = (
 )
 """The arms that are compared with each other."""
 
-Numbers = Mapping[str, Mapping[int, Mapping[str, float | None]]]
-"""For each arm and seed the numbers of a run."""
-Sweep = tuple[Numbers, list[str], str]
-"""The numbers of a cabinet's runs, the arms with a fixed K, and the one with the largest K."""
+
+def fixed_arms(numbers: pd.DataFrame) -> list[str]:
+    """The arms with a fixed K whose truncated episodes have the full weight, the largest K last."""
+    labels = [label for label in numbers.index.unique("arm") if label.startswith("K=") and not label.endswith(HALF)]
+    return sorted(labels, key=lambda label: int(label.removeprefix("K=")))
 
 
-def numbers_of(folder: Path, suite: str) -> Sweep:
-    """Returns the numbers of a sweep's finished runs, its fixed arms, and the one with the largest K."""
-    [found] = [one for one in read_suites([folder]) if one.name == suite]
-    arms = [arm.ended for arm in found.arms if arm.ended.runs]
-    fixed = [arm.label for arm in arms if arm.settings.get("wrapper") == "fixed"]
-    baseline = baseline_of(arms)
-    assert baseline is not None, "the suite has a fixed K"
-    numbers = {
-        arm.label: {run.seed: run_numbers(run, threshold=0.8, held_out=True) for run in arm.runs} for arm in arms
-    }
-    return numbers, fixed, baseline.label
+def shares(of: pd.DataFrame) -> pd.Series:
+    """Each run's tokens in a cabinet relative to those of the largest K of the same seed."""
+    tokens = of["tokens_total"]
+    return tokens / tokens[fixed_arms(of)[-1]].reindex(tokens.index, level="seed")
 
 
-def final(of: Mapping[int, Mapping[str, float | None]]) -> dict[int, float | None]:
-    """The final success by seed."""
-    return {seed: values["mean_at_k"] for seed, values in of.items()}
-
-
-def mean(values: Sequence[float | None]) -> float:
-    """The mean of what is known."""
-    found = spread(values)
-    assert found is not None
-    return found.mean
-
-
-def best_of(numbers: Numbers, fixed: Sequence[str]) -> str:
-    """The fixed arm with the highest mean success."""
-    return max(fixed, key=lambda label: mean(list(final(numbers[label]).values())))
-
-
-def shares(numbers: Numbers, baseline: str) -> dict[str, float]:
-    """Each arm's tokens relative to the baseline's of the same seed."""
-    return {
-        label: statistics.fmean(
-            tokens / other
-            for seed, values in by_seed.items()
-            if (tokens := values["tokens_total"]) and (other := numbers[baseline].get(seed, {}).get("tokens_total"))
-        )
-        for label, by_seed in numbers.items()
-    }
-
-
-def interval(found: tuple[float, float, float] | None) -> str:
-    """A difference in points with its interval.
-
-    >>> interval((0.02, -0.01, 0.05)).strip()
-    '+2.0 (-1.0 to +5.0)'
-    """
-    return "—" if found is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in found))
-
-
-def print_differences(
-    sweeps: Mapping[str, Sweep], title: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]
-) -> None:
+def print_differences(numbers: pd.DataFrame, title: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]) -> None:
     """Prints differences of final success in points, seed by seed: for each cabinet, and for the mean of the cabinets.
 
     Args:
-        sweeps: The cabinets.
+        numbers: The numbers of the runs, by environment, arm and seed.
         title: What is compared.
         rows: For each row its name, the arm, and the arm that it is compared with by cabinet.
     """
     width = max(24, *(len(row) + 2 for row, _, _ in rows))
+    cabinets = list(numbers.index.unique("environment"))
     print(f"\n{title}")
-    print(f"{'arm':{width}}" + "".join(f"{name:>28}" for name in (*sweeps, "mean of the cabinets")))
+    print(f"{'arm':{width}}" + "".join(f"{name:>28}" for name in (*cabinets, "mean of the cabinets")))
     for row, label, others in rows:
         cells, by_cabinet = [], []
-        for name, (numbers, _, _) in sweeps.items():
-            own, other = final(numbers.get(label, {})), final(numbers.get(others[name], {}))
+        for name in cabinets:
+            final = numbers["mean_at_k"].xs(name)
+            own, other = (final.get(arm, pd.Series(dtype=float)) for arm in (label, others[name]))
             cells.append("best" if label == others[name] else interval(paired_difference(own, other)))
-            by_cabinet.append({s: a - b for s, a in own.items() if a is not None and (b := other.get(s)) is not None})
-        seeds = set.intersection(*(set(of) for of in by_cabinet))
-        together = {s: statistics.fmean(of[s] for of in by_cabinet) for s in sorted(seeds)}
-        cells.append(interval(paired_difference(together, dict.fromkeys(together, 0.0))))
+            by_cabinet.append(own - other)
+        together = pd.concat(by_cabinet, axis=1).dropna().mean(axis=1)
+        cells.append(interval(paired_difference(together, 0 * together)))
         print(f"{row:{width}}" + "".join(f"{cell:>28}" for cell in cells))
 
 
-def print_together(sweeps: Mapping[str, Sweep]) -> None:
+def print_together(numbers: pd.DataFrame) -> None:
     """Prints the tables that put the cabinets together."""
-    best = {name: best_of(numbers, fixed) for name, (numbers, fixed, _) in sweeps.items()}
-    labels = list(dict.fromkeys(label for numbers, _, _ in sweeps.values() for label in numbers))
+    labels, cabinets = numbers.index.unique("arm"), numbers.index.unique("environment")
+    means = numbers["mean_at_k"].groupby(level=["environment", "arm"]).mean()
+    fixed = [label for label in labels if label.startswith("K=")]
+    best = {name: means[name].reindex(fixed).idxmax() for name in cabinets}
     named = ", ".join(f"{label} in {name}" for name, label in best.items())
     title = f"final success in points from that of the best fixed K ({named})"
-    print_differences(sweeps, title, [(label, label, best) for label in labels])
-    halves = [
-        (f"{label}{HALF}", f"{label}{HALF}", dict.fromkeys(sweeps, label))
-        for label in labels
-        if f"{label}{HALF}" in labels
-    ]
+    print_differences(numbers, title, [(label, label, best) for label in labels])
+    halves = [f"{label}{HALF}" for label in labels if f"{label}{HALF}" in labels]
     if halves:
         title = "final success in points with truncated episodes at half weight, from that of the same arm at weight 1"
-        print_differences(sweeps, title, halves)
+        rows = [(label, label, dict.fromkeys(cabinets, label.removesuffix(HALF))) for label in halves]
+        print_differences(numbers, title, rows)
     if "elastic" in labels:
-        others = [(label, label, dict.fromkeys(sweeps, "elastic")) for label in labels if label != "elastic"]
-        print_differences(sweeps, "final success in points from that of elastic, on the seeds that both have", others)
-    pairs = [
-        (f"{arm} from {other}", arm, dict.fromkeys(sweeps, other))
-        for arm, other in PAIRS
-        if {arm, other} <= set(labels)
-    ]
+        others = [(label, label, dict.fromkeys(cabinets, "elastic")) for label in labels if label != "elastic"]
+        print_differences(numbers, "final success in points from that of elastic, on the seeds that both have", others)
+    pairs = [(f"{arm} from {of}", arm, dict.fromkeys(cabinets, of)) for arm, of in PAIRS if {arm, of} <= set(labels)]
     if pairs:
-        print_differences(sweeps, "final success in points, pair by pair", pairs)
+        print_differences(numbers, "final success in points, pair by pair", pairs)
     print("\ntokens, of those of the largest K, and K in the last quarter of the updates")
-    print(f"{'arm':24}" + "".join(f"{name:>28}" for name in sweeps))
-    of_all = {name: shares(numbers, baseline) for name, (numbers, _, baseline) in sweeps.items()}
+    print(f"{'arm':24}" + "".join(f"{name:>28}" for name in cabinets))
+    used = {name: shares(numbers.xs(name)).groupby(level="arm").mean() for name in cabinets}
+    k = numbers["k_mean"].groupby(level=["environment", "arm"]).mean()
     for label in labels:
         cells = [
-            f"{used[label]:.2f}   K {mean([v['k_mean'] for v in sweeps[name][0][label].values()]):4.1f}"
-            if label in used
-            else "—"
-            for name, used in of_all.items()
+            f"{used[name][label]:.2f}   K {k[name, label]:4.1f}" if label in used[name] else "—" for name in cabinets
         ]
         print(f"{label:24}" + "".join(f"{cell:>28}" for cell in cells))
 
 
-def write_runs(sweeps: Mapping[str, Sweep], path: Path) -> None:
-    """Writes a line for each run."""
-    with path.open("w", newline="") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(("environment", "arm", "seed", *COLUMNS))
-        for name, (numbers, _, _) in sweeps.items():
-            for label, by_seed in numbers.items():
-                for seed, values in sorted(by_seed.items()):
-                    lines.writerow(
-                        (name, label, seed, *("" if (v := values[c]) is None else f"{v:.6g}" for c in COLUMNS))
-                    )
-
-
-def read_runs(path: Path) -> dict[str, Sweep]:
-    """Reads what `write_runs` has written."""
-    numbers: dict[str, dict[str, dict[int, dict[str, float | None]]]] = {}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            of_arm = numbers.setdefault(row["environment"], {}).setdefault(row["arm"], {})
-            of_arm[int(row["seed"])] = {column: float(row[column]) if row[column] else None for column in COLUMNS}
-    fixed = {name: [label for label in arms if label.startswith("K=")] for name, arms in numbers.items()}
-    plain = {name: [label for label in labels if not label.endswith(HALF)] for name, labels in fixed.items()}
-    return {
-        name: (arms, fixed[name], max(plain[name], key=lambda label: int(label.removeprefix("K="))))
-        for name, arms in numbers.items()
-    }
-
-
-def draw(sweeps: Mapping[str, Sweep], shown: Sequence[str], path: Path) -> None:
+def draw(numbers: pd.DataFrame, shown: Sequence[str], path: Path) -> None:
     """Draws each arm's final success over its tokens, with its standard error, in a panel for each cabinet."""
+    cabinets = list(numbers.index.unique("environment"))
     figure = Figure(figsize=(9.6, 3.4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(sweeps), sharey=True, squeeze=False)[0]
+    panels = figure.subplots(1, len(cabinets), sharey=True, squeeze=False)[0]
     colours = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito's
-    for axes, (name, (numbers, every, baseline)) in zip(panels, sweeps.items(), strict=True):
-        used, fixed = shares(numbers, baseline), [label for label in every if not label.endswith(HALF)]
-        others = [label for label in shown if label in numbers and label not in fixed]
-        for label in (*fixed, *others):
-            found = spread(list(final(numbers[label]).values()))
-            assert found is not None
-            error = (found.std or 0.0) / found.n**0.5
-            own = label not in fixed
-            axes.errorbar(
-                100 * used[label],
-                100 * found.mean,
-                yerr=100 * error,
-                color=colours[others.index(label) % len(colours)] if own else "#666666",
-                marker="os^Dv*"[others.index(label) % 6] if own else ".",
-                capsize=2,
-                linestyle="",
-                label=label if own else None,
-            )
-            if not own:
-                axes.annotate(label, (100 * used[label], 100 * found.mean), xytext=(4, -11), textcoords="offset points")
-        line = [(100 * used[label], 100 * mean(list(final(numbers[label]).values()))) for label in fixed]
-        axes.plot(*zip(*line, strict=True), color="#BBBBBB", linewidth=1, zorder=0)
+    for axes, name in zip(panels, cabinets, strict=True):
+        of, fixed = numbers.xs(name), fixed_arms(numbers.xs(name))
+        success = of["mean_at_k"].groupby(level="arm").agg(["mean", "sem"]).fillna(0)
+        x, y, error = 100 * shares(of).groupby(level="arm").mean(), 100 * success["mean"], 100 * success["sem"]
+        for label in fixed:
+            axes.errorbar(x[label], y[label], yerr=error[label], color="#666666", marker=".", capsize=2)
+            axes.annotate(label, (x[label], y[label]), xytext=(4, -11), textcoords="offset points")
+        for i, label in enumerate(label for label in shown if label in x and label not in fixed):
+            look = {"color": colours[i % 6], "marker": "os^Dv*"[i % 6], "linestyle": ""}
+            axes.errorbar(x[label], y[label], yerr=error[label], capsize=2, label=label, **look)
+        axes.plot(x[fixed], y[fixed], color="#BBBBBB", linewidth=1, zorder=0)
         axes.set_xlim(40, 110)
         axes.set_title(name, fontsize=10)
-        axes.set_xlabel(f"training tokens, % of {baseline}'s")
-        axes.grid(alpha=0.25, linewidth=0.5)
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_xlabel(f"training tokens, % of {fixed[-1]}'s")
     panels[0].set_ylabel("held-out success, %")
     panels[-1].legend(frameon=False, fontsize=8, loc="lower left")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def main() -> None:
@@ -246,37 +150,36 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=None)
     parser.add_argument("--table", type=Path, default=None, help="a CSV file with a line for each run")
     parser.add_argument(
-        "--from", dest="source", type=Path, default=None, help="print the tables of such a file, and run nothing"
+        "--from", dest="source", type=Path, default=None, help="print the tables of such a file, run nothing"
     )
     args = parse(parser, runs=Path("runs/learning-smoke"), seeds=1, suite="comparison", cabinets=CABINETS[:1])
-    if args.source is not None:
-        print(command())
-        sweeps = read_runs(args.source)
-        print_together(sweeps)
-        if args.figure is not None:
-            draw(sweeps, args.shown, args.figure)
-        return
-    flags = [*FLAGS, *SMALL_RUN, "--eval-tasks", "1", "--eval-rollouts", "1"] if args.smoke else FLAGS
-    for name in args.cabinets:
-        words = ["--suite", args.suite, "--env", name, "--seeds", str(args.seeds), "--jobs", str(args.jobs), *flags]
-        subprocess.run(
-            [sys.executable, "-m", "harness.sweep", *words, "--out", str(args.runs / name)],
-            check=True,
-            stdout=sys.stderr,  # its progress, and what has failed
-        )
+    if args.source is None:
+        flags = [*FLAGS, *(RECURRING if args.suite == "recurring" else [])]
+        flags += [*SMALL_RUN, "--eval-tasks", "1", "--eval-rollouts", "1"] if args.smoke else []
+        for name in args.cabinets:
+            words = ["--suite", args.suite, "--env", name, "--seeds", str(args.seeds), "--jobs", str(args.jobs), *flags]
+            sweep = [sys.executable, "-m", "harness.sweep", *words, "--out", str(args.runs / name)]
+            subprocess.run(sweep, check=True, stdout=sys.stderr)  # its progress, and what has failed
     print(command())
-    print(f"{cpu_name()}, torch {torch.__version__}; the tiny model, 60 updates of 64 episodes, 256 held-out episodes")
-    console = Console(width=160, color_system=None)
-    for name in args.cabinets:
-        print(f"\n{name}")
-        for table in read_tables(args.runs / name, [args.suite]):
-            print_table(table, console)
-    sweeps = {name: numbers_of(args.runs / name, args.suite) for name in args.cabinets}
-    print_together(sweeps)
+    if args.source is not None:
+        numbers = pd.read_csv(args.source, index_col=["environment", "arm", "seed"])
+    else:
+        print(
+            f"{cpu_name()}, torch {torch.__version__}; the tiny model, 60 updates of 64 episodes, 256 held-out episodes"
+        )
+        found = {}
+        for name in args.cabinets:
+            print(f"\n{name}")
+            for table in read_tables(args.runs / name, [args.suite]):
+                print_table(table, Console(width=160, color_system=None))
+            [suite] = [one for one in read_suites([args.runs / name]) if one.name == args.suite]
+            found[name] = suite_numbers(suite)
+        numbers = pd.concat(found, names=["environment", "arm", "seed"])[COLUMNS]
+    print_together(numbers)
     if args.figure is not None:
-        draw(sweeps, args.shown, args.figure)
+        draw(numbers, args.shown, args.figure)
     if args.table is not None:
-        write_runs(sweeps, args.table)
+        numbers.to_csv(args.table, float_format="%.6g")
 
 
 if __name__ == "__main__":

@@ -6,30 +6,28 @@
 The environments are the cabinets with chains of several greatest lengths, so the K that an agent needs differs by a factor of
 five. In each, the tiny model is trained with fixed K and with the elastic horizon from K0 = 10, otherwise with the quick start's
 settings. All are evaluated at K = 50. A sweep's answer has two forms: the K with the most success, and the least K of the band
-that cannot be told from it (`harness.experiments.plateau`). What is finished, or stands in the table, is not run again; a killed
-run is resumed.
+that cannot be told from it (`harness.experiments.analysis.plateau`). What is finished, or stands in the table, is not run again;
+a killed run is resumed.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
 from flags import SMALL_RUN, command, new_parser, parse, run, trained
 
 from eh_gym.errors import ConfigError
 from envs.cabinet.tasks import success_ceiling
+from harness.experiments.analysis import Plateau, plateau, run_numbers
 from harness.experiments.jobs import cpu_cores
-from harness.experiments.plateau import Plateau, plateau
+from harness.experiments.runs import read_run
 from harness.run.files import whole_file
-from harness.run.metrics import read_metrics
 from harness.run.versions import cpu_name
 
 FIXED = (5, 10, 15, 20, 25, 30, 40, 50)
@@ -40,87 +38,39 @@ ENVIRONMENTS = {
 }
 """Each environment's name in the table: the cabinet, and the most drawers of a chain."""
 
-
-Runs = dict[tuple[str, str, int], tuple[float, float]]
-"""By the environment's name, the arm (elastic, K5, ...) and the seed: K, for elastic the one it settled at, and success."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One environment's answers.
-
-    Attributes:
-        elastic: For each seed, the elastic K: its mean over the last quarter of the updates.
-        elastic_success: For each seed, the success of the elastic run at K = 50.
-        success: For each fixed K of the training, the success at K = 50 of each seed.
-        band: The band of fixed K that cannot be told from the best.
-    """
-
-    elastic: list[float]
-    elastic_success: list[float]
-    success: dict[int, list[float]]
-    band: Plateau
+KEYS = ["environment", "arm", "seed"]  # the arm is elastic, K5, ...
 
 
 def k_and_success(folder: Path, words: Sequence[str]) -> tuple[float, float]:
-    """Trains one run, unless it has ended.
-
-    Returns:
-        The mean K over the last quarter of its updates, and its success on held-out tasks after training, at K = 50.
-    """
-    trained(folder, words)
-    series = [float(row.get("horizon/k_real", row["horizon/k"])) for row in read_metrics(folder / "metrics.jsonl")]
-    evaluation = json.loads((folder / "evaluation.json").read_text())
-    return statistics.fmean(series[math.floor(0.75 * len(series)) :]), evaluation["after"]["sampled"]["mean_at_k"]
+    """Trains one run, unless it has ended; returns its mean K over the last quarter of the updates, and its held-out success."""
+    numbers = run_numbers(read_run(trained(folder, words)), threshold=0.5, held_out=False)
+    return numbers["k_mean"], numbers["mean_at_k"]
 
 
-def read_table(path: Path) -> Runs:
-    """Reads the runs of earlier calls; none if there is no file."""
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {
-            (row["environment"], f"K{row['k']}" if row["arm"] == "fixed" else row["arm"], int(row["seed"])): (
-                float(row["k"]),
-                float(row["success"]),
-            )
-            for row in csv.DictReader(file)
-        }
+def read_table(path: Path | None) -> pd.DataFrame:
+    """Reads the K and the success of the runs of earlier calls; none if there is no file."""
+    if path is None or not path.exists():
+        return pd.DataFrame({"k": [], "success": []}, pd.MultiIndex.from_arrays([[], [], []], names=KEYS))
+    rows = pd.read_csv(path)
+    rows["arm"] = rows["arm"].where(rows["arm"] != "fixed", "K" + rows["k"].astype(int).astype(str))
+    return rows.set_index(KEYS)
 
 
-def write_table(path: Path, runs: Runs) -> None:
+def write_table(path: Path, runs: pd.DataFrame) -> None:
     """Writes a line for each run, those of an environment and a seed together."""
-    order = {name: i for i, name in enumerate(ENVIRONMENTS)}
+    rows = runs.reset_index()
+    rows["order"] = rows["environment"].map(list(ENVIRONMENTS).index)
+    rows["arm"] = rows["arm"].where(rows["arm"] == "elastic", "fixed")
+    rows = rows.sort_values(["order", "seed", "arm", "k"])[[*KEYS, "k", "success"]]
+    rows["k"] = rows["k"].map("{:.4g}".format)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as part, part.open("w", newline="") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(("environment", "arm", "seed", "k", "success"))
-        for name, arm, seed in sorted(runs, key=lambda run: (order[run[0]], run[2], run[1] != "elastic", runs[run][0])):
-            k, success = runs[name, arm, seed]
-            lines.writerow((name, "elastic" if arm == "elastic" else "fixed", seed, f"{k:.4g}", f"{success:.6g}"))
+    with whole_file(path) as part:
+        rows.to_csv(part, index=False, float_format="%.6g")
 
 
-def measured(runs: Runs, name: str, horizons: Sequence[int], seeds: Sequence[int]) -> Measured:
-    """Puts the runs of one environment together."""
-    by_k = {k: [runs[name, f"K{k}", seed][1] for seed in seeds] for k in horizons}
-    band = plateau(by_k)
-    assert band is not None
-    elastic = [runs[name, "elastic", seed] for seed in seeds]
-    return Measured([k for k, _ in elastic], [success for _, success in elastic], by_k, band)
-
-
-def ranks(values: list[float]) -> list[float]:
-    """Ranks from 1; equal values share their mean rank.
-
-    >>> ranks([10.0, 30.0, 30.0, 20.0])
-    [1.0, 3.5, 3.5, 2.0]
-    """
-    return [sum(other < v for other in values) + (values.count(v) + 1) / 2 for v in values]
-
-
-def rank_correlation(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
+def rank_correlation(x: pd.Series, y: pd.Series) -> tuple[float, float, float]:
     """Spearman's coefficient, and its 95 % interval by Fisher's transformation with Fieller's variance, 1.06 / (n - 3)."""
-    r = statistics.correlation(ranks(list(x)), ranks(list(y)))
+    r = float(x.rank().corr(y.rank()))
     if len(x) < 4 or abs(r) > 1 - 1e-12:
         return r, math.nan, math.nan
     half = 1.96 * math.sqrt(1.06 / (len(x) - 3))
@@ -133,57 +83,55 @@ def needed(name: str) -> int:
     return next(k for k in range(1, 51) if success_ceiling(k, locked="Locked" in env, longest=longest) >= 0.9)
 
 
-def show(found: dict[str, Measured]) -> None:
+def band_of(success: pd.DataFrame) -> Plateau:
+    """The band of fixed K, of the success by K and seed."""
+    found = plateau({int(k): list(row) for k, row in success.iterrows()})
+    assert found is not None
+    return found
+
+
+def show(runs: pd.DataFrame, names: Sequence[str], horizons: Sequence[int], seeds: Sequence[int]) -> None:
     """Prints the table, what a constant K would do in place of elastic, and the correlations."""
+    table = runs.unstack("seed")[[(what, seed) for what in ("k", "success") for seed in seeds]]
+    fixed = {name: table["success"].loc[[(name, f"K{k}") for k in horizons]].set_axis(horizons) for name in names}
+    means = pd.DataFrame({name: of.mean(axis=1) for name, of in fixed.items()})
+    bands = {name: band_of(of) for name, of in fixed.items()}
+    best = pd.Series({name: means.loc[band.best, name] for name, band in bands.items()})
+    elastic = table.xs("elastic", level="arm").loc[list(names)]
     print(
         f"\n{'':22} {'needed':>7} {'elastic K':>10} {'best K':>7} {'band':>8} {'success':>8} {'best':>6} {'longest':>8}"
     )
-    for name, m in found.items():
-        seeds = "/".join(f"{k:.0f}" for k in m.elastic)
-        best = statistics.fmean(m.success[m.band.best])
+    for name, band in bands.items():
+        ks = "/".join(f"{k:.0f}" for k in elastic["k"].loc[name])
         print(
-            f"{name:22} {needed(name):7} {seeds:>10} {m.band.best:7} {f'{m.band.low}-{m.band.high}':>8} "
-            f"{100 * statistics.fmean(m.elastic_success):8.1f} {100 * best:6.1f} "
-            f"{100 * statistics.fmean(m.success[max(m.success)]):8.1f}"
+            f"{name:22} {needed(name):7} {ks:>10} {band.best:7} {f'{band.low}-{band.high}':>8} "
+            f"{100 * elastic['success'].loc[name].mean():8.1f} {100 * best[name]:6.1f} "
+            f"{100 * means.loc[max(horizons), name]:8.1f}"
         )
     print(
         "needed: the K in which the expert solves 90 % of the tasks. success: of the elastic run, of the best fixed K and of the"
     )
     print("longest, in %, all at K = 50")
-    answers = list(found.values())
     print(f"\n{'':22} {'in the band':>12} {'points behind the best K, mean over environments':>50}")
-    chosen: dict[str, list[tuple[bool, list[float]]]] = {
-        f"K = {k} everywhere": [(m.band.low <= k <= m.band.high, m.success[k]) for m in answers]
-        for k in answers[0].success
+    inside = pd.DataFrame({name: elastic["k"].loc[name].between(band.low, band.high) for name, band in bands.items()})
+    chosen = {
+        f"K = {k} everywhere": (sum(band.low <= k <= band.high for band in bands.values()), means.loc[k])
+        for k in horizons
     }
-    for seed in range(len(answers[0].elastic)):
-        chosen[f"elastic, seed {seed}"] = [
-            (m.band.low <= m.elastic[seed] <= m.band.high, [m.elastic_success[seed]]) for m in answers
-        ]
-    chosen["elastic, all seeds"] = [
-        (all(m.band.low <= k <= m.band.high for k in m.elastic), m.elastic_success) for m in answers
-    ]
-    for what, by_environment in chosen.items():
-        behind = [
-            100 * (statistics.fmean(m.success[m.band.best]) - statistics.fmean(success))
-            for m, (_, success) in zip(answers, by_environment, strict=True)
-        ]
-        inside = f"{sum(found for found, _ in by_environment)} of {len(answers)}"
-        print(f"{what:22} {inside:>12} {statistics.fmean(behind):>50.1f}")
-    sweeps = {
-        "the least K of the band": [float(m.band.low) for m in answers],
-        "the best K": [float(m.band.best) for m in answers],
-    }
-    print(f"\nSpearman's rank correlation over {len(found)} environments, with its 95 % interval")
-    expert = [float(needed(name)) for name in found]
-    measures = {
-        f"the elastic K of seed {seed}": [m.elastic[seed] for m in answers] for seed in range(len(answers[0].elastic))
-    }
+    chosen |= {f"elastic, seed {seed}": (inside.loc[seed].sum(), elastic["success", seed]) for seed in seeds}
+    chosen["elastic, all seeds"] = (inside.all().sum(), elastic["success"].mean(axis=1))
+    for what, (count, success) in chosen.items():
+        print(f"{what:22} {f'{count} of {len(names)}':>12} {100 * (best - success).mean():>50.1f}")
+    expert = pd.Series({name: needed(name) for name in names})
+    answers = {"the least K of the band": pd.Series({name: band.low for name, band in bands.items()})}
+    answers |= {"the best K": pd.Series({name: band.best for name, band in bands.items()})}
+    answers |= {"the K that the expert needs": expert}
+    measures = {f"the elastic K of seed {seed}": elastic["k", seed] for seed in seeds}
+    print(f"\nSpearman's rank correlation over {len(names)} environments, with its 95 % interval")
     for measure, ks in {**measures, "the K that the expert needs": expert}.items():
-        for what, values in (sweeps | ({"the K that the expert needs": expert} if ks is not expert else {})).items():
-            if len(set(values)) > 1 and len(set(ks)) > 1:
-                r, low, high = rank_correlation(ks, values)
-                print(f"{measure} and {what}: {r:+.2f} ({low:+.2f} to {high:+.2f})")
+        for what, values in answers.items():
+            if measure != what and values.nunique() > 1 and ks.nunique() > 1:
+                print("{} and {}: {:+.2f} ({:+.2f} to {:+.2f})".format(measure, what, *rank_correlation(ks, values)))
 
 
 def main() -> None:
@@ -200,25 +148,24 @@ def main() -> None:
         raise ConfigError("--table would keep the figures of --smoke, which mean nothing, as results; leave one out")
     tasks, rollouts = ("2", "1") if args.smoke else ("64", "8")
     flags = [*(SMALL_RUN if args.smoke else []), "--eval-tasks", tasks, "--eval-rollouts", rollouts]
-    runs = {} if args.table is None else read_table(args.table)
-    jobs = {}
+    arms = {"elastic": ["--wrapper", "elastic", "--k0", "10"]}
+    arms |= {f"K{k}": ["--wrapper", "fixed", "--k0", str(k)] for k in args.fixed}
+    runs, jobs = read_table(args.table), {}
     for seed in range(args.seeds):  # every environment has an answer early
         for name in args.only:
             env, longest = ENVIRONMENTS[name]
             own = ["--env", env, "--env-args", json.dumps({"longest": longest}), "--seed", str(seed), *flags]
-            arms = {"elastic": ["--wrapper", "elastic", "--k0", "10"]}
-            arms |= {f"K{k}": ["--wrapper", "fixed", "--k0", str(k)] for k in args.fixed}
             for arm, words in arms.items():
-                if (name, arm, seed) not in runs:
+                if (name, arm, seed) not in runs.index:
                     jobs[name, arm, seed] = (args.runs / name / f"{arm}-seed{seed}", [*own, *words])
     with ThreadPoolExecutor(args.jobs or cpu_cores()) as pool:
-        for run, found in zip(jobs, pool.map(lambda job: k_and_success(*job), jobs.values()), strict=True):
-            runs[run] = found
+        for key, found in zip(jobs, pool.map(lambda job: k_and_success(*job), jobs.values()), strict=True):
+            runs.loc[key, :] = found
             if args.table is not None:
                 write_table(args.table, runs)
     print(command())
     print(f"{cpu_name()}, torch {torch.__version__}; the tiny model, the quick start's settings, {args.seeds} seeds")
-    show({name: measured(runs, name, args.fixed, range(args.seeds)) for name in args.only})
+    show(runs, args.only, args.fixed, range(args.seeds))
 
 
 if __name__ == "__main__":
