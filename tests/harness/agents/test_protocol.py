@@ -39,6 +39,12 @@ def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answ
     assert call.messages == [{"role": "system", "content": "Be brief."}, ASKED, answer.message, tool]
 
 
+def test_a_cut_answer_says_so() -> None:
+    cut = ModelAnswer("Le", finish_reason="length")
+    assert json.loads(write_answer(read(), cut))["choices"][0]["finish_reason"] == "length"
+    assert b"event: response.incomplete\n" in write_answer(read("responses", stream=True), cut)
+
+
 @pytest.mark.parametrize("arguments", ["[" * 5000 + "]" * 5000, '{"drawer": ', "[1]"])
 def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
     said = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "open", "arguments": arguments}}]}

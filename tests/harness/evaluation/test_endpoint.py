@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from rich.console import Console
 
@@ -134,16 +133,10 @@ def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.
             quiet(server.url, api_key_env="MY_KEY", slots=1)
         assert server.headers[0]["authorization"] == "Bearer sk-wrong"
         assert len(server.requests) == 1
-        monkeypatch.delenv("MY_KEY")
-        with pytest.raises(ConfigError, match="MY_KEY"):
-            quiet(server.url, api_key_env="MY_KEY")
-
-
-def test_without_a_server_s_address_a_key_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+    for name in ("MY_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
-        quiet("")
+    with pytest.raises(ConfigError, match="no key in the environment variable MY_KEY"):
+        quiet("", api_key_env="MY_KEY")  # OpenAI's own server needs one
 
 
 def test_an_unknown_model_is_an_error_that_names_the_flags(chat_server: Any) -> None:
@@ -200,18 +193,6 @@ def test_a_full_context_ends_the_episode_as_truncated(chat_server: Any, code: st
     assert result.truncated == pytest.approx(1 - result.successes / 12)
     assert result.length_success_p90 <= 6
     assert result.usage.requests == round(12 * result.length_mean)  # an overflow is no answer
-
-
-def test_room_for_no_first_message_is_an_error_that_names_the_flag(chat_server: Any) -> None:
-    def answer(request: dict[str, Any], before: int) -> Any:
-        room = 64 - len(str(request["messages"]).split())  # a context of 64, a token a word
-        return chat_server.cabinet_agent(request) if request["max_tokens"] <= room else chat_server.error(400, said)
-
-    said = "This model's maximum context length is 64 tokens."
-    with chat_server.serve(answer) as server:
-        with pytest.raises(ConfigError, match=r"first message.*--max-action-tokens"):
-            quiet(server.url)
-        assert len(server.requests) == 4  # each episode's first, which none was played after
 
 
 def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server: Any) -> None:
@@ -312,49 +293,6 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[openai\]'"):
         ChatEndpoint("m", base_url="http://127.0.0.1:9/v1")
-
-
-def _bfcl_agent(chat_server: Any, prefix: str = "") -> Any:
-    """A server's answers that follow BFCL's ground truth for one task, with tool calls as OpenAI's servers write them."""
-    env: Any = gym.make("EH-BFCL-v0", split="all", action_format="native", workers=1)
-    env.reset(options={"task_id": "multi_turn_miss_func_0"})
-
-    def answer(request: dict[str, Any], before: int) -> Any:
-        message = env.unwrapped.expert()
-        env.step(message)
-        if not message.startswith("{"):
-            return message
-        body = chat_server.completion(request, prefix)
-        calls = json.loads(message)["tool_calls"]
-        body["choices"][0]["message"]["tool_calls"] = [
-            {"id": f"{before}-{i}", "type": "function"}
-            | {"function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
-            for i, call in enumerate(calls)
-        ]
-        return {"body": body}
-
-    return answer
-
-
-@pytest.mark.parametrize("prefix", ["", "<think>\nI look first.\n</think>\n\n"])
-def test_functions_are_tools_and_results_are_tool_messages(
-    chat_server: Any, bfcl_python: Path, tmp_path: Path, prefix: str
-) -> None:
-    args = json.dumps({"action_format": "native", "categories": ["miss_func"], "workers": 1})
-    settings = {"env": "EH-BFCL-v0", "split": "all", "env_args": args, "tasks": 1, "out": tmp_path / "out"}
-    with chat_server.serve(_bfcl_agent(chat_server, prefix)) as server:
-        result = quiet(server.url, **settings)
-    assert result.mean_at_k == 1.0
-    first, last = server.requests[0], server.requests[-1]
-    names = [{tool["function"]["name"] for tool in request["tools"]} for request in (first, last)]
-    assert (names[0] < names[1], names[1] - names[0]) == (True, {"sort"})  # held back until the third turn
-    asked = [call["id"] for m in last["messages"] for call in m.get("tool_calls", [])]
-    answered = [m["tool_call_id"] for m in last["messages"] if m["role"] == "tool"]
-    assert asked == answered
-    assert asked
-    episode = json.loads(next((tmp_path / "out").rglob("*.jsonl")).read_text())
-    assert episode["turns"][0]["reasoning"] == ("I look first." if prefix else "")
-    assert json.loads(episode["turns"][0]["action"])["tool_calls"]
 
 
 def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:
