@@ -37,7 +37,7 @@ from harness.types.trajectory import Trajectory
 def play(policy: Policy, prompts: list[list[int]], tokens: int, head: str) -> list[Sample]:
     """One sample for each prompt; `head` is "bfloat16" or "float32"."""
     with mock.patch("harness.sampling.vllm.FLOAT32_LOGITS", {"head_dtype": head}):
-        sampler = VLLMSampler(policy.model, policy.tokenizer, max_context=2048)
+        sampler = VLLMSampler(policy.model, max_context=2048)
         return sample_all(sampler, [SampleRequest(i, prompt, tokens, seed=i) for i, prompt in enumerate(prompts)])
 
 

@@ -138,9 +138,8 @@ class Batches:
         return player.begin(episodes, self._rules, on_begin(update, len(episodes)))
 
     def _cache_metrics(self) -> dict[str, float]:
-        """The ``rollout/cache_…`` metrics of vLLM: the mean over the ranks; preemptions are added. Empty if it does not say."""
+        """The metrics of vLLM's cache: the mean over the ranks. Empty if the sampler has none."""
         if not isinstance(self._sampler, CacheMetrics):
             return {}
         every = self._ranks.gather([self._sampler.cache_metrics()])
-        found = {name: mean([one[name] for one in every]) for name in every[0]}
-        return found | {"rollout/cache_preemptions": sum(one["rollout/cache_preemptions"] for one in every)}
+        return {name: mean([one[name] for one in every]) for name in every[0]}

@@ -105,15 +105,6 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "share",
         "The share of the prompts' tokens whose keys and values were in vLLM's cache. Only with --sampler vllm.",
     ),
-    "rollout/cache_used": (
-        "share",
-        "The largest share of the engine's cache that was in use, the mean over ranks. Only with --sampler vllm.",
-    ),
-    "rollout/cache_preemptions": (
-        "requests",
-        "How often a running request lost its place in vLLM's cache and was computed again. So do all that run while the weights "
-        "change, with `--max-staleness`. Only with --sampler vllm.",
-    ),
     "rollout/context_overflows": ("episodes", "The number of episodes that ended because the context was full."),
     "rollout/policy_lag": (
         "updates",

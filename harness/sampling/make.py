@@ -75,7 +75,6 @@ def make_sampler(
     if settings.sampler == "vllm":
         return VLLMSampler(
             policy.model,
-            policy.tokenizer,
             max_context=max_context,
             dtype=dtype,
             gpu_memory_utilization=settings.gpu_memory_utilization,

@@ -23,11 +23,7 @@ from eh_gym.errors import MissingExtraError
 from harness.policy.lora import plain_parameters
 from harness.sampling.vllm_http import CALL_S, VLLMServer
 
-__all__ = [
-    "NCCLSender",
-    "PolicySource",
-    "weights_file",
-]
+__all__ = ["NCCLSender", "PolicySource", "weights_file"]
 
 
 @contextmanager
@@ -46,13 +42,9 @@ class NCCLSender:
     that dies during a transfer stops the transfer. If one dies or is started again between two transfers, a new sender is needed.
 
     Args:
-        model: The policy.
-        servers: Servers that were started with ``--weight-transfer-config '{"backend": "nccl"}'``, on other GPUs than the
-            policy's.
-        device: The GPU that sends; without a number, the present one. Weights that are elsewhere are copied there one by one.
-
-    Attributes:
-        servers: The servers of the group.
+        model: The policy. Weights that are not on `device` are copied there one by one.
+        servers: The servers of the group, also as an attribute.
+        device: The GPU that sends; without a number, the present one.
 
     Raises:
         MissingExtraError: vLLM is not installed in the trainer's environment.
@@ -61,11 +53,8 @@ class NCCLSender:
 
     def __init__(self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device) -> None:
         try:
+            from vllm.distributed.weight_transfer import nccl_engine
             from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
-            from vllm.distributed.weight_transfer.nccl_engine import (
-                NCCLTrainerInitInfo,
-                NCCLTrainerWeightTransferEngine,
-            )
             from vllm.utils.network_utils import get_ip, get_open_port
         except ImportError as error:
             raise MissingExtraError(
@@ -73,14 +62,13 @@ class NCCLSender:
                 "run pip install -e '.[train,vllm]'"
             ) from error
         self.servers = tuple(servers)
-        if device == torch.device("cuda"):  # `set_device` wants a number
-            device = torch.device("cuda", torch.cuda.current_device())
         self._device = device
-        torch.cuda.set_device(device)
+        if device.index is not None:  # `--device auto` says "cuda", which is the present one
+            torch.cuda.set_device(device)
         sizes = [server.world_size() for server in servers]
         clients = [HTTPVLLMWeightSyncClient(server.url, timeout=CALL_S) for server in servers]
-        self._engine: Any = NCCLTrainerWeightTransferEngine.trainer_init(
-            NCCLTrainerInitInfo(get_ip(), get_open_port(), world_size=1 + sum(sizes), rank=0),
+        self._engine: Any = nccl_engine.NCCLTrainerWeightTransferEngine.trainer_init(
+            nccl_engine.NCCLTrainerInitInfo(get_ip(), get_open_port(), world_size=1 + sum(sizes), rank=0),
             client=_OneGroup(clients, sizes),
             source=PolicySource(model, device),
         )
@@ -98,26 +86,25 @@ class NCCLSender:
 
 
 class _OneGroup:
-    """vLLM's clients of several servers as the one that its sender talks to: every call goes to all of them at the same time."""
+    """vLLM's clients of several servers as the one that its sender talks to: every call goes to all of them at the same time.
+
+    Each server's workers have the ranks after those of the server before; the sender has rank 0.
+    """
 
     def __init__(self, clients: Sequence[Any], sizes: Sequence[int]) -> None:
         self._clients = clients
-        self._offsets = itertools.accumulate([1, *sizes[:-1]])  # the sender has rank 0
+        self._offsets = itertools.accumulate([1, *sizes[:-1]])
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Lets the servers join. Each one's workers get the ranks after those of the server before."""
         self._each("init_weight_transfer_engine", [{**init_info, "rank_offset": offset} for offset in self._offsets])
 
     def start_weight_update(self) -> None:
-        """Tells the servers that weights will come."""
         self._each("start_weight_update")
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Tells the servers' workers to receive weights."""
         self._each("update_weights", [update_info] * len(self._clients))
 
     def finish_weight_update(self) -> None:
-        """Tells the servers that all weights have been sent."""
         self._each("finish_weight_update")
 
     def _each(self, call: str, *arguments: Sequence[Any]) -> None:
@@ -135,9 +122,7 @@ class _OneGroup:
 class PolicySource:
     """The policy's weights as vLLM's sender reads them (its ``WeightSource``): what will come, and then the tensors themselves.
 
-    Args:
-        model: The policy.
-        device: The tensors arrive there. From pinned memory they are copied while the one before is packed.
+    The tensors arrive on `device`. From pinned memory they are copied while the one before is packed.
     """
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:

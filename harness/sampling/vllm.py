@@ -1,8 +1,8 @@
 """Samples with a vLLM engine inside the trainer's process, on the trainer's own GPU (or CPU).
 
 The engine starts with random weights. It takes over the policy's weights from memory, at the start and after every update; the
-only files on disk are the model's configuration and tokenizer. Between rollouts the engine sleeps, so that the trainer has the
-whole GPU. To sample on other GPUs, or on several for one model, use `harness.sampling.vllm_server`.
+only file on disk is the model's configuration. Between rollouts the engine sleeps, so that the trainer has the whole GPU. To
+sample on other GPUs, or on several for one model, use `harness.sampling.vllm_server`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 import torch._dynamo
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
 from envs.cache import cache_dir
 from harness.policy.lora import plain_parameters
-from harness.sampling.vllm_settings import FLOAT32_LOGITS, cache_tokens, check_model
+from harness.sampling.vllm_settings import FLOAT32_LOGITS, cache_tokens, check_model, sampling_parameters
 from harness.sampling.vllm_worker import pack_on_cpu
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
@@ -49,34 +49,9 @@ class _Running:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
-
-@dataclass
-class _CacheUse:
-    """How the engine's cache was used.
-
-    Attributes:
-        prompts: The number of tokens of all prompts.
-        cached: The number of those whose keys and values were still in the cache.
-        peak: The largest share of the cache in use.
-        preemptions: How often a running request lost its place to another one, and had to compute everything again.
-    """
-
-    prompts: int = 0
-    cached: int = 0
-    peak: float = 0.0
-    preemptions: int = 0
-    _seen: dict[str, int] = field(default_factory=dict)
-
-    def next(self) -> _CacheUse:
-        """One that counts from here on. Requests go on beyond it, so it knows their preemptions so far."""
-        return _CacheUse(_seen=self._seen)
-
-    def observe(self, scheduler: Any) -> None:
-        """Reads vLLM's scheduler after a step."""
-        self.peak = max(self.peak, scheduler.kv_cache_manager.usage)
-        for name, request in scheduler.requests.items():
-            self.preemptions += request.num_preemptions - self._seen.get(name, 0)
-        self._seen = {name: request.num_preemptions for name, request in scheduler.requests.items()}
+    def sample(self) -> Sample:
+        reason = "stop" if self.ids[-1] in self.request.stop_ids else "length"
+        return Sample(self.ids, self.logprobs, reason, self.versions[0], spans(self.versions))  # type: ignore[arg-type]
 
 
 class VLLMSampler:
@@ -84,7 +59,6 @@ class VLLMSampler:
 
     Args:
         model: The policy. Its weights are read at the start and by `weights_changed`.
-        tokenizer: The policy's tokenizer. vLLM requires one, although only token ids go in and out.
         max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
             ``max_position_embeddings``.
         dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
@@ -103,7 +77,6 @@ class VLLMSampler:
     def __init__(
         self,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
         *,
         max_context: int | None = None,
         dtype: str | None = None,
@@ -129,33 +102,27 @@ class VLLMSampler:
         self._on_gpu = self._device.type == "cuda"
         name = dtype or str(model.dtype).removeprefix("torch.")
         self._dtype: torch.dtype = getattr(torch, name)
-        options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": True}
-        if slots:
-            options["max_num_seqs"] = slots
-        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: an engine beside each rank, in the ranks' torch.distributed
-            options["distributed_executor_backend"] = "external_launcher"
-        if not self._on_gpu:
+        options: dict[str, Any]
+        if self._on_gpu:
+            options = {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": True}
+            options |= {"max_num_seqs": slots} if slots else {}
+        else:
             # Compiling vLLM's small functions would take half a minute in the first step, and gains nothing on a CPU.
             torch._dynamo.config.disable = True
-            options = {name: value for name, value in options.items() if name == "distributed_executor_backend"}
-            options |= {
+            options = {
                 "enforce_eager": True,
                 "block_size": 32,
-                "kv_cache_memory_bytes": self._cpu_cache_bytes(config),
+                "kv_cache_memory_bytes": _cpu_cache_bytes(config, self.max_context),
                 # After a chunk of a prompt, vLLM resets the request's generator. A CPU generator can't do that: a crash.
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(4096, self.max_context),
             }
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: an engine beside each rank, in the ranks' torch.distributed
+            options["distributed_executor_backend"] = "external_launcher"
         self._engine = _start_engine(
-            model=str(_folder_of(model, tokenizer)),
-            dtype=name,
-            max_model_len=self.max_context,
-            device=self._device,
-            **options,
+            model=str(_folder_of(model)), dtype=name, max_model_len=self.max_context, device=self._device, **options
         )
-        # vLLM's own objects: its engine and scheduler are in this process, and its loggers would need a server to ask.
-        self._scheduler = self._engine.engine_core.engine_core.scheduler
-        self._cache = _CacheUse()
+        self._prompt_tokens = self._cached_tokens = 0
         self._take_over_weights()
 
     @property
@@ -164,13 +131,10 @@ class VLLMSampler:
         return cache_tokens(vars(self._engine.vllm_config.cache_config))
 
     def cache_metrics(self) -> dict[str, float]:
-        """Returns the ``rollout/cache_…`` metrics since the last call."""
-        use, self._cache = self._cache, self._cache.next()
-        return {
-            "rollout/cache_hits": use.cached / use.prompts if use.prompts else math.nan,
-            "rollout/cache_used": use.peak,
-            "rollout/cache_preemptions": float(use.preemptions),
-        }
+        """Returns the share of the prompts' tokens that were in the engine's cache since the last call, as a metric."""
+        hits = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else math.nan
+        self._prompt_tokens = self._cached_tokens = 0
+        return {"rollout/cache_hits": hits}
 
     @property
     def pending(self) -> int:
@@ -186,16 +150,7 @@ class VLLMSampler:
         check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
         if request.session in self._names:
             raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
-        parameters = SamplingParams(
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            seed=request.seed,
-            stop_token_ids=sorted(request.stop_ids),
-            ignore_eos=True,  # only stop_ids end a sample
-            logprobs=0,  # only that of the sampled token
-            detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
-        )
+        parameters = SamplingParams(**sampling_parameters(request), output_kind=RequestOutputKind.DELTA)
         name = str(next(self._numbers))
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         self._engine.add_request(name, prompt, parameters)
@@ -206,11 +161,10 @@ class VLLMSampler:
         """Takes one step of the engine: a token for every running request, or a part of new prompts."""
         if not self._running:
             return []
-        finished = []
+        done: list[tuple[int, SampleRequest, Sample]] = []
         # A new thread's GPU is the first one, and vLLM's kernels run on the present one.
         with torch.cuda.device(self._device) if self._on_gpu else contextlib.nullcontext():
             outputs = self._engine.step()
-        self._cache.observe(self._scheduler)
         for output in outputs:
             running = self._running.get(output.request_id)
             if running is None:  # its session was ended
@@ -222,10 +176,11 @@ class VLLMSampler:
             if output.finished:
                 if new.finish_reason not in ("stop", "length"):
                     raise SamplerError(f"vLLM ended a request with {new.finish_reason!r}: {running.request}")
-                finished.append(output.request_id)
-                self._cache.prompts += len(running.request.prompt_ids)
-                self._cache.cached += output.num_cached_tokens or 0
-        return [self._finish(name) for name in sorted(finished, key=int)]
+                self._prompt_tokens += len(running.request.prompt_ids)
+                self._cached_tokens += output.num_cached_tokens or 0
+                done.append((int(output.request_id), running.request, running.sample()))
+                del self._running[output.request_id], self._names[running.request.session]
+        return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
 
     def end_session(self, session: Hashable) -> None:
         """Drops the session's request. What was computed for it stays until vLLM needs the memory."""
@@ -266,22 +221,17 @@ class VLLMSampler:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self._engine.apply_model(pack_on_cpu)
 
-    def _finish(self, name: str) -> tuple[SampleRequest, Sample]:
-        done = self._running.pop(name)
-        del self._names[done.request.session]
-        reason = "stop" if done.ids[-1] in done.request.stop_ids else "length"
-        return done.request, Sample(done.ids, done.logprobs, reason, done.versions[0], spans(done.versions))  # type: ignore[arg-type]
 
-    def _cpu_cache_bytes(self, config: Any) -> int:
-        """The bytes of the cache on a CPU: the usual size, or more if one whole episode needs it."""
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        episode = 2 * config.num_hidden_layers * heads * max(dim, 32) * 4 * (self.max_context + 64)
-        return int(max(_CPU_CACHE_BYTES, 2 * episode))
+def _cpu_cache_bytes(config: Any, max_context: int) -> int:
+    """The bytes of the cache on a CPU: the usual size, or more if whole episodes need it."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    episode = 2 * config.num_hidden_layers * heads * max(dim, 32) * 4 * (max_context + 64)
+    return int(max(_CPU_CACHE_BYTES, 2 * episode))
 
 
-def _folder_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Path:
-    """A folder in the cache with the model's configuration and tokenizer. Its name is a hash of its content.
+def _folder_of(model: PreTrainedModel) -> Path:
+    """A folder in the cache with the model's configuration. Its name is a hash of that.
 
     vLLM finds what it compiled at an earlier start only if the model has the same path. Compiling takes 20 to 45 s.
     """
@@ -289,25 +239,16 @@ def _folder_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Pa
     engines.mkdir(parents=True, exist_ok=True)
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__.removeprefix("FSDP")]  # `fully_shard` renames the class
+    folder = engines / hashlib.sha256(config.to_json_string().encode()).hexdigest()[:16]
     with tempfile.TemporaryDirectory(dir=engines) as new:
         config.save_pretrained(new)
-        tokenizer.save_pretrained(new)
-        content = hashlib.sha256()
-        for file in sorted(path for path in Path(new).rglob("*") if path.is_file()):
-            content.update(f"{file.relative_to(new)}\0".encode() + file.read_bytes())
-        folder = engines / content.hexdigest()[:16]
         with contextlib.suppress(OSError):  # it is there already
             Path(new).rename(folder)
     return folder
 
 
 def _start_engine(*, device: torch.device, **options: Any) -> Any:
-    """Starts an engine in this process, on the policy's device, and leaves torch's settings as they were.
-
-    Raises:
-        MissingExtraError: vLLM is not installed.
-        ConfigError: vLLM refuses the options, or the GPU has too little memory for them.
-    """
+    """Starts an engine in this process, on the policy's device, and leaves torch's settings as they were."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; else vLLM warns at each update
     try:
         from vllm import EngineArgs
@@ -318,6 +259,7 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         raise MissingExtraError(f"{NOT_INSTALLED} ({error})") from error
     arguments = EngineArgs(
         load_format="dummy",
+        skip_tokenizer_init=True,  # only token ids go in and out
         generation_config="vllm",  # no defaults from the model's folder
         logprobs_mode="processed_logprobs",  # those of the sampled distribution; the default ignores the temperature
         hf_overrides=FLOAT32_LOGITS,
@@ -327,16 +269,12 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
     )
     # On a CPU, vLLM seeds the global generators and replaces torch.set_num_threads.
     rng, set_num_threads = torch.get_rng_state(), torch.set_num_threads
-    multiprocessing = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING")
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = (
-        "0"  # the worker too runs in this process, so that tensors can be handed over
-    )
+    multiprocessing = {k: v for k, v in os.environ.items() if k == "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the worker too runs in this process, so it can take tensors
     try:
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
-        if device.index is not None:
-            vllm_config.device_config.device = (
-                device  # or it would take the first GPU; its executor reads the index here
-            )
+        if device.index is not None:  # or it would take the first GPU; its executor reads the index here
+            vllm_config.device_config.device = device
         return LLMEngine(
             vllm_config=vllm_config,
             executor_class=Executor.get_class(vllm_config),
@@ -345,14 +283,11 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         )
     except (ValueError, torch.OutOfMemoryError) as error:
         raise ConfigError(
-            f"vLLM does not start: {' '.join(str(error).split())[:500]}; lower "
-            "--gpu-memory-utilization if the trainer needs the memory, give --offload-optimizer, which frees some of it, or "
-            "lower --max-context if the cache is too small"
+            f"vLLM does not start: {' '.join(str(error).split())[:500]}; lower --gpu-memory-utilization if the trainer needs the "
+            "memory, give --offload-optimizer, which frees some of it, or lower --max-context if the cache is too small"
         ) from error
     finally:
-        if multiprocessing is None:
-            del os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
-        else:
-            os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = multiprocessing
+        os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
+        os.environ |= multiprocessing
         torch.set_rng_state(rng)
         torch.set_num_threads = set_num_threads

@@ -27,14 +27,7 @@ class ServerRefused(SamplerError):
 
 
 class VLLMServer:
-    """The API of one server.
-
-    Args:
-        url: The server's address, such as ``http://gpu1:8000``.
-
-    Raises:
-        ConfigError: `url` is not such an address.
-    """
+    """The API of one server at `url`, such as ``http://gpu1:8000``. The constructor raises ConfigError for any other form."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -56,27 +49,16 @@ class VLLMServer:
 
     def settings(self) -> dict[str, Any]:
         """The configuration of vLLM as nested dicts."""
-        settings: dict[str, Any] = self._call("GET", "/server_info", "?config_format=json")["vllm_config"]
-        return settings
+        return dict(self._call("GET", "/server_info", "?config_format=json")["vllm_config"])
 
     def world_size(self) -> int:
         """The number of GPUs that hold the model, including data-parallel copies."""
         return int(self._call("GET", "/get_world_size")["world_size"])
 
     def generate(self, name: str, token_ids: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
-        """Samples for one request.
-
-        Args:
-            name: The name of the request.
-            token_ids: The prompt.
-            sampling: vLLM's sampling parameters.
-
-        Returns:
-            The only choice, with ``token_ids``, ``logprobs``, ``finish_reason`` and ``weight_versions``.
-        """
+        """Samples for one request; returns its ``token_ids``, ``logprobs``, ``finish_reason`` and ``weight_versions``."""
         body = {"request_id": name, "token_ids": token_ids, "sampling_params": sampling}
-        choice: dict[str, Any] = self._call("POST", "/inference/v1/generate", body=body)["choices"][0]
-        return choice
+        return dict(self._call("POST", "/inference/v1/generate", body=body)["choices"][0])
 
     def abort(self, name: str) -> None:
         """Ends a running request."""
@@ -111,7 +93,8 @@ class VLLMServer:
             connection.request(method, path + query, sent, {"Content-Type": "application/json"} if sent else {})
             response = connection.getresponse()
             text = response.read()
-        except (OSError, http.client.HTTPException) as error:
+            answer = json.loads(text) if text and response.status < 400 else None
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServerGone(f"{self.url} did not answer {method} {path}: {error!r}") from error
         finally:
             connection.close()
@@ -119,7 +102,4 @@ class VLLMServer:
             raise ServerGone(f"{self.url} failed on {method} {path}: {response.status} {text[:500]!r}")
         if response.status >= 400:
             raise ServerRefused(f"{self.url} refused {method} {path}: {response.status} {text[:500]!r}")
-        try:
-            return json.loads(text) if text else None
-        except ValueError as error:
-            raise ServerGone(f"{self.url} answered {method} {path} with {text[:200]!r}, not JSON") from error
+        return answer

@@ -22,7 +22,7 @@ from eh_gym.errors import ConfigError, SamplerError
 from harness.policy.rotary import check_frequencies
 from harness.sampling.transfer import NCCLSender, weights_file
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
-from harness.sampling.vllm_settings import check_model, check_server
+from harness.sampling.vllm_settings import check_model, check_server, sampling_parameters
 from harness.types.sampler import Sample, SampleRequest, check_request
 
 __all__ = ["VLLMServerSampler"]
@@ -88,7 +88,7 @@ class VLLMServerSampler:
         self._vocab_size = int(model.config.get_text_config().vocab_size)
         self._device = torch.device(device) if device else model.device
         self._over_nccl = self._device.type == "cuda"
-        self._engines = [_Engine(VLLMServer(url)) for url in urls]
+        self._urls, self._engines = ", ".join(urls), [_Engine(VLLMServer(url)) for url in urls]
         limits = []
         for engine in self._engines:
             limit, engine.cache_tokens = check_server(engine.server, over_nccl=self._over_nccl)
@@ -106,7 +106,6 @@ class VLLMServerSampler:
         self._numbers = itertools.count()
         self._running: dict[str, _Running] = {}
         self._names: dict[Hashable, str] = {}
-        self._homes: dict[Hashable, _Engine] = {}
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="vllm-request")
         self._answers: queue.SimpleQueue[tuple[str, Sample | Exception]] = queue.SimpleQueue()
         self._send_weights()
@@ -153,9 +152,8 @@ class VLLMServerSampler:
         """Forgets an episode and drops its request."""
         name = self._names.pop(session, None)
         if name is not None:
-            self._threads.submit(_abort, self._running.pop(name).engine.server, name)
-        engine = self._homes.pop(session, None)
-        if engine is not None:
+            self._threads.submit(self._running.pop(name).engine.server.abort, name)
+        for engine in self._engines:
             engine.sessions.discard(session)
 
     def sleep(self) -> None:
@@ -178,12 +176,12 @@ class VLLMServerSampler:
 
     def _send(self, request: SampleRequest, number: int) -> None:
         """Sends a request to the server of its episode. A new episode goes where the fewest are."""
-        engine = self._homes.get(request.session)
+        engine = next((e for e in self._engines if request.session in e.sessions), None)
         if engine is None:
             alive = [e for e in self._engines if e.alive]
             if not alive:
-                raise SamplerError(f"none of the servers {self._urls()} is left; start them again and --resume the run")
-            engine = self._homes[request.session] = min(alive, key=lambda e: len(e.sessions))
+                raise SamplerError(f"none of the servers {self._urls} is left; start them again and --resume the run")
+            engine = min(alive, key=lambda e: len(e.sessions))
             engine.sessions.add(request.session)
         name = f"{id(self):x}-{next(self._numbers)}"
         self._running[name] = _Running(request, number, engine)
@@ -192,21 +190,9 @@ class VLLMServerSampler:
 
     def _ask(self, server: VLLMServer, name: str, request: SampleRequest) -> None:
         """Sends one request and puts the answer into the queue; runs on a thread."""
-        sampling = {
-            "max_tokens": request.max_tokens,
-            "temperature": request.temperature,
-            "seed": request.seed,
-            "stop_token_ids": sorted(request.stop_ids),
-            "ignore_eos": True,  # only stop_ids end a sample
-            "logprobs": 0,  # only that of the sampled token
-            "detokenize": False,
-            "top_p": 1.0,
-            "top_k": 0,
-            "min_p": 0.0,
-        }
         answer: Sample | Exception
         try:
-            choice = server.generate(name, list(request.prompt_ids), sampling)
+            choice = server.generate(name, list(request.prompt_ids), sampling_parameters(request))
             if not all(span["version"].isdigit() for span in choice["weight_versions"]):
                 raise ServerGone(f"{server} was started again and does not have the policy's weights")
             answer = _sample(request, choice)
@@ -220,8 +206,6 @@ class VLLMServerSampler:
         """Gives up a server and sends its requests to other servers, with the same seeds."""
         _log.warning("lost a vLLM server; its %d episodes go to other servers: %s", len(engine.sessions), why)
         engine.alive = False
-        for session in engine.sessions:
-            del self._homes[session]
         engine.sessions.clear()
         for name, lost in [(n, r) for n, r in self._running.items() if r.engine is engine]:
             del self._running[name]
@@ -234,30 +218,25 @@ class VLLMServerSampler:
                 engine.alive = True
             return
         paused = self._each(self._engines, VLLMServer.pause)
-        try:
-            if self._over_nccl:
-                versions = self._each(paused, VLLMServer.weight_version)
-                # A server that was started again has left the group: it would refuse the weights while the others wait for it.
-                self._send_over_nccl(list(versions), regroup=not all(map(str.isdigit, versions.values())))
-                ready: Iterable[_Engine] = versions
-            else:
-                with weights_file(self._model) as file:
-                    ready = self._each(paused, lambda server: server.load_weights(str(file)))
-            ready = self._each(ready, lambda server: server.name_weights(str(self._version)))
-        except BaseException:
-            if not self._over_nccl:  # a server that waits in NCCL's group would not answer
-                self._each(paused, VLLMServer.resume)
-            raise
+        if self._over_nccl:
+            versions = self._each(paused, VLLMServer.weight_version)
+            # A server that was started again has left the group: it would refuse the weights while the others wait for it.
+            servers = tuple(engine.server for engine in versions)
+            self._send_over_nccl(servers, regroup=not all(map(str.isdigit, versions.values())))
+            ready: Iterable[_Engine] = versions
+        else:
+            with weights_file(self._model) as file:
+                ready = self._each(paused, lambda server: server.load_weights(str(file)))
+        ready = self._each(ready, lambda server: server.name_weights(str(self._version)))
         for engine in self._each(ready, VLLMServer.resume):
             engine.alive = True
         if not any(engine.alive for engine in self._engines):
-            raise SamplerError(f"none of the servers {self._urls()} received the weights")
+            raise SamplerError(f"none of the servers {self._urls} received the weights")
 
-    def _send_over_nccl(self, engines: Sequence[_Engine], *, regroup: bool) -> None:
+    def _send_over_nccl(self, servers: tuple[VLLMServer, ...], *, regroup: bool) -> None:
         """Sends the weights to all servers at once, in a new group if they are others than the last time or with `regroup`."""
-        if not engines:
+        if not servers:
             return
-        servers = tuple(engine.server for engine in engines)
         try:
             if regroup or self._sender is None or self._sender.servers != servers:
                 if self._sender is not None:
@@ -281,9 +260,6 @@ class VLLMServerSampler:
                     self._bury(engine, error)
         return found
 
-    def _urls(self) -> str:
-        return ", ".join(engine.server.url for engine in self._engines)
-
 
 def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:
     ids: list[int] = choice["token_ids"]
@@ -293,10 +269,3 @@ def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:
     versions = tuple((int(span["version"]), span["end"] - span["start"]) for span in choice["weight_versions"])
     reason = "stop" if ids[-1] in request.stop_ids else "length"
     return Sample(ids, logprobs, reason, versions[0][0], versions)  # type: ignore[arg-type]
-
-
-def _abort(server: VLLMServer, name: str) -> None:
-    try:
-        server.abort(name)
-    except (ServerGone, ServerRefused) as error:
-        _log.info("could not drop request %s: %s", name, error)

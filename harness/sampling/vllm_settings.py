@@ -1,6 +1,6 @@
-"""Checks that vLLM can take over the model, and that a server is set up so that training on its samples is right.
+"""What the engine and the servers have in common: parameters of a request, checks of the model, of a server, and its cache.
 
-docs/vllm.md has the commands.
+docs/vllm.md has the commands that start servers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
+from harness.types.sampler import SampleRequest
 
-__all__ = ["FLOAT32_LOGITS", "WORKER_EXTENSION", "cache_tokens", "check_model", "check_server"]
+__all__ = ["FLOAT32_LOGITS", "WORKER_EXTENSION", "cache_tokens", "check_model", "check_server", "sampling_parameters"]
 
 WORKER_EXTENSION = "harness.sampling.vllm_worker.PolicyWeights"
 
@@ -29,11 +30,7 @@ _NOT_TAKEN = ("deepseek_v2", "deepseek_v3", "gpt_oss", "minimax_m2", "mixtral", 
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Checks that vLLM can take over the model's weights.
-
-    Raises:
-        ConfigError: It can't.
-    """
+    """Raises ConfigError for a model whose weights vLLM can't take over."""
     if model.config.model_type in _NOT_TAKEN:
         raise ConfigError(
             f"vLLM can't take over the weights of the experts of {model.config.model_type!r} after an update; use --sampler "
@@ -41,12 +38,27 @@ def check_model(model: PreTrainedModel) -> None:
         )
 
 
-def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
-    """Checks the settings of a server, and returns its longest context and the tokens that its cache holds (0 if it is not said).
+def sampling_parameters(request: SampleRequest) -> dict[str, Any]:
+    """VLLM's parameters for a request, whose samples come from the whole distribution and end at nothing but its stop tokens."""
+    return {
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "stop_token_ids": sorted(request.stop_ids),
+        "ignore_eos": True,
+        "logprobs": 0,  # only that of the sampled token
+        "detokenize": False,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+    }
 
-    Args:
-        server: The server.
-        over_nccl: Whether it receives the weights over NCCL, or else from a file.
+
+def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
+    """Checks the settings of a server, which receives weights `over_nccl` or from a file.
+
+    Returns:
+        Its longest context, and the tokens that its cache holds (0 if it is not said).
 
     Raises:
         ConfigError: The server can't be reached, has another version of vLLM, or settings that would make training on its
@@ -59,35 +71,18 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
         model, parallel = settings["model_config"], settings["parallel_config"]
         overrides, transfer = model["hf_overrides"], settings["weight_transfer_config"] or {}
         logits = overrides.get("head_dtype") if isinstance(overrides, dict) else None
-        on_cpu = settings["device_config"]["device"] == "cpu"
-        needed = [  # whether the server has it, its flag, and what is otherwise wrong
-            (
-                model["logprobs_mode"] == "processed_logprobs",
-                "--logprobs-mode processed_logprobs",
-                "its log-probabilities are not those of the distribution that it samples from",
-            ),
-            (
-                "float32" in (logits, model["dtype"].removeprefix("torch.")),
-                f"--hf-overrides '{json.dumps(FLOAT32_LOGITS)}'",
-                "it rounds its logits, which the trainer computes in float32",
-            ),
-            (
-                transfer.get("backend") == "nccl" or not over_nccl,
-                '--weight-transfer-config \'{"backend": "nccl"}\'',
-                "it can't receive the weights from the policy's GPU",
-            ),
-            (
-                parallel["worker_extension_cls"] == WORKER_EXTENSION or over_nccl,
-                f"--worker-extension-cls {WORKER_EXTENSION}",
-                "it can't load the weights of a policy without a GPU from a file",
-            ),
-            (
-                not (on_cpu and settings["scheduler_config"]["enable_chunked_prefill"]),
-                "--no-enable-chunked-prefill",
-                "it crashes: on a CPU, vLLM can't process the prompt of a request with a seed in chunks",
-            ),
-        ]
+        chunked = settings["scheduler_config"]["enable_chunked_prefill"]
+        flags = {  # each with whether the server has it
+            "--logprobs-mode processed_logprobs": model["logprobs_mode"] == "processed_logprobs",
+            f"--hf-overrides '{json.dumps(FLOAT32_LOGITS)}'": "float32" in (logits, model["dtype"].rpartition(".")[2]),
+            "--no-enable-chunked-prefill": not chunked or settings["device_config"]["device"] != "cpu",
+        }
+        if over_nccl:
+            flags['--weight-transfer-config \'{"backend": "nccl"}\''] = transfer.get("backend") == "nccl"
+        else:
+            flags[f"--worker-extension-cls {WORKER_EXTENSION}"] = parallel["worker_extension_cls"] == WORKER_EXTENSION
         longest, engines = int(model["max_model_len"]), int(parallel["data_parallel_size"])
+        cache = cache_tokens(settings["cache_config"], engines)
     except ServerGone as error:
         raise ConfigError(f"no vLLM server answers: {error}") from error
     except ServerRefused as error:
@@ -96,20 +91,17 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
         raise ConfigError(
             f"{server} answers /server_info without vLLM's settings ({error!r}); see docs/vllm.md"
         ) from error
-    for right, flag, wrong in needed:
-        if not right:
-            raise ConfigError(f"{server} has to be started with {flag}, see docs/vllm.md: without it {wrong}")
-    return longest, cache_tokens(settings["cache_config"], engines)
+    for flag, given in flags.items():
+        if not given:
+            raise ConfigError(f"{server} would make the training wrong; start it with {flag}: docs/vllm.md says why")
+    return longest, cache
 
 
 def cache_tokens(cache: Mapping[str, Any], engines: int = 1) -> int:
-    """The number of tokens whose keys and values some engines' caches hold; 0 if vLLM does not say.
+    """The tokens whose keys and values the caches of some engines hold, by vLLM's ``cache_config``; 0 if it does not say.
 
-    A token takes a place in each group of layers. Gemma 3 has several groups, so its blocks hold fewer tokens than places.
-
-    Args:
-        cache: vLLM's ``cache_config``. Its blocks are those of all engines, and its tokens those of one.
-        engines: The number of engines.
+    A token takes a place in each group of layers. Gemma 3 has several groups, so its blocks hold fewer tokens than places. The
+    configuration has the blocks of all engines, and the tokens of one.
     """
     places = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
     return min(places, engines * int(cache.get("kv_cache_size_tokens") or places))

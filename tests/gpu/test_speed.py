@@ -40,7 +40,7 @@ def engine(lora_rank: int) -> None:
     policy = new_policy(shape, "cuda")
     if lora_rank:
         add_lora(policy.model, lora_rank, seed=0)
-    sampler = VLLMSampler(policy.model, policy.tokenizer, max_context=context, slots=at_once)
+    sampler = VLLMSampler(policy.model, max_context=context, slots=at_once)
     prompts = np.random.default_rng(0).integers(3, shape[0], (at_once, context // 4)).tolist()
 
     def sample() -> Any:

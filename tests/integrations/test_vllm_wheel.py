@@ -278,9 +278,8 @@ def test_vllm_s_engine_has_the_arguments_that_it_gets(wheel: Path, on: str) -> N
     stand_in("vllm.v1.engine")
     stand_in("vllm.v1.engine.llm_engine", LLMEngine=None)
     stand_in("vllm.v1.executor", Executor=None)
-    tokenizer: Any = SimpleNamespace(save_pretrained=lambda folder: None)
     with pytest.raises(ConfigError, match="that is all"):
-        VLLMSampler(policy(adapters=True), tokenizer, slots=8, device=on)
+        VLLMSampler(policy(adapters=True), slots=8, device=on)
     parsed = ast.parse(text(wheel, "engine/arg_utils.py"))
     (found,) = (node for node in parsed.body if isinstance(node, ast.ClassDef) and node.name == "EngineArgs")
     assert asked.keys() <= {node.target.id for node in found.body if isinstance(node, ast.AnnAssign)}  # type: ignore[attr-defined]

@@ -83,7 +83,7 @@ def assert_sound(rows: Sequence[Mapping[str, Any]], *, lag: int = 0, most: float
     assert first <= most
     assert lag or second <= most  # some tokens that were sampled before the update may be from the weights after it
     assert 0 < rows[-1]["rollout/policy_lag"] <= lag if lag else rows[-1]["rollout/policy_lag"] == 0
-    for what in ("rollout/environment_errors", "train/skipped_steps", "rollout/cache_preemptions"):
+    for what in ("rollout/environment_errors", "train/skipped_steps"):
         assert sum(row.get(what, 0) for row in rows) == 0, what
 
 

@@ -167,7 +167,7 @@ def made(request: pytest.FixtureRequest) -> Callable[[str], Made]:
                 kinds[kind] = model, VLLMServerSampler(model, [request.getfixturevalue("servers")[0].url])
             else:
                 need_vllm()
-                kinds[kind] = model, VLLMSampler(model, new_tokenizer())
+                kinds[kind] = model, VLLMSampler(model)
         return kinds[kind]
 
     return make

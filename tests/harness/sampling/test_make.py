@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from eh_gym.errors import ConfigError, MissingExtraError
 from harness.policy.policy import Policy
 from harness.sampling.make import make_sampler
 from harness.sampling.transformers import TransformersSampler
-from harness.sampling.vllm import _CacheUse
 from harness.settings.presets import preset
 from harness.settings.sampling import SamplingFlags
 from harness.types.sampler import Sampler
@@ -45,21 +43,6 @@ def test_without_vllm_the_install_command_is_named(made: Made, monkeypatch: pyte
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)
     model = made("transformers")[0]
 
-    class Tokenizer:
-        def save_pretrained(self, folder: str) -> None: ...
-
-    policy: Any = Policy(model, Tokenizer(), None)  # type: ignore[arg-type]
+    policy: Any = Policy(model, None, None)  # type: ignore[arg-type]
     with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train,vllm\]'"):
         make_sampler(SamplingFlags(sampler="vllm"), policy)
-
-
-def test_a_preemption_counts_once_however_long_the_request_lives() -> None:
-    requests = {"7": SimpleNamespace(num_preemptions=1)}
-    scheduler, use = SimpleNamespace(kv_cache_manager=SimpleNamespace(usage=0.5), requests=requests), _CacheUse()
-    counted = []
-    for preemptions in (1, 1, 3):
-        requests["7"].num_preemptions = preemptions
-        use.observe(scheduler)
-        counted.append(use.preemptions)
-        use = use.next()
-    assert counted == [1, 0, 2]

@@ -85,7 +85,7 @@ def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2: Policy, env: st
 
 @pytest.mark.parametrize("env", [CABINET, BFCL])
 def test_vllm_agrees_with_a_plain_forward_pass(real_vllm: None, smollm2: Policy, env: str) -> None:
-    sampler = VLLMSampler(smollm2.model, smollm2.tokenizer, max_context=2048)
+    sampler = VLLMSampler(smollm2.model, max_context=2048)
     for trajectory in play(sampler, smollm2, env, episodes=2, steps=2):
         assert of_written(trajectory.logprobs, trajectory) == pytest.approx(right_logprobs(trajectory), abs=3e-4)
 

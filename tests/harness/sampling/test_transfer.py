@@ -141,14 +141,14 @@ def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(calls:
     assert Engine.made[0].closed
 
 
-def test_a_gpu_without_a_number_is_the_present_one(
-    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("device", ["cuda", "cuda:3"])
+def test_the_gpu_that_sends_is_the_named_one_or_the_present_one(
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     """`--device auto` says "cuda", which torch's set_device refuses."""
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set", device)))
-    NCCLSender(new_model(), servers(1), torch.device("cuda"))
-    assert ("set", torch.device("cuda:3")) in calls
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: calls.append(("set", gpu.index)))
+    NCCLSender(new_model(), servers(1), torch.device(device))
+    assert [call for call in calls if call[0] == "set"] == ([("set", 3)] if device == "cuda:3" else [])
 
 
 def test_the_model_is_uploaded_once_for_all_servers(calls: list[tuple[Any, ...]]) -> None:
@@ -217,22 +217,18 @@ def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return seen
 
 
-class Tokenizer:
-    def save_pretrained(self, folder: str) -> None: ...
-
-
 @pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory")])
 def test_an_engine_that_does_not_start_names_the_flag_to_lower(
     started: SimpleNamespace, error: Exception | None
 ) -> None:
     started.error = error or started.error
-    with pytest.raises(ConfigError, match=r"lower --gpu-memory-util.*--offload-optimizer"):
-        VLLMSampler(new_model(), Tokenizer())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"Free memory.*--offload-optimizer" if error is None else "CUDA out of memory"):
+        VLLMSampler(new_model())
 
 
 def test_the_engine_is_on_the_policy_s_own_gpu(started: SimpleNamespace) -> None:
     with pytest.raises(ConfigError):
-        VLLMSampler(new_model(), Tokenizer(), device="cuda:1")  # type: ignore[arg-type]
+        VLLMSampler(new_model(), device="cuda:1")
     assert started.device == torch.device("cuda:1")
     assert started.options["enable_sleep_mode"]
 
@@ -252,7 +248,6 @@ def test_the_thread_of_a_rollout_steps_the_engine_on_its_own_gpu(monkeypatch: py
     sampler: Any = VLLMSampler.__new__(VLLMSampler)
     sampler._device, sampler._on_gpu, sampler._running = torch.device("cuda:1"), True, {"0": None}
     sampler._engine = SimpleNamespace(step=lambda: steps.append(present[-1]) or [])
-    sampler._cache, sampler._scheduler = SimpleNamespace(observe=lambda _: None), None
     assert sampler.step() == []
     assert steps == [torch.device("cuda:1")]
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from quiet_run import rows_of_run
 from small_model import ask, forward_logprobs, new_model
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 
 from harness.policy.lora import add_lora
 from harness.policy.policy import load_policy
@@ -43,12 +43,12 @@ def test_the_engine_has_its_own_weights(made: Made, kind: str) -> None:
     sampler.end_session(0)
 
 
-def test_adapters_come_merged_into_the_weights_that_they_adapt(made: Made, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_adapters_come_merged_into_the_weights_that_they_adapt(made: Made) -> None:
     pytest.importorskip("peft")
     made("vllm")
     model = copy.deepcopy(made("transformers")[0])
     add_lora(model, 4, seed=0)
-    sampler = VLLMSampler(model, tokenizer)
+    sampler = VLLMSampler(model)
     try:
         adapters = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(adapters, lr=0.05)
@@ -69,15 +69,15 @@ def test_adapters_come_merged_into_the_weights_that_they_adapt(made: Made, token
         sampler.end_session(0)
 
 
-def test_a_second_start_finds_what_the_first_compiled(real_vllm: None, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_second_start_finds_what_the_first_compiled(real_vllm: None) -> None:
     """vLLM looks for it under a hash of its settings, in which the model's path is. The path was random."""
-    engines = [VLLMSampler(new_model(), tokenizer) for _ in range(2)]
-    engines.append(VLLMSampler(new_model(tied=False), tokenizer))
+    engines = [VLLMSampler(new_model()) for _ in range(2)]
+    engines.append(VLLMSampler(new_model(tied=False)))
     first, second, other = (engine._engine.vllm_config.compute_hash() for engine in engines)
     assert first == second != other
 
 
-def differences(kind: str, more: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> list[float]:
+def differences(kind: str, more: dict[str, Any]) -> list[float]:
     """How far vLLM's log-probabilities are from the model's own, at first and after an update; in nats."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 50, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 32}
@@ -88,7 +88,7 @@ def differences(kind: str, more: dict[str, Any], tokenizer: PreTrainedTokenizerF
             torch.nn.init.normal_(weight, std=0.25)
         elif "layer_scalar" in name:
             weight.fill_(0.5)
-    sampler, prompt, found = VLLMSampler(model, tokenizer, max_context=64), [5, 6, 8], []
+    sampler, prompt, found = VLLMSampler(model, max_context=64), [5, 6, 8], []
     for session in range(2):
         [sample] = sample_all(sampler, [SampleRequest(session, prompt, max_tokens=6, seed=session)])
         sampler.end_session(session)
@@ -109,15 +109,13 @@ def differences(kind: str, more: dict[str, Any], tokenizer: PreTrainedTokenizerF
         ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}),
     ],
 )
-def test_scales_and_experts_are_handed_over(
-    real_vllm: None, tokenizer: PreTrainedTokenizerFast, kind: str, more: dict[str, Any]
-) -> None:
+def test_scales_and_experts_are_handed_over(real_vllm: None, kind: str, more: dict[str, Any]) -> None:
     """Gemma 4 scales its layers by buffers, which were about 0 in the engine. On a CPU a mixture's experts stayed unpacked.
 
     A process of its own: vLLM has groups for experts only if the first engine of the process has experts.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        assert max(process.submit(differences, kind, more, tokenizer).result()) < 1e-4
+        assert max(process.submit(differences, kind, more).result()) < 1e-4
 
 
 def test_torch_is_left_as_it_was(made: Made) -> None:
@@ -137,10 +135,7 @@ def test_the_cache_is_measured(made: Made) -> None:
     second = [*first, *sample_all(sampler, [ask(0, first)])[0].ids, 3]
     assert sampler.cache_metrics()["rollout/cache_hits"] == 0
     sample_all(sampler, [ask(0, second)])
-    found = sampler.cache_metrics()
-    assert found["rollout/cache_hits"] == 32 / len(second)  # one whole block of 32
-    assert 0 < found["rollout/cache_used"] < 1
-    assert found["rollout/cache_preemptions"] == 0
+    assert sampler.cache_metrics()["rollout/cache_hits"] == 32 / len(second)  # one whole block of 32
     sampler.end_session(0)
 
 

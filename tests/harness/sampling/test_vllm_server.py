@@ -174,18 +174,6 @@ def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerS
         sampler.weights_changed()
 
 
-def test_a_hand_over_that_is_interrupted_leaves_no_server_paused(
-    sampler: VLLMServerSampler, pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(VLLMServer, "load_weights", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        sampler.weights_changed()
-    assert [server.calls[-1][0] for server in pair] == ["/resume", "/resume"]
-
-
 def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSampler, pair: Pair) -> None:
     pair[0].go.clear()
     sampler.submit(ask(0, [1]))
