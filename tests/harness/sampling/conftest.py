@@ -33,11 +33,6 @@ def new_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, eos_token=f"w{STOP}", pad_token="w0")
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return new_tokenizer()
-
-
 def need_vllm() -> None:
     if find_spec("vllm") is None:
         assert not os.environ.get("EH_REQUIRE_VLLM"), "vLLM is not installed, and EH_REQUIRE_VLLM is set"

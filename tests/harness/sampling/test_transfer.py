@@ -15,7 +15,6 @@ import torch
 from small_model import new_model
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from eh_gym.errors import ConfigError
 from harness.policy import lora
@@ -25,34 +24,20 @@ from harness.sampling.vllm import VLLMSampler
 from harness.sampling.vllm_server import VLLMServerSampler
 from harness.sampling.weights import _on_host
 
-META = torch.device("meta")  # stands in for the GPU: what goes there is counted
-
-
-class Uploads(TorchDispatchMode):
-    """Counts the bytes that are copied from the host's memory to "meta"."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default and found.device == META and args[0].device != META:
-            self.bytes += found.nbytes
-        return found
+META = torch.device("meta")  # stands in for the GPU
 
 
 class Engine:
     """vLLM's sender: what it asks of its source and its client, in its order.
 
-    tests/integrations/test_vllm_wheel.py has the real one.
+    test_vllm_over_nccl.py has the real one.
     """
 
     made: list[Engine] = []  # noqa: RUF012
 
     def __init__(self, where: Any, client: Any, source: Any) -> None:
-        self.where, self.client, self.source, self.closed = where, client, source, False
-        client.init_weight_transfer_engine({"rank_offset": 1, "world_size": where.world_size})
+        self.client, self.source, self.closed = client, source, False
+        client.init_weight_transfer_engine({"rank_offset": 1, "world_size": where})
         self.made.append(self)
 
     @classmethod
@@ -94,6 +79,12 @@ class Client:
         self.calls.append(("finish",))
 
 
+def replace_modules(monkeypatch: pytest.MonkeyPatch, parts: dict[str, dict[str, Any]]) -> None:
+    for name, content in parts.items():
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        vars(sys.modules[name]).update(content)
+
+
 def servers(*gpus: int) -> list[Any]:
     Client.together = threading.Barrier(len(gpus))
     return [SimpleNamespace(url="http://gpu:8000", world_size=lambda n=n: n) for n in gpus]
@@ -109,15 +100,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         "vllm.distributed.weight_transfer": {},
         "vllm.distributed.weight_transfer.clients": {"HTTPVLLMWeightSyncClient": Client},
         "vllm.distributed.weight_transfer.nccl_engine": {
-            "NCCLTrainerInitInfo": lambda host, port, world_size, rank: SimpleNamespace(world_size=world_size),
+            "NCCLTrainerInitInfo": lambda host, port, world_size, rank: world_size,
             "NCCLTrainerWeightTransferEngine": Engine,
         },
         "vllm.utils": {},
         "vllm.utils.network_utils": {"get_ip": lambda: "192.0.2.2", "get_open_port": lambda: 29500},
     }
-    for name, content in parts.items():
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        vars(sys.modules[name]).update(content)
+    replace_modules(monkeypatch, parts)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: found.append(("synchronize", device)))
     monkeypatch.setattr(Engine, "made", [])
@@ -141,25 +130,14 @@ def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(calls:
     assert Engine.made[0].closed
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:3"])
 def test_the_gpu_that_sends_is_the_named_one_or_the_present_one(
-    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, device: str
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--device auto` says "cuda", which torch's set_device refuses."""
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: calls.append(("set", gpu.index)))
-    NCCLSender(new_model(), servers(1), torch.device(device))
-    assert [call for call in calls if call[0] == "set"] == ([("set", 3)] if device == "cuda:3" else [])
-
-
-def test_the_model_is_uploaded_once_for_all_servers(calls: list[tuple[Any, ...]]) -> None:
-    model = new_model()
-    whole = sum(p.nbytes for p in model.parameters())
-    with Uploads() as uploads:
-        sender = NCCLSender(model, servers(1, 1, 1), META)
-        assert uploads.bytes == 0
-        for update in (1, 2):
-            sender.send()
-            assert uploads.bytes == update * whole
+    for device in ("cuda", "cuda:3"):
+        NCCLSender(new_model(), servers(1), torch.device(device))
+    assert [call for call in calls if call[0] == "set"] == [("set", 3)]
 
 
 def test_adapters_are_merged_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +166,7 @@ def test_a_copy_for_an_engine_is_in_the_host_s_memory() -> None:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """vLLM's engine is replaced by one that does not start; what it was asked for."""
-    seen = SimpleNamespace(device=None, error=ValueError("Free memory on device is less than desired\nmore"))
+    seen = SimpleNamespace()
 
     class EngineArgs:
         def __init__(self, **options: Any) -> None:
@@ -210,24 +188,18 @@ def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "vllm.v1.engine.llm_engine": {"LLMEngine": engine},
         "vllm.v1.executor": {"Executor": SimpleNamespace(get_class=lambda _: None)},
     }
-    for name, found in parts.items():
-        module = ModuleType(name)
-        vars(module).update(found)
-        monkeypatch.setitem(sys.modules, name, module)
+    replace_modules(monkeypatch, parts)
     return seen
 
 
-@pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory")])
-def test_an_engine_that_does_not_start_names_the_flag_to_lower(
-    started: SimpleNamespace, error: Exception | None
+@pytest.mark.parametrize(
+    "error", [ValueError("Free memory is less\nthan desired"), torch.OutOfMemoryError("Free memory")]
+)
+def test_an_engine_is_on_the_policy_s_own_gpu_and_names_the_flag_to_lower_if_it_does_not_start(
+    started: SimpleNamespace, error: Exception
 ) -> None:
-    started.error = error or started.error
-    with pytest.raises(ConfigError, match=r"Free memory.*--offload-optimizer" if error is None else "CUDA out of memory"):
-        VLLMSampler(new_model())
-
-
-def test_the_engine_is_on_the_policy_s_own_gpu(started: SimpleNamespace) -> None:
-    with pytest.raises(ConfigError):
+    started.error = error
+    with pytest.raises(ConfigError, match=r"Free memory.*--gpu-memory-util.*--offload-optimizer"):
         VLLMSampler(new_model(), device="cuda:1")
     assert started.device == torch.device("cuda:1")
     assert started.options["enable_sleep_mode"]

@@ -19,7 +19,6 @@ from quiet_run import rows_of_run
 from small_model import ask, forward_logprobs, new_model
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 
-from harness.policy.lora import add_lora
 from harness.policy.policy import load_policy
 from harness.sampling.vllm import VLLMSampler
 from harness.settings.grpo import GRPOConfig
@@ -41,32 +40,6 @@ def test_the_engine_has_its_own_weights(made: Made, kind: str) -> None:
     assert sample.logprobs == pytest.approx(forward_logprobs(before, [1, 2, 3], sample.ids), abs=1e-4)
     model.load_state_dict(before.state_dict())
     sampler.end_session(0)
-
-
-def test_adapters_come_merged_into_the_weights_that_they_adapt(made: Made) -> None:
-    pytest.importorskip("peft")
-    made("vllm")
-    model = copy.deepcopy(made("transformers")[0])
-    add_lora(model, 4, seed=0)
-    sampler = VLLMSampler(model)
-    try:
-        adapters = [p for p in model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(adapters, lr=0.05)
-        prompt, first = [1, 2, 3], sample_all(sampler, [ask(0, [1, 2, 3])])[0]
-        assert first.logprobs == pytest.approx(forward_logprobs(model, prompt, first.ids), abs=1e-3)
-        for _ in range(2):
-            ids = torch.arange(12)[None]
-            model.train()(input_ids=ids, labels=ids).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            old = forward_logprobs(model, prompt, first.ids)
-            assert max(abs(a - b) for a, b in zip(old, first.logprobs, strict=True)) > 0.05, "the step is to be seen"
-            sampler.weights_changed()
-            sample = sample_all(sampler, [ask(1, prompt, seed=1)])[0]
-            assert sample.logprobs == pytest.approx(forward_logprobs(model, prompt, sample.ids), abs=1e-3)
-            sampler.end_session(1)
-    finally:
-        sampler.end_session(0)
 
 
 def test_a_second_start_finds_what_the_first_compiled(real_vllm: None) -> None:
