@@ -59,8 +59,7 @@ class VLLMSampler:
 
     Args:
         model: The policy. Its weights are read at the start and by `weights_changed`.
-        max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
-            ``max_position_embeddings``.
+        max_context: The most tokens of an episode. The default, which is also the maximum, is the model's number of positions.
         dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
         gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit into
             the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
@@ -70,8 +69,7 @@ class VLLMSampler:
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        ConfigError: `max_context` exceeds the model's positions, the GPU has too little memory, or vLLM can't take over the
-            model's weights.
+        ConfigError: `max_context` is too large, the GPU has too little memory, or vLLM can't take over the model's weights.
     """
 
     def __init__(
@@ -231,9 +229,9 @@ def _cpu_cache_bytes(config: Any, max_context: int) -> int:
 
 
 def _folder_of(model: PreTrainedModel) -> Path:
-    """A folder in the cache with the model's configuration. Its name is a hash of that.
+    """A folder in the cache with the model's configuration. The same configuration has the same path.
 
-    vLLM finds what it compiled at an earlier start only if the model has the same path. Compiling takes 20 to 45 s.
+    So vLLM finds what it compiled at an earlier start. Compiling takes 20 to 45 s.
     """
     engines = cache_dir() / "engines"
     engines.mkdir(parents=True, exist_ok=True)

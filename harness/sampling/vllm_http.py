@@ -40,9 +40,6 @@ class VLLMServer:
         self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self.url = url
 
-    def __repr__(self) -> str:
-        return self.url
-
     def version(self) -> str:
         """The server's version of vLLM."""
         return str(self._call("GET", "/version")["version"])

@@ -1,8 +1,7 @@
 """Samples with vLLM servers, on other GPUs or machines than the trainer's.
 
 An episode stays with one server, which keeps what it computed for the earlier turns. If a server dies, its requests go to the
-other servers with the same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command
-that starts a server. Episodes never move from a busy server to an idle one.
+other servers with the same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ class VLLMServerSampler:
             file that the servers can read. Without `sends` it needs no weights.
         urls: The servers' addresses.
         max_context: The most tokens of an episode. The default, which is also the maximum, is what every server allows.
-        device: The device from which the weights are sent, if they are not on it already: "cuda" for a policy in the host's
-            memory. None sends them from the model's device.
+        device: The device from which the weights are sent: "cuda" for a policy in the host's memory, None for the model's.
         sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and the
             others wait for it before they sample.
         sharers: The number of processes that sample with these servers.
@@ -142,7 +140,7 @@ class VLLMServerSampler:
             if isinstance(answer, ServerGone):
                 self._bury(running.engine, answer)
             elif isinstance(answer, Exception):
-                raise SamplerError(f"{running.engine.server} could not sample: {answer}") from answer
+                raise SamplerError(f"{running.engine.server.url} could not sample: {answer}") from answer
             else:
                 del self._running[name], self._names[running.request.session]
                 done.append((running.number, running.request, answer))
@@ -194,7 +192,7 @@ class VLLMServerSampler:
         try:
             choice = server.generate(name, list(request.prompt_ids), sampling_parameters(request))
             if not all(span["version"].isdigit() for span in choice["weight_versions"]):
-                raise ServerGone(f"{server} was started again and does not have the policy's weights")
+                raise ServerGone(f"{server.url} was started again and does not have the policy's weights")
             answer = _sample(request, choice)
         except (LookupError, TypeError, ValueError) as error:
             answer = SamplerError(f"it answers otherwise than the version of vLLM that docs/vllm.md names ({error!r})")

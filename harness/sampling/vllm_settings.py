@@ -55,18 +55,14 @@ def sampling_parameters(request: SampleRequest) -> dict[str, Any]:
 
 
 def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
-    """Checks the settings of a server, which receives weights `over_nccl` or from a file.
-
-    Returns:
-        Its longest context, and the tokens that its cache holds (0 if it is not said).
+    """Checks a server, which gets weights `over_nccl` or from a file; returns its longest context and its cache's tokens (or 0).
 
     Raises:
-        ConfigError: The server can't be reached, has another version of vLLM, or settings that would make training on its
-            samples wrong.
+        ConfigError: It does not answer, or has another version of vLLM or settings that would make the training wrong.
     """
     try:
         if not (version := server.version()).startswith(_VERSION):
-            raise ConfigError(f"expected vLLM {_VERSION}x at {server}, got {version}; see requirements/vllm.txt")
+            raise ConfigError(f"expected vLLM {_VERSION}x at {server.url}, got {version}; see requirements/vllm.txt")
         settings = server.settings()
         model, parallel = settings["model_config"], settings["parallel_config"]
         overrides, transfer = model["hf_overrides"], settings["weight_transfer_config"] or {}
@@ -89,11 +85,13 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
         raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
     except (KeyError, TypeError) as error:
         raise ConfigError(
-            f"{server} answers /server_info without vLLM's settings ({error!r}); see docs/vllm.md"
+            f"{server.url} answers /server_info without vLLM's settings ({error!r}); see docs/vllm.md"
         ) from error
     for flag, given in flags.items():
         if not given:
-            raise ConfigError(f"{server} would make the training wrong; start it with {flag}: docs/vllm.md says why")
+            raise ConfigError(
+                f"{server.url} would make the training wrong; start it with {flag}: docs/vllm.md says why"
+            )
     return longest, cache
 
 

@@ -20,11 +20,7 @@ class PolicyWeights:
     reload_weights: Any
 
     def load_policy(self, file: str) -> None:
-        """Loads every parameter from a safetensors file that has the names of a checkpoint.
-
-        Args:
-            file: Its path, the only one of that kind in its folder.
-        """
+        """Loads every parameter from a safetensors file, the only one in its folder, that has the names of a checkpoint."""
         self.reload_weights(weights_path=str(Path(file).parent))
         pack_on_cpu(self.model_runner.get_model())
 
