@@ -24,12 +24,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from eh_gym.errors import ConfigError
-
 __all__ = ["PACKED", "Segments", "attention_windows", "can_pack", "keep_outputs", "no_mask", "packed_attention"]
 
 PACKED = "packed"
-_UNKNOWN = ("softcap", "s_aux", "position_bias")  # arguments of some models' attention that are not supported here
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,8 @@ def can_pack(model: PreTrainedModel) -> bool:
     """Whether attention is all that connects the model's tokens, and whether it goes through transformers' interface.
 
     Recurrent and convolutional layers would carry one episode's state into the next. What SDPA cannot compute, such as soft caps
-    and sinks, packed attention cannot either.
+    and sinks, packed attention cannot either; transformers takes eager attention for these models. What else is not computed here
+    is found by `harness.sampling.agreement`.
     """
     config = model.config.get_text_config()
     return (
@@ -115,7 +113,6 @@ def can_pack(model: PreTrainedModel) -> bool:
         and not model._is_stateful
         and config._attn_implementation in ("sdpa", PACKED)
         and attention_windows(config) is not None
-        and getattr(config, "attn_logit_softcapping", None) is None
     )
 
 
@@ -164,13 +161,10 @@ def packed_attention(
         scaling: The factor of the scores; by default 1 / sqrt(dim).
         sliding_window: The number of tokens that a token sees, including itself; None for all of them.
         segments: The segments of the row; None calls transformers' own SDPA.
-        **rest: Passed on to transformers' SDPA without segments.
+        **rest: Passed on to transformers' SDPA without segments; otherwise not used.
 
     Returns:
         The output, [1, T, heads, dim], and None in place of the attention weights.
-
-    Raises:
-        ConfigError: The model's attention needs a feature that packed attention does not have.
     """
     if segments is None:
         if _fits_grouped(query, key, attention_mask, dropout):
@@ -187,8 +181,6 @@ def packed_attention(
             sliding_window=sliding_window,
             **rest,
         )
-    if strange := [name for name in _UNKNOWN if rest.get(name) is not None]:
-        raise ConfigError(f"packed attention does not support {strange[0]}, which this model uses; use --no-packing")
     if _fits_varlen(query, value):
         return _varlen(query, key, value, scaling, sliding_window, segments)[None], None
     grouped = query.shape[1] != key.shape[1]

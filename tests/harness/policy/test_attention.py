@@ -13,7 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, FalconMambaConfig, Qwen2Config, Qwen3NextConfig
 
-from eh_gym.errors import ConfigError
 from harness.policy.attention import PACKED, Segments, can_pack, packed_attention
 
 LENGTHS, PARENTS = (5, 3, 1, 7, 4, 2), (-1, 0, 0, -1, -1, 4)
@@ -69,12 +68,6 @@ def test_each_token_sees_its_own_episode_and_nothing_later(window: int | None) -
 @pytest.mark.parametrize("window", [None, 3])
 def test_one_kernel_for_all_segments_does_the_same(window: int | None) -> None:
     check(*inputs("cuda", torch.bfloat16), window, 0.03)
-
-
-def test_a_soft_cap_is_refused() -> None:
-    segments = Segments(LENGTHS, PARENTS, torch.device("cpu"))
-    with pytest.raises(ConfigError, match=r"softcap.*--no-packing"):
-        packed_attention(torch.nn.Module(), *inputs(), None, segments=segments, softcap=50.0)
 
 
 def test_without_segments_it_is_sdpa_which_does_not_see_padding() -> None:
