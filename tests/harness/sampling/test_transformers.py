@@ -69,25 +69,6 @@ def test_no_cache_is_copied_for_those_that_run_while_others_wait(made: Made, mon
     assert taken == [slice(0, 8), slice(0, 8), *[slice(0, 4)] * 3, slice(0, 3), slice(0, 3)]
 
 
-def test_a_round_of_all_episodes_begins_where_the_last_one_left_their_rows(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moved: list[tuple[int, int]] = []
-    swap_rows = SlotCache.swap_rows
-    monkeypatch.setattr(
-        SlotCache, "swap_rows", lambda cache, a, b, n: (moved.append((a, b)), swap_rows(cache, a, b, n))[1]
-    )
-    sampler = TransformersSampler(made("transformers")[0])
-    for length in (1, 2):
-        for session in range(8):
-            most = 1 if session in (0, 1) else 3
-            sampler.submit(ask(session, [1, 2, 3] * length, max_tokens=most, stop_ids=frozenset()))
-        sampler.step()
-        assert len(moved) == 2 * (length - 1)  # two ended early in the round before, and the last two took their rows
-        while sampler.pending:
-            sampler.step()
-
-
 @pytest.fixture
 def fed(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The rows and padded length of every forward pass."""
