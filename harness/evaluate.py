@@ -126,7 +126,7 @@ def evaluate_policy(
 
     Args:
         policy: Who plays: expert, random, empty, openai (an endpoint), or a model: the folder of a trained one
-            (`TrainResult.model`), an installed one's name, or a hub id.
+            (`TrainResult.model`), or a hub id.
         env: An id of gymnasium, or a function that returns an environment; see `harness.api.train`. None for the cabinets.
         show: Print the progress and the result.
         **settings: The other settings of the command, by their names: ``horizon``, ``split``, ``tasks``, ``rollouts``,

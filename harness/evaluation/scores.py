@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["missing_part", "score_conditions", "score_rows"]
+__all__ = ["score_conditions", "score_rows"]
 
 
 def score_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -34,12 +34,12 @@ def score_conditions(settings: Mapping[str, Any], result: Mapping[str, Any]) -> 
     sampled = "greedy" if temperature == 0 else f"temperature {temperature:g}"
     if policy in ("expert", "empty", "random"):  # no model
         sampled = f"policy {policy}"
-    part = f"not official: {missing}; " if (missing := missing_part(settings, result)) else ""
+    part = f"not official: {missing}; " if (missing := _missing_part(settings, result)) else ""
     played = f"{result['tasks']} tasks x {result['rollouts']}, K = {settings['horizon']}, {settings['env_args']}"
     return f"{part}{sampled}, {played}"
 
 
-def missing_part(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def _missing_part(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Returns which part of its split an evaluation has, such as "20 of 800 tasks"; nothing if it has all of it."""
     if result["tasks"] < result["split_tasks"]:
         return f"{result['tasks']} of {result['split_tasks']} tasks"

@@ -57,7 +57,7 @@ class PolicyFlags:
     """Who plays."""
 
     policy: str = "expert"
-    """expert, random, empty, openai (an endpoint), or a model: an installed one's name, a folder, or a hub id."""
+    """expert, random, empty, openai (an endpoint), or a model: a folder or a hub id."""
     device: str = "auto"
     """The device of a model: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
