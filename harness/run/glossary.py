@@ -9,189 +9,87 @@ from harness.types.trajectory import LENGTH_BINS
 
 __all__ = ["CUSTOM", "GLOSSARY", "glossary_markdown"]
 
+_TABLE = """
+horizon/k | steps | K before this update moves it. Of several (kinds, environments) the largest.
+horizon/k_mean | steps | The mean K of this update's episodes. Some options give an episode its own K.
+horizon/binds | 0 or 1 | 1 if K ends most episodes, and the P90 of the successes' length / K is at least 0.5 or nothing succeeds.
+horizon/k_of | steps | The next K of one kind, `horizon/k_of/KIND`. With --horizon-key, or several environments.
+horizon/k_real | steps | The controller's real-valued K after this update. The next K is its rounded value.
+horizon/boundary | steps | The statistic (P90) of the remembered successes' lengths. Null while there are too few successes.
+horizon/target | steps | Boundary + headroom, clipped to k_min..k_max. Null while there are too few successes.
+horizon/k_tasks | steps | With --wrapper task: the mean K of the tasks that have one of their own. Null while there is none.
+horizon/bounded | share | With --wrapper task: the share of the tasks met so far that have a K of their own.
+horizon/buffer_size | successes | The number of successes whose lengths the controller remembers.
+rollout/success | share | The share of episodes with the environment's verdict 1.
+rollout/success_ceiling | share | The share of episodes whose expert solution fits into K, among those with a known expert.
+rollout/success_long | share | `rollout/success` on the third of the tasks whose known expert takes most steps.
+rollout/success_of | share | With several environments: `rollout/success` of each, as `rollout/success_of/ENV`.
+rollout/truncated_of | share | With several environments: `rollout/truncated` of each.
+rollout/length_mean_of | steps | With several environments: `rollout/length_mean` of each.
+rollout/episodes_of | episodes | With several environments: `rollout/episodes` of each.
+rollout/reward_mean | reward | The mean of the episodes' summed rewards.
+rollout/truncated | share | The share of episodes that were stopped by K, by the environment's own limit, or by the context.
+rollout/length_mean | steps | The mean length of all episodes.
+rollout/length_success_mean | steps | The mean length of the successes.
+rollout/length_success_p90 | steps | The 90th percentile of the lengths of the successes.
+rollout/steps_per_optimum | ratio | The mean of steps / the expert's steps over the successes with a known expert.
+rollout/malformed | share | The share of actions that are not a valid call.
+rollout/action_cut | share | The share of actions that were cut at max_action_tokens.
+rollout/unfinished_reasoning | share | The share of turns whose thought never ended. Such a turn has no action.
+rollout/reasoning_tokens | tokens | The number of tokens in thoughts, which are also in rollout/action_tokens.
+rollout/environment_errors | episodes | The number of episodes lost to a failed environment. Most metrics leave them out.
+rollout/environment_retries | attempts | The number of times that an episode started again because its environment had failed.
+rollout/agent_failures | episodes | With `--agent`: the number of episodes whose agent program failed or was silent.
+rollout/agent_sequences | sequences | With `--agent`: the mean sequences of an episode, 1 if no agent changes its history.
+rollout/cache_hits | share | With --sampler vllm: the share of the prompts' tokens that were in the engine's cache.
+rollout/context_overflows | episodes | The number of episodes that ended because the context was full.
+rollout/policy_lag | updates | The mean over actions of the number of policy updates that the sampler's weights were behind.
+rollout/episodes | episodes | The number of episodes that count: all but those that were lost because their environment failed.
+rollout/steps | steps | The number of steps of all episodes together.
+rollout/action_tokens | tokens | The number of tokens that the model wrote.
+rollout/prompt_tokens | tokens | The number of tokens in prompts and observations.
+tokens/update | tokens | The number of action and prompt tokens in this update's episodes. Each token is counted once.
+tokens/update_of | tokens | With several environments: `tokens/update` of each.
+tokens/total | tokens | The sum of tokens/update so far.
+tokens/failed_attempts | tokens | The tokens of attempts lost to a failed environment. They are not in tokens/update.
+train/loss | nats | The aggregated clipped loss, with the KL term. The mean over the optimizer steps.
+train/entropy | nats | The mean entropy of the distributions from which the trained tokens were sampled.
+train/kl_ref | nats | The mean k3 estimate of KL(policy || reference) over the trained tokens.
+train/approx_kl | nats | The mean k3 estimate of KL(policy that sampled || policy now) over the trained tokens.
+train/clip_fraction | share | The share of trained tokens whose gradient was clipped away.
+train/grad_norm | norm | The norm of the gradient before clipping. The mean over the optimizer steps.
+train/skipped_steps | steps | The number of optimizer steps skipped for a gradient that was not finite. 0 in a sound run.
+train/lr | rate | The learning rate of this update.
+train/zero_advantage_groups | share | The share of groups whose rewards are all equal.
+train/episodes_in_loss | episodes | The number of episodes in the loss: their advantage (or --kl-coef) is not 0.
+train/tokens_in_loss | tokens | The number of tokens that the model wrote in those episodes.
+train/logp_difference_max | nats | The largest |trainer's - sampler's log-probability| before the first optimizer step.
+train/logp_difference_mean | nats | The mean of the same differences.
+train/tis_weight_mean | ratio | The mean importance weight of trained tokens: trainer's / sampler's probability, at most tis_cap.
+train/tis_capped | share | The share of trained tokens whose weight was out of bounds.
+evaluation/mean_at_k | share | The share of successful episodes on held-out tasks at k_max, after this update.
+evaluation/mean_at_k_of | share | With several environments: `evaluation/mean_at_k` of each.
+time/rollout_s | seconds | The time of this update's rollout. With max_staleness, part of it lies before this update.
+time/train_s | seconds | The time of this update's policy update.
+time/update_s | seconds | The time of this whole update.
+time/total_s | seconds | The time of all updates so far, also before a resume. Evaluations do not count.
+time/evaluation_s | seconds | The time of the held-out evaluation after this update. It is in no other time.
+"""
 
-def _words(bin_name: str) -> str:
-    """Writes out the name of a bin: "steps_11_20" -> "11 to 20 steps"."""
-    _, low, high = bin_name.split("_")
-    return f"{low} steps or more" if high == "up" else f"{low} to {high} steps"
+
+def _row(line: str) -> tuple[str, tuple[str, str]]:
+    name, unit, what = line.split(" | ", 2)
+    return name, (unit, what)
 
 
-GLOSSARY: dict[str, tuple[str, str]] = {
-    "horizon/k": ("steps", "K before this update moves it. Of several (kinds, environments) the largest."),
-    "horizon/k_mean": ("steps", "The mean K of this update's episodes. Some options give an episode its own K."),
-    "horizon/binds": (
-        "0 or 1",
-        "1 if K ends more than half of this update's episodes, and the P90 of the successes' lengths, as shares of their K, is "
-        "at least half or nothing succeeds.",
-    ),
-    "horizon/k_of": (
-        "steps",
-        "The next K for the tasks of one kind, `horizon/k_of/KIND`. With --horizon-key, or several environments.",
-    ),
-    "horizon/k_real": ("steps", "The controller's real-valued K after this update. The next K is its rounded value."),
-    "horizon/boundary": (
-        "steps",
-        "The statistic (P90) of the lengths of the remembered successes. Null while there are too few successes.",
-    ),
-    "horizon/target": (
-        "steps",
-        "Boundary + headroom, clipped to k_min..k_max. Null while there are too few successes.",
-    ),
-    "horizon/k_tasks": (
-        "steps",
-        "With --wrapper task: the mean K of the tasks that have one of their own. Null while there is none.",
-    ),
-    "horizon/bounded": ("share", "With --wrapper task: the share of the tasks met so far that have a K of their own."),
-    "horizon/buffer_size": ("successes", "The number of successes whose lengths the controller remembers."),
-    "rollout/success": ("share", "The share of episodes with the environment's verdict 1."),
-    "rollout/success_ceiling": (
-        "share",
-        "The share of episodes whose expert solution fits into K, among those whose expert length is known. An agent that "
-        "guesses can need fewer steps than the expert.",
-    ),
-    "rollout/success_long": (
-        "share",
-        "`rollout/success` on the third of the tasks whose expert takes most steps, among those with a known expert.",
-    ),
-    "rollout/success_of": (
-        "share",
-        "With several environments: `rollout/success` of each, as `rollout/success_of/ENV`.",
-    ),
-    "rollout/truncated_of": ("share", "With several environments: `rollout/truncated` of each."),
-    "rollout/length_mean_of": ("steps", "With several environments: `rollout/length_mean` of each."),
-    "rollout/episodes_of": ("episodes", "With several environments: `rollout/episodes` of each."),
-    "rollout/reward_mean": ("reward", "The mean of the episodes' summed rewards."),
-    "rollout/truncated": (
-        "share",
-        "The share of episodes that were stopped by K, by the environment's own limit, or by the context.",
-    ),
-    "rollout/length_mean": ("steps", "The mean length of all episodes."),
-    "rollout/length_success_mean": ("steps", "The mean length of the successes."),
-    "rollout/length_success_p90": ("steps", "The 90th percentile of the lengths of the successes."),
-    "rollout/steps_per_optimum": (
-        "ratio",
-        "The mean of steps / the expert's steps, over the successes whose expert length is known. An agent that guesses can "
-        "need fewer steps than the expert.",
-    ),
-    "rollout/malformed": ("share", "The share of actions that are not a valid call."),
-    "rollout/action_cut": ("share", "The share of actions that were cut at max_action_tokens."),
-    "rollout/unfinished_reasoning": (
-        "share",
-        "The share of turns whose thought never ended. Such a turn has no action.",
-    ),
-    "rollout/reasoning_tokens": (
-        "tokens",
-        "The number of tokens in thoughts, which are also in rollout/action_tokens.",
-    ),
-    "rollout/environment_errors": (
-        "episodes",
-        "The number of episodes that were lost because their environment failed. Of the other metrics only "
-        "`rollout/environment_retries`, `rollout/policy_lag` and `tokens/failed_attempts` count them.",
-    ),
-    "rollout/environment_retries": (
-        "attempts",
-        "The number of times that an episode was started again because its environment had failed.",
-    ),
-    "rollout/agent_failures": (
-        "episodes",
-        "The number of episodes whose agent program failed: it raised, exited with an error, gave no verdict or was silent for "
-        "too long. Their reward is 0. Only with `--agent`.",
-    ),
-    "rollout/agent_sequences": (
-        "sequences",
-        "The mean number of token sequences of an episode: 1 if its agent never changes the history. Only with `--agent`.",
-    ),
-    "rollout/cache_hits": (
-        "share",
-        "The share of the prompts' tokens whose keys and values were in vLLM's cache. Only with --sampler vllm.",
-    ),
-    "rollout/context_overflows": ("episodes", "The number of episodes that ended because the context was full."),
-    "rollout/policy_lag": (
-        "updates",
-        "The mean over actions of the number of policy updates that the sampler's weights were behind.",
-    ),
-    "rollout/episodes": (
-        "episodes",
-        "The number of episodes that count: all except those that were lost because their environment failed.",
-    ),
-    "rollout/steps": ("steps", "The number of steps of all episodes together."),
-    "rollout/action_tokens": ("tokens", "The number of tokens that the model wrote."),
-    "rollout/prompt_tokens": ("tokens", "The number of tokens in prompts and observations."),
-    "tokens/update": (
-        "tokens",
-        "The number of action and prompt tokens in this update's episodes. Each token is counted once.",
-    ),
-    "tokens/update_of": ("tokens", "With several environments: `tokens/update` of each."),
-    "tokens/total": ("tokens", "The sum of tokens/update so far."),
-    "tokens/failed_attempts": (
-        "tokens",
-        "The number of action and prompt tokens in attempts that were lost because an environment failed. They are not in "
-        "tokens/update.",
-    ),
-    "train/loss": (
-        "nats",
-        "The aggregated clipped loss, with the KL term. The mean over the optimizer steps is logged.",
-    ),
-    "train/entropy": ("nats", "The mean entropy of the distributions from which the trained tokens were sampled."),
-    "train/kl_ref": ("nats", "The mean k3 estimate of KL(policy || reference) over the trained tokens."),
-    "train/approx_kl": (
-        "nats",
-        "The mean k3 estimate of KL(policy that sampled || policy now) over the trained tokens.",
-    ),
-    "train/clip_fraction": ("share", "The share of trained tokens whose gradient was clipped away."),
-    "train/grad_norm": (
-        "norm",
-        "The norm of the gradient before clipping. The mean over the optimizer steps is logged.",
-    ),
-    "train/skipped_steps": (
-        "steps",
-        "The number of optimizer steps that were skipped because the gradient was not finite. It is 0 in a sound run.",
-    ),
-    "train/lr": ("rate", "The learning rate of this update."),
-    "train/zero_advantage_groups": ("share", "The share of groups whose rewards are all equal."),
-    "train/episodes_in_loss": (
-        "episodes",
-        "The number of episodes in the loss. Their advantage is not 0 (with --kl-coef it may be 0), and they "
-        "are not excluded as truncated.",
-    ),
-    "train/tokens_in_loss": ("tokens", "The number of tokens that the model wrote in those episodes."),
-    "train/logp_difference_max": (
-        "nats",
-        "The maximum of |trainer's log-probability - sampler's log-probability| before the first optimizer step, over the "
-        "tokens of that step. With tis_cap it is over the tokens of all steps. Null if the loss has no episode.",
-    ),
-    "train/logp_difference_mean": ("nats", "The mean of the same differences."),
-    **{
-        f"train/logp_difference_{name}": ("nats", f"The mean of the same differences in episodes of {_words(name)}.")
-        for name, _ in LENGTH_BINS
-    },
-    "train/tis_weight_mean": (
-        "ratio",
-        "The mean importance weight of the trained tokens: trainer's / sampler's probability, at most tis_cap.",
-    ),
-    "train/tis_capped": ("share", "The share of trained tokens whose weight was out of bounds."),
-    **{
-        f"train/tis_capped_{name}": ("share", f"The same share in episodes of {_words(name)}.")
-        for name, _ in LENGTH_BINS
-    },
-    "evaluation/mean_at_k": (
-        "share",
-        "The share of successful episodes on held-out tasks at k_max, after this update.",
-    ),
-    "evaluation/mean_at_k_of": ("share", "With several environments: `evaluation/mean_at_k` of each."),
-    "time/rollout_s": (
-        "seconds",
-        "The time of this update's rollout. With max_staleness, part of it lies before this update.",
-    ),
-    "time/train_s": ("seconds", "The time of this update's policy update."),
-    "time/update_s": ("seconds", "The time of this whole update."),
-    "time/total_s": (
-        "seconds",
-        "The time of all updates so far, in this process and in those that it resumed. Evaluations do not count.",
-    ),
-    "time/evaluation_s": ("seconds", "The time of the held-out evaluation after this update. It is in no other time."),
-}
+GLOSSARY: dict[str, tuple[str, str]] = dict(map(_row, _TABLE.strip().splitlines()))
 """The unit of each metric, and what it is. If a logged name has three parts, its first two are the key."""
+
+for _bin, _ in LENGTH_BINS:
+    _low, _high = _bin.split("_")[1:]
+    _steps = f"{_low} steps or more" if _high == "up" else f"{_low} to {_high} steps"
+    for _name in ("train/logp_difference_mean", "train/tis_capped"):
+        GLOSSARY[f"{_name.removesuffix('_mean')}_{_bin}"] = GLOSSARY[_name][0], f"`{_name}` in episodes of {_steps}."
 
 CUSTOM = "custom/"
 """What begins the name of a metric that a controller of the user's own returns; the glossary does not know it."""
