@@ -188,7 +188,6 @@ def _play(
             lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
         )
     from harness.policy.policy import load_policy
-    from harness.run.files import check_checksums
     from harness.run.runtime import pick_device, pick_dtype, set_threads
     from harness.sampling.agreement import check_agreement
     from harness.sampling.make import check_engine, make_sampler
@@ -196,7 +195,6 @@ def _play(
 
     device = pick_device(config.device)
     check_engine(config, device)
-    check_checksums(Path(config.policy))
     policy = load_policy(
         config.policy,
         dtype=pick_dtype(config.dtype, device),

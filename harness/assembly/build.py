@@ -27,7 +27,6 @@ from harness.rollout.environment import Environments, check_kinds, parts_of
 from harness.rollout.tasks import TaskStream
 from harness.run.clock import Clock
 from harness.run.display import Display
-from harness.run.files import check_checksums
 from harness.run.interrupts import Interrupts
 from harness.run.metrics import MetricsLog
 from harness.run.run_folder import checkpoint_to_resume
@@ -82,8 +81,6 @@ def build(
     tasks = _choose_tasks(config, given, ranks, display)
     device = ranks.device(pick_device(config.device))
     checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
-    if checkpoint is not None and ranks.first:
-        check_checksums(checkpoint)
     policy = _make_policy(config, tasks.env, folder, display, device=device, ranks=ranks, resumed=bool(checkpoint))
     tasks.env.close()
     trained = _prepare_training(config, policy, folder, display, device=device, ranks=ranks, checkpoint=checkpoint)

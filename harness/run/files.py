@@ -19,7 +19,6 @@ from typing import Any
 from eh_gym.errors import ConfigError, StateError
 
 __all__ = [
-    "check_checksums",
     "check_fields",
     "full_disk_named",
     "lock_folder",
@@ -29,11 +28,9 @@ __all__ = [
     "sync",
     "whole_file",
     "whole_folder",
-    "write_checksums",
     "write_whole",
 ]
 
-_CHECKSUMS = "checksums.json"
 _CHUNK = 1 << 22  # bytes
 _POLL_S = 0.1
 _PATIENCE_S = 10.0  # a process that was told to end may take so long to release its lock
@@ -86,32 +83,6 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a small file with `whole_file`; text is written as UTF-8."""
     with whole_file(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def write_checksums(folder: Path) -> None:
-    """Writes ``checksums.json`` into a folder: the SHA-256 of each file in it, by its path from there."""
-    sums = {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
-    (folder / _CHECKSUMS).write_text(json.dumps(sums, indent=2), encoding="utf-8")
-
-
-def check_checksums(folder: Path) -> None:
-    """Compares the files of a folder with its ``checksums.json``, if it has one.
-
-    Raises:
-        StateError: A file is missing, or is not the one that was written.
-    """
-    if not (folder / _CHECKSUMS).exists():
-        return
-    for name, expected in read_object(folder / _CHECKSUMS).items():
-        try:
-            damage = "" if sha256(folder / name) == expected else "its bytes are not those that were written"
-        except OSError as error:
-            damage = str(error.strerror)
-        if damage:
-            raise StateError(
-                f"{name} of the checkpoint {folder} is damaged ({damage}); restore it, or delete {folder.name}: a run then "
-                "resumes from the one before"
-            )
 
 
 def sha256(*paths: Path) -> str:

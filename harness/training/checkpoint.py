@@ -1,7 +1,6 @@
 """Checkpoints that are complete or absent, so that a run can resume after a kill at any moment.
 
-A checkpoint is a Hugging Face folder with the weights, the optimizer, the random state, the run's own state and the checksums of
-all these files. A folder gets a
+A checkpoint is a Hugging Face folder with the weights, the optimizer, the random state and the run's own state. A folder gets a
 checkpoint's name after its last file is on disk, and loses the name before its first file is deleted.
 
 ``from_pretrained`` loads it, except with LoRA. Then it has the adapters alone; `harness.training.frozen` keeps the others.
@@ -39,7 +38,7 @@ from transformers import PreTrainedModel
 from eh_gym.errors import StateError
 from harness.policy.lora import has_lora
 from harness.policy.ranks import Ranks
-from harness.run.files import full_disk_named, sync, write_checksums
+from harness.run.files import full_disk_named, sync
 from harness.run.run_folder import SHARDS, checkpoint_name, checkpoints_in
 from harness.training.frozen import load_trained, trained_weights
 from harness.training.optimizer import master_weights
@@ -101,8 +100,6 @@ def save_checkpoint(
         with full_disk_named(f"the disk is full, and {target.name} was not written{before}"):
             write(part)
             ranks.wait()
-            if ranks.first:
-                write_checksums(part)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -262,8 +259,6 @@ def load_training_state(
     ranks: Ranks | None = None,
 ) -> dict[str, Any]:
     """Loads what `write_training_state` wrote into `model` and `optimizer`, and returns the extra state.
-
-    `harness.run.files.check_checksums` says whether the files are whole.
 
     Raises:
         StateError: A file is missing, or belongs to a model of another shape; a part may be loaded already. Or the checkpoint
