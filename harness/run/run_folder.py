@@ -9,16 +9,13 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import math
 import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
 from harness.run.files import lock_folder, write_whole
 from harness.run.metrics import read_metrics
-from harness.run.trackers import board_of
 from harness.run.versions import package_versions
 from harness.settings.command_line import given_flags
 from harness.settings.grpo import GRPOConfig
@@ -166,27 +163,13 @@ def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) 
 
 
 def forget(run_dir: Path) -> None:
-    """Removes what a run without a checkpoint wrote into its folder, so that the corrected command can use it.
-
-    What is older than the first file that a run writes was there before.
-    """
+    """Removes the settings of a run that has no checkpoint, so that the corrected command can use its folder."""
     if latest_checkpoint(run_dir / "checkpoints") is not None:
         return
-    first = run_dir / "versions.json"
-    began = first.stat().st_mtime_ns if first.exists() else math.inf
-    names = ("reference", "metrics.jsonl", "tracker-id", "frozen.safetensors")
-    for path in (board_of(run_dir), *(run_dir / name for name in names)):
-        if not path.exists() or path.stat().st_mtime_ns < began:
-            continue
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
-    for name in (first.name, ".lock", "config.json"):  # the last one frees the folder
+    for name in ("versions.json", ".lock", "config.json"):  # the last one frees the folder
         (run_dir / name).unlink(missing_ok=True)
-    for folder in (board_of(run_dir).parent, run_dir):
-        with contextlib.suppress(OSError):  # it is not there, or holds other files
-            folder.rmdir()
+    with contextlib.suppress(OSError):  # it holds other files, which a new run writes over
+        run_dir.rmdir()
 
 
 def free_folder(name: Path) -> Path:

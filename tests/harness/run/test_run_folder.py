@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -135,29 +134,17 @@ def test_a_folder_that_can_not_be_made_is_refused(quick: GRPOConfig, tmp_path: P
         prepare(dataclasses.replace(quick, out=tmp_path / "file"))
 
 
-def test_a_run_that_never_began_leaves_nothing_and_one_with_a_checkpoint_everything(quick: GRPOConfig) -> None:
+def test_a_run_that_never_began_leaves_its_folder_free_and_one_with_a_checkpoint_stays(quick: GRPOConfig) -> None:
     _, folder, _ = prepare(quick)
-    for name in ("frozen.safetensors", "metrics.jsonl", "tracker-id"):
-        (folder / name).touch()
-    for name in ("checkpoints/update-000000", f"tensorboard/{folder.name}", "reference"):
-        (folder / name).mkdir(parents=True)
-    (folder / "reference" / "model.safetensors").touch()
+    (folder / "checkpoints" / "update-000000").mkdir(parents=True)
     forget(folder)
-    assert {path.name for path in folder.iterdir()} == {
-        *("config.json", "versions.json", ".lock", "frozen.safetensors", "metrics.jsonl", "tracker-id"),
-        *("checkpoints", "tensorboard", "reference"),
-    }
+    with pytest.raises(ConfigError, match="--resume"):
+        prepare(quick)
     (folder / "checkpoints" / "update-000000").rmdir()
     (folder / "checkpoints").rmdir()
     forget(folder)
     assert not folder.exists()
-
-
-def test_what_was_in_the_folder_of_a_run_that_never_began_stays(quick: GRPOConfig) -> None:
-    assert quick.out is not None
-    (quick.out / "reference").mkdir(parents=True)
-    (quick.out / "metrics.jsonl").touch()
-    for path in (quick.out / "reference", quick.out / "metrics.jsonl"):
-        os.utime(path, (0, 0))
+    folder.mkdir()
+    (folder / "notes.txt").touch()
     forget(prepare(quick)[1])
-    assert {path.name for path in quick.out.iterdir()} == {"reference", "metrics.jsonl"}
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
