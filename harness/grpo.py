@@ -124,7 +124,6 @@ def train(
 def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
     """Saves and evaluates the policy after so many updates. ``evaluation.json`` is written last: a run that has it has ended."""
     from harness.run.files import full_disk_named, write_whole
-    from harness.run.trackers import write_scores
 
     config, folder, training_s = run.config, run.folder, run.clock.seconds
     with full_disk_named(f"the disk is full, and {folder / 'model'} was not written"):
@@ -133,8 +132,6 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
     run.checkpoints.wait()
     if run.ranks.first:
-        if "tensorboard" in config.trackers():
-            write_scores(folder, config.public(), run.evaluations)
         write_whole(folder / "evaluation.json", json.dumps(run.evaluations, indent=2))
         display.summary(
             replace(config, updates=updates), folder, run.evaluations, training_s, time.perf_counter() - started

@@ -15,9 +15,7 @@ from typing import Any, Protocol
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.run.files import write_whole
 
-__all__ = ["Tracker", "board_of", "open_trackers", "require", "write_scores"]
-
-_FIX = "run wandb login, or set WANDB_MODE=offline"
+__all__ = ["Tracker", "open_trackers", "require"]
 
 
 class Tracker(Protocol):
@@ -52,36 +50,17 @@ def open_trackers(names: Sequence[str], settings: Mapping[str, Any], run_dir: Pa
         ConfigError: Weights & Biases did not take a new run. If it does not take a resumed one, a warning says so.
     """
     made: list[Tracker] = []
-    for name in names:
-        if name == "tensorboard":
-            made.append(_TensorBoard(run_dir, next_update))
-            continue
+    if "tensorboard" in names:
+        made.append(_TensorBoard(run_dir, next_update))
+    if "wandb" in names:
         try:
             made.append(_WeightsAndBiases(run_dir, settings))
         except Exception as error:  # whatever its package raises, such as for a missing login
+            fix = "run wandb login, or set WANDB_MODE=offline, or leave wandb out of --log"
             if not next_update:
-                raise ConfigError(
-                    f"--log wandb did not begin ({error}); {_FIX}, or leave wandb out of --log"
-                ) from error
-            _warn(f"wandb did not begin again ({error}), and gets nothing more from this run; {_FIX}")
+                raise ConfigError(f"--log wandb did not begin ({error}); {fix}") from error
+            _warn(f"wandb did not begin again ({error}), and gets nothing more from this run; {fix}")
     return made
-
-
-def write_scores(run_dir: Path, settings: Mapping[str, Any], evaluations: Mapping[str, Any]) -> None:
-    """Writes a run's settings, and its mean@k before and after training, into TensorBoard's tab of hyperparameters."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    scores = {
-        f"score/{when}": found["sampled"]["mean_at_k"] for when, found in evaluations.items() if "sampled" in found
-    }
-    plain = {name: x if isinstance(x, (bool, int, float, str)) else str(x) for name, x in settings.items()}
-    with SummaryWriter(str(board_of(run_dir))) as board:
-        board.add_hparams(plain, scores, run_name=".")
-
-
-def board_of(run_dir: Path) -> Path:
-    """The folder of a run's points for TensorBoard, which names the run after it."""
-    return run_dir / "tensorboard" / run_dir.resolve().name
 
 
 class _TensorBoard:
@@ -90,7 +69,7 @@ class _TensorBoard:
     def __init__(self, run_dir: Path, next_update: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._board = SummaryWriter(str(board_of(run_dir)), purge_step=next_update)
+        self._board = SummaryWriter(str(run_dir / "tensorboard" / run_dir.resolve().name), purge_step=next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():

@@ -63,9 +63,7 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
     assert "torch" in json.loads((folder / "versions.json").read_text())
     assert json.loads((folder / "evaluation.json").read_text()) == json.loads(json.dumps(evaluations))
     board = EventAccumulator(str(folder / "tensorboard" / folder.name)).Reload()
-    assert board.Scalars("score/after")[0].value == pytest.approx(evaluations["after"]["sampled"]["mean_at_k"])
     assert board.Scalars("rollout/success")[3].value == pytest.approx(rows[3]["rollout/success"])
-    assert "_hparams_/session_start_info" in board.PluginTagToContent("hparams")
     episodes = [json.loads(line) for line in (folder / "episodes" / "update-000003.jsonl").open()]
     assert len(episodes) == quick.tasks_per_update * quick.group_size
     assert sum(e["success"] for e in episodes) / len(episodes) == rows[3]["rollout/success"]
