@@ -18,6 +18,7 @@ from rich.table import Table
 
 from harness.run.watch import Watch
 from harness.settings.grpo import GRPOConfig
+from harness.settings.horizon import settings_of
 from harness.types.trajectory import Trajectory
 
 __all__ = ["Display", "UpdateBars"]
@@ -47,36 +48,22 @@ class Display:
     def plan(self, config: GRPOConfig, run_dir: Path, *, resume: bool) -> None:
         """Prints a table of what the run will do."""
         table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
-        episodes = config.tasks_per_update * config.group_size
-        table.add_row(
-            "environment", f"{config.agent or config.env} {config.env_args if config.env_args != '{}' else ''}"
-        )
-        table.add_row("model", config.model)
-        table.add_row("horizon", _horizon_words(config))
-        table.add_row(
-            "updates",
-            f"{config.updates} of {config.tasks_per_update} tasks x {config.group_size} = {episodes} episodes, "
-            f"{config.minibatches} optimizer step{'s' if config.minibatches > 1 else ''} each",
-        )
-        table.add_row(
-            "loss",
-            f"{config.aggregation}, clip {config.clip_low}/{config.clip_high}, KL {config.kl_coef}, "
-            f"learning rate {config.learning_rate}",
-        )
-        if config.warm_start.episodes:
-            table.add_row(
-                "warm start",
-                f"{config.warm_start.episodes} demonstrations, at most {config.warm_start.max_batches} batches",
-            )
-        table.add_row(
-            "evaluation",
-            f"up to {config.eval_tasks} tasks of split {config.eval_split}, K = {config.k_max}"
-            + ("" if config.held_out else "; the run trains on this split, too")
-            if config.eval_tasks
-            else "none",
-        )
-        table.add_row("seed", str(config.seed))
-        table.add_row("run folder", str(run_dir))
+        tasks, per_task = config.tasks_per_update, config.group_size
+        clone, evaluated = config.warm_start.episodes, f"up to {config.eval_tasks} tasks of split {config.eval_split}"
+        evaluated += f", K = {config.k_max}" + ("" if config.held_out else "; the run trains on this split, too")
+        for row in (
+            ("environment", f"{config.agent or config.env} {config.env_args if config.env_args != '{}' else ''}"),
+            ("model", config.model),
+            ("horizon", _horizon_words(config)),
+            ("updates", f"{config.updates} of {tasks} tasks x {per_task} = {tasks * per_task} episodes"),
+            ("optimizer", f"{config.minibatches} steps an update, learning rate {config.learning_rate}"),
+            ("loss", f"{config.aggregation}, clip {config.clip_low}/{config.clip_high}, KL {config.kl_coef}"),
+            ("warm start", f"{clone} demonstrations" if clone else "none"),
+            ("evaluation", evaluated if config.eval_tasks else "none"),
+            ("seed", str(config.seed)),
+            ("run folder", str(run_dir)),
+        ):
+            table.add_row(*row)
         self._console.print(table, markup=False)
 
     @contextmanager
@@ -132,15 +119,9 @@ class Display:
                 table.add_column(column)
             for when in ("before", "after"):
                 sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]
-                low, high = sampled["mean_interval"]
-                table.add_row(
-                    when,
-                    f"{sampled['mean_at_k']:.3f}",
-                    f"{low:.3f} to {high:.3f}",
-                    f"{greedy['mean_at_k']:.3f}",
-                    _number(sampled["length_success_mean"], ".1f"),
-                    _number(sampled["steps_per_optimum"], ".2f"),
-                )
+                interval = "{:.3f} to {:.3f}".format(*sampled["mean_interval"])
+                steps = _number(sampled["length_success_mean"], ".1f"), _number(sampled["steps_per_optimum"], ".2f")
+                table.add_row(when, f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}", *steps)
             self._console.print(table)
         self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
         self.note(f"report:      python -m harness.report {run_dir}")
@@ -201,14 +182,6 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _horizon_words(c: GRPOConfig) -> str:
-    words = {
-        "elastic": f"elastic: K0 {c.k0} in {c.k_min}..{c.k_max}, {c.statistic} + {c.delta:g}, alpha {c.alpha:g}, {c.rounding}",
-        "fixed": f"fixed at {c.k0}",
-        "linear": f"linear: {c.linear_start} + {c.linear_increment:.3g} per update, at most {c.k_max}",
-        "multiplicative": f"multiplicative: {c.k_min} more every few updates, at most {c.k_max}",
-        "staged": f"stages {c.stages}",
-        "tti": f"stages {c.stages}",
-        "task": f"of each task: that of its own successes, else {c.k_max} {c.wrapper_args}",
-        "none": "no limit",
-    }.get(c.wrapper, c.wrapper)
-    return words if c.wrapper_args == "{}" else f"{words} {c.wrapper_args}"
+    """The horizon's name and its settings, such as "fixed: k0 15"."""
+    told = ", ".join(f"{name} {getattr(c, name)}" for name in sorted(settings_of(c.wrapper)) if getattr(c, name) != "")
+    return ": ".join(filter(None, [c.wrapper, told])) + ("" if c.wrapper_args == "{}" else f" {c.wrapper_args}")
