@@ -21,10 +21,9 @@ from harness.policy.lora import add_lora, check_peft, redraw_lora
 from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
 from harness.quickstart.cloning import is_pretrained
-from harness.rollout.batch_plan import BatchPlan
 from harness.rollout.batches import Batches
 from harness.rollout.environment import Environments, check_kinds, parts_of
-from harness.rollout.tasks import TaskStream
+from harness.rollout.tasks import BatchPlan, TaskStream
 from harness.run.clock import Clock
 from harness.run.display import Display
 from harness.run.interrupts import Interrupts

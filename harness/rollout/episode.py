@@ -1,6 +1,6 @@
 """One episode while it is played: its requests to the sampler, its record, and whether it goes on, starts again or is over.
 
-`slots` decides where an episode plays; `lockstep` and `streaming` decide the order in which episodes take their turns.
+`slots` decides where an episode plays; `rollout` and `streaming` decide the order in which episodes take their turns.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.lockstep import play_in_lockstep
 from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import play_streaming
 from harness.types.rules import EpisodeRequest, Rules
-from harness.types.sampler import Sampler
+from harness.types.sampler import Sampler, sample_all
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
@@ -57,6 +56,23 @@ def rollout(
 
     slots = Slots(envs, sampler, chat)
     slots.add(requests, rules, keep)
-    play = play_streaming if rules.mode == "streaming" else play_in_lockstep
+    play = play_streaming if rules.mode == "streaming" else _play_in_lockstep
     play(slots, sampler)
     return [played[index] for index in range(len(requests))]
+
+
+def _play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
+    """Plays every episode to its end; all live episodes take a turn together.
+
+    Everything is done in the order of the slots, and every batch holds the same requests in every run. So the same requests give
+    the same trajectories to the last bit, whatever the timing of threads and environments.
+    """
+    while slots.unfinished:
+        for slot, reset in slots.start_resets():
+            slots.reset_answered(slot, reset)
+        turns = slots.turns()
+        requests = [turns[slot] for slot in sorted(turns)]
+        samples = sample_all(sampler, requests)
+        steps = [slots.act(r.session, sample) for r, sample in zip(requests, samples, strict=True)]
+        for slot, answer in steps:
+            slots.step_answered(slot, answer)

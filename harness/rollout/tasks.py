@@ -1,4 +1,4 @@
-"""Which tasks an update trains on, as a pure function of the update index.
+"""Which tasks and episodes an update trains on, as a pure function of the update index.
 
 So a resumed run trains on the same tasks as an uninterrupted run, and nothing has to be saved.
 """
@@ -6,13 +6,15 @@ So a resumed run trains on the same tasks as an uninterrupted run, and nothing h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from eh_gym.errors import ConfigError
+from harness.types.rules import EpisodeRequest
 from harness.types.seeding import derive_seed
 
-__all__ = ["TaskStream"]
+__all__ = ["BatchPlan", "TaskStream"]
 
 
 class TaskStream:
@@ -63,6 +65,31 @@ class TaskStream:
             rng = np.random.default_rng(derive_seed(self._seed, "pass", number, *([part] if part else [])))
             self._pass[part] = (number, rng.permutation(len(self._parts[part])))
         return self._parts[part][int(self._pass[part][1][place])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """Which episodes each update has.
+
+    Attributes:
+        stream: The tasks of each update.
+        group_size: The number of episodes per task.
+        updates: The number of updates; no batch is begun beyond the last one.
+        seed: The run's seed. Every episode derives its own from it and from its place.
+    """
+
+    stream: TaskStream
+    group_size: int
+    updates: int
+    seed: int
+
+    def requests(self, update: int) -> list[EpisodeRequest]:
+        """The episodes of one update, group by group."""
+        return [
+            EpisodeRequest(task_id, group, derive_seed(self.seed, "episode", update, group, member))
+            for group, task_id in enumerate(self.stream.batch(update))
+            for member in range(self.group_size)
+        ]
 
 
 def _turns(weights: Sequence[int]) -> list[int]:

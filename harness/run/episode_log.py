@@ -34,6 +34,10 @@ _FILE = re.compile(r"update-\d+\.jsonl")  # not the copy that a file manager mak
 _SYSTEM_PROMPTS = "system-prompts"
 # What a line must have to be read as an episode. Those of older versions have no numbers of tokens.
 _FIELDS: dict[str, type] = {"task_id": str, "horizon": int, "length": int, "success": bool, "end": str, "turns": list}
+_LOGGED = (
+    *("task_id", "group", "seed", "horizon", "length", "reward", "success", "end", "error", "failure", "optimal_steps"),
+    *("tokens", "action_tokens", "prompt_tokens", "prompt", "kinds"),
+)
 _ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair: JSON can hold it, UTF-8 can't
 
 
@@ -151,32 +155,15 @@ def episode_line(
     """The line of an episode in the log; `shared` has the fields that name texts of many episodes."""
     return {
         "update": update,
-        "task_id": t.task_id,
-        "group": t.group,
-        "seed": t.seed,
-        "horizon": t.horizon,
-        "length": t.length,
-        "reward": t.reward,
-        "success": t.success,
-        "end": t.end,
-        "error": t.error,
-        "failure": t.failure,
-        "optimal_steps": t.optimal_steps,
+        **{name: getattr(t, name) for name in _LOGGED},
         "advantage": advantage,
-        "tokens": t.tokens,
-        "action_tokens": t.action_tokens,
-        "prompt_tokens": t.prompt_tokens,
         "versions": sorted(set(t.versions)),
         **shared,
-        "prompt": t.prompt,
-        "kinds": t.kinds,
         "turns": [_turn(turn, timed=update is None) for turn in t.turns],
     }
 
 
 def _turn(turn: Turn, *, timed: bool) -> dict[str, Any]:
     """A turn's fields. The log of a run has no latencies: it is the same in every run with the same seed."""
-    left_out = {name for name in ("results", "new_tools") if not getattr(turn, name)} | (
-        set() if timed else {"latency_s"}
-    )
-    return {name: value for name, value in vars(turn).items() if name not in left_out}
+    fields = {name: value for name, value in vars(turn).items() if value or name not in ("results", "new_tools")}
+    return fields if timed else {name: value for name, value in fields.items() if name != "latency_s"}

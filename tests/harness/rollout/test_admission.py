@@ -67,27 +67,6 @@ def test_the_requests_that_run_together_fit_the_cache(fake: Any, mode: str, most
     assert max(map(len, watched.steps)) > 1
 
 
-def test_lockstep_admits_the_same_episodes_in_every_run(fake: Any) -> None:
-    first, second = Watched(fake, 500), Watched(fake, 500)
-    for watched in (first, second):
-        play(fake, watched.sampler, "lockstep")
-    assert first.steps == second.steps
-
-
-@BOTH
-def test_failing_environments_and_a_small_cache_lose_no_episode(fake: Any, mode: str) -> None:
-    plan = {"task-1": (0, "raise"), "task-2": (1, "told"), "task-4": (2, "raise"), "task-6": (1, "hang")}
-    expected = play(fake, fake.Sampler(), "lockstep")
-    for cache_tokens in (1, 400):
-        played = play(
-            fake,
-            Watched(fake, cache_tokens).sampler,
-            mode,
-            fails=lambda task, attempt: plan.get(task) if attempt == 0 else None,
-        )
-        assert [t.ids for t in played] == [t.ids for t in expected]
-
-
 def test_a_rank_evaluates_in_as_many_slots_as_it_trains_in() -> None:
     config = GRPOConfig(tasks_per_update=4, group_size=8, eval_tasks=4)
     ranks: Any = SimpleNamespace(size=8)
