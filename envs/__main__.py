@@ -31,24 +31,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--force", action="store_true", help="build it again even if it is there; AppWorld's benchmark is kept"
     )
     add.add_argument("--no-data", action="store_true", help="do not try to download AppWorld's benchmark")
+    add.set_defaults(run=_install)
     add = commands.add_parser("doctor", help="show what is installed, what is missing, and how to fix it")
     add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; default: all of them")
-    commands.add_parser("list", help="list the environments, their tasks and their backends")
-    check.add_arguments(
-        commands.add_parser("check", help="say what the harness needs of an environment, and what is missing")
-    )
-    serve.add_arguments(commands.add_parser("serve", help="serve an environment with OpenEnv's protocol"))
+    add.set_defaults(run=_doctor)
+    add = commands.add_parser("list", help="list the environments, their tasks and their backends")
+    add.set_defaults(run=_list)
+    add = commands.add_parser("check", help="say what the harness needs of an environment, and what is missing")
+    check.add_arguments(add)
+    add.set_defaults(run=check.check)
+    add = commands.add_parser("serve", help="serve an environment with OpenEnv's protocol")
+    serve.add_arguments(add)
+    add.set_defaults(run=serve.serve)
     options = parser.parse_args(arguments)
     try:
-        if options.command == "install":
-            return _install(options.backends, force=options.force, benchmark=not options.no_data)
-        if options.command == "doctor":
-            return _doctor(options.backends)
-        if options.command == "check":
-            return check.check(options)
-        if options.command == "serve":
-            return serve.serve(options)
-        return _list()
+        status: int = options.run(options)
+        return status
     except EHError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -64,22 +62,22 @@ def _chosen(names: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _install(names: Sequence[str], *, force: bool, benchmark: bool) -> int:
-    for name in _chosen(names):
+def _install(options: argparse.Namespace) -> int:
+    for name in _chosen(options.backends):
         if name == "appworld":
-            appworld.install(force=force, benchmark=benchmark)
+            appworld.install(force=options.force, benchmark=not options.no_data)
         else:
-            backends.install(name, force=force)
+            backends.install(name, force=options.force)
     return 0
 
 
-def _doctor(names: Sequence[str]) -> int:
+def _doctor(options: argparse.Namespace) -> int:
     print(
         f"python     {'.'.join(map(str, sys.version_info[:3]))}, numpy {version('numpy')}, gymnasium {version('gymnasium')}"
     )
     print(f"cache      {cache_dir()}")
     bad = 0
-    for name in _chosen(names):
+    for name in _chosen(options.backends):
         try:
             python = backends.backend_python(name)
         except MissingBackendError as error:
@@ -95,7 +93,7 @@ def _doctor(names: Sequence[str]) -> int:
     return 1 if bad else 0
 
 
-def _list() -> int:
+def _list(_: argparse.Namespace) -> int:
     cabinet = ", ".join(f"{split} {len(cabinet_task_ids(split)):,}" for split in ("train", "dev", "test"))
     tasks = ", ".join(f"{split} {len(bfcl.task_ids(split)):,}" for split in ("train", "dev", "test", "all"))
     worlds = ", ".join(f"{split} {count or '-'}" for split, count in appworld.counts().items())

@@ -40,21 +40,13 @@ class EnvKind:
 
 @dataclass(frozen=True)
 class About:
-    """The properties that all environments of a kind share.
-
-    Attributes:
-        observation_space: As of any environment.
-        action_space: As of any environment.
-        metadata: As of any environment.
-        task_ids: Their tasks; None if they have none.
-        methods: Which of ``expert`` and ``random_action`` they have.
-    """
+    """The properties that all environments of a kind share."""
 
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     metadata: Mapping[str, Any]
-    task_ids: Sequence[str] | None
-    methods: frozenset[str]
+    task_ids: Sequence[str] | None  # None if they have none
+    methods: frozenset[str]  # which of ``expert`` and ``random_action`` they have
 
 
 class EnvHost:

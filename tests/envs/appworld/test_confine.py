@@ -215,20 +215,6 @@ def test_a_process_with_threads_cannot_be_confined(scratch):
     assert in_a_fork(two_threads) == 7
 
 
-@pytest.mark.skipif(not ROOT, reason="needs root")
-def test_worlds_of_two_slots_are_two_users(scratch):
-    def uids(slot):
-        def identify():
-            os.setgroups([0, 1, 27])
-            confine.confine(slot, scratch, LIMITS, ())
-            wanted = (confine.FIRST_UID + slot,) * 3
-            return os.getresuid() == wanted and os.getresgid() == wanted and os.getgroups() == []
-
-        return in_a_fork(identify)
-
-    assert (uids(0), uids(5)) == (1, 1)
-
-
 @pytest.mark.skipif(not ROOT or sys.platform != "linux", reason="needs root on Linux")
 def test_worlds_of_two_zygotes_are_two_users_while_both_live(scratch):
     """Else the threads of one would count for the other."""

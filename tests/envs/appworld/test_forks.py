@@ -78,22 +78,6 @@ def test_a_process_that_does_not_answer_in_time_is_ended(pair, message):
     assert zygote.ended == ["7"]
 
 
-@pytest.mark.parametrize(("sent", "comes"), [(b'{"said": 1}', True), (b'{"said": 1', False)])
-def test_what_came_while_the_caller_was_held_up_is_taken_and_nothing_more_is_waited_for(pair, monkeypatch, sent, comes):
-    """As when this process, or the whole machine, is stopped for a while."""
-    fork, there, zygote = pair
-    there.sendall(struct.pack(">I", 11) + sent)
-    monkeypatch.setattr(forks, "time", SimpleNamespace(monotonic=lambda: 100.0))  # for the deadline
-    monkeypatch.setattr(wire, "time", SimpleNamespace(monotonic=lambda: 1000.0))
-    if comes:
-        assert fork.ask(timeout_s=60) == ({"said": 1}, b"")
-    else:
-        with pytest.raises(WorkerTimeout):
-            fork.ask(timeout_s=60)
-    assert fork._connection.gettimeout() == 0
-    assert zygote.ended == ([] if comes else ["7"])
-
-
 @pytest.mark.parametrize(
     ("sent", "error", "message"),
     [
