@@ -97,7 +97,8 @@ def flags(default: Any) -> dict[str, Flag]:
             name = " ".join(f"`{option}`" for option in action.option_strings)
             kind = str(action.metavar or "") if action.nargs != 0 else ""
             if action.choices:
-                kind, text = "", f"{text} One of {', '.join(f'`{choice}`' for choice in action.choices)}."
+                named = all(re.search(rf"\b{re.escape(choice)}\b", text) for choice in action.choices)
+                kind, text = "", text if named else f"{text} One of {', '.join(f'`{c}`' for c in action.choices)}."
             if not action.option_strings:
                 name, kind = f"`{action.metavar or action.dest}`", ""
             found[name] = Flag(panel, name, kind, rest.removesuffix(")") if has_default else "", text)

@@ -39,7 +39,7 @@ class TasksFlags:
     """The split of the tasks. The default is test for a model and all for the others; for AppWorld, test_normal and dev."""
     tasks: Annotated[int | Path | None, Range(1)] = None
     """The number of tasks, in the order of the split. By default all of a finite split, and 128 of a generated one. With --agent:
-    the file of its tasks, as in training; all of the split are played."""
+    the file of its tasks."""
     every: Annotated[int, Range(1)] = 1
     """Take only every N-th task of the split. BFCL's categories follow each other: 40 takes 5 entries of each one."""
     rollouts: Annotated[int | None, Range(1)] = None
@@ -63,8 +63,8 @@ class PolicyFlags:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type of the model's weights."""
     threads: Annotated[int | None, Range(0)] = None
-    """The number of torch threads. 0 leaves torch's default, which a model of 50 million parameters or more also has without
-    this flag. A smaller one has one thread, since more would slow it down."""
+    """The number of torch threads. 0 leaves torch's default, which a model of 50 million parameters or more has without this
+    flag; a smaller one has one."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class OutputFlags:
     """Where the episodes are kept."""
 
     out: Path | None = None
-    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, nothing
-    is kept."""
+    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, nothing is
+    kept."""
 
 
 @dataclass(frozen=True)

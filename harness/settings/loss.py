@@ -30,4 +30,4 @@ class LossFlags:
     """The weight of the advantages of episodes that K or the environment's own limit stopped. 1 is the paper's; 0 leaves them out
     of the loss and its divisor. They always count in their group's mean. Episodes that filled the context keep weight 1."""
     tis_cap: Annotated[float, Range(1, math.inf, zero=True)] = 0.0
-    """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0 uses no weights."""
+    """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0: no weights."""

@@ -27,7 +27,7 @@ class OptimizerFlags:
     weight_decay: Annotated[float, Range(0)] = 0.01
     """AdamW's weight decay."""
     max_grad_norm: Annotated[float, Range(0, math.inf, above=True)] = 1.0
-    """Gradients are clipped to this norm. inf clips nothing."""
+    """Gradients are clipped to this norm."""
     minibatches: Annotated[int, Range(1)] = 1
     """The number of optimizer steps per update."""
     tokens_per_microbatch: Annotated[int, Range(1)] = 16_384

@@ -31,8 +31,8 @@ class RolloutFlags:
     max_observation_tokens: Annotated[int, Range(16, zero=True)] = 0
     """A longer observation loses its middle. 0 keeps all of it."""
     max_staleness: Annotated[int, Range(0)] = 0
-    """How many updates ahead of its own an episode may begin. 0 samples and trains in turns. With more, episodes play while the
-    policy is trained, and go on under the new weights."""
+    """How many updates ahead of its own an episode may begin. 0: sampling and training take turns. With more, episodes play while
+    the policy is trained, and go on under the new weights."""
 
     @property
     def episodes_per_update(self) -> int:

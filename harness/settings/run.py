@@ -32,7 +32,7 @@ class RunFlags:
     device: str = "auto"
     """The device: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
     threads: Annotated[int, Range(0)] = 1
-    """The number of torch threads. One is fastest for tiny models. 0 leaves torch's default."""
+    """The number of torch threads. One is fastest for tiny models; 0 leaves torch's default."""
     rank_timeout_s: Annotated[float, Range(0, above=True)] = 1800.0
     """With torchrun: the seconds that a rank waits for another; more than the longest rollout, and than the first rank's warm
     start."""

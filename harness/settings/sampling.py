@@ -22,7 +22,7 @@ class SamplingFlags:
     max_context: Annotated[int, Range(0)] = 0
     """The most tokens of an episode. A longer episode ends as truncated. 0 takes the model's own limit."""
     gpu_memory_utilization: Annotated[float, Range(0, 1, above=True)] = 0.5
-    """The share of the GPU's memory that vLLM takes while it samples. The trainer has that memory during the policy update."""
+    """The share of the GPU's memory that vLLM takes while it samples."""
 
     def check_sampler(self) -> None:
         """Raises ConfigError for flags that the chosen sampler does not have."""
