@@ -41,7 +41,8 @@ def _elastic(statistic: str, delta: int, alpha: float, *more: str) -> list[str]:
 
 def _kinds(delta: int, cold_growth: float, *more: str) -> list[str]:
     """Returns flags for a controller per length of the expert's solution. While a length has no successes, its K grows."""
-    kinds = ["--horizon-key", "optimal_steps", "--cold-growth", str(cold_growth), "--min-successes", "8"]
+    kinds = ["--horizon-key", "optimal_steps", "--min-successes", "8"]
+    kinds += ["--wrapper-args", json.dumps({"cold_growth": cold_growth})]
     return [*_elastic("p90", delta, 0.5), *kinds, *more]
 
 

@@ -37,9 +37,9 @@ class HorizonFlags:
     """What sets K, by the name that eh_gym.make_controller takes: elastic, fixed, linear, multiplicative, staged, task, or a
     controller of your own, MODULE:CLASS. tti is staged with the paper's stages. none sets no limit."""
     wrapper_args: str = "{}"
-    """What the horizon takes as a JSON object: all that MODULE:CLASS takes, such as '{"k0": 5}', and what task
-    has no flag for ('{"k0": 25, "delta": 2, "threshold": 0.25, "free_every": 0}') and multiplicative ('{"stage_updates": 50}');
-    these are the defaults."""
+    """What the horizon takes as a JSON object: all of MODULE:CLASS, such as '{"k0": 5}', and what has no flag: '{"cold_growth":
+    0}' (elastic), '{"stage_updates": 50}' (multiplicative), '{"k0": 25, "delta": 2, "threshold": 0.25, "free_every": 0}'
+    (task)."""
     k0: int = 15
     """The horizon at the start, in steps; with --wrapper fixed that of the whole run."""
     k_min: int = 5
@@ -66,8 +66,6 @@ class ElasticFlags:
     """The statistic of the successes' lengths that is the boundary."""
     rounding: Rounding = "floor"
     """How K is rounded. floor-state also stores the rounded K, as the paper's Algorithm 2 does; then K stalls."""
-    cold_growth: float = 0.0
-    """The number of steps that K grows by in each update that still has fewer than min_successes."""
     horizon_key: str = ""
     """Keep a K for each value of this key in the info of reset, such as category."""
 
@@ -90,10 +88,7 @@ class StagedFlags:
     """UPDATE:K pairs with commas between them. The default is the paper's table for TTI."""
 
 
-_ELASTIC = (
-    *("k0", "k_min", "k_max", "alpha", "delta"),
-    *("buffer_size", "min_successes", "statistic", "rounding", "cold_growth"),
-)
+_ELASTIC = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_successes", "statistic", "rounding")
 
 # For each controller in HORIZONS: its arguments, and the settings that they are.
 _ARGUMENTS: dict[str, dict[str, str]] = {
@@ -107,7 +102,7 @@ _ARGUMENTS: dict[str, dict[str, str]] = {
 assert _ARGUMENTS.keys() == HORIZONS.keys()
 _PRESETS = {"tti": "staged"}
 _MORE = {"multiplicative": {"stage_updates": 50}}  # what a horizon takes unless --wrapper-args says otherwise
-_WITH_MORE = ("multiplicative", "task")  # they take --wrapper-args besides
+_WITH_MORE = ("elastic", "multiplicative", "task")  # they take --wrapper-args besides
 
 
 def settings_of(wrapper: str) -> set[str]:
@@ -173,11 +168,10 @@ class HorizonSettings(StagedFlags, LinearFlags, ElasticFlags, HorizonFlags):
                 raise ConfigError(
                     f"{name} has a flag of its own, got --wrapper-args {self.wrapper_args}; give {_flag(name)}"
                 )
-        for name in ("cold_growth", "horizon_key"):
-            if self.wrapper != "elastic" and getattr(self, name) != getattr(ElasticFlags, name):
-                raise ConfigError(
-                    f"{_flag(name)} is about the elastic horizon, got --wrapper {self.wrapper}; leave one out"
-                )
+        if self.wrapper != "elastic" and self.horizon_key:
+            raise ConfigError(
+                f"--horizon-key is about the elastic horizon, got --wrapper {self.wrapper}; leave one out"
+            )
         if self.wrapper == "none" and self.budget_hint:
             raise ConfigError(
                 "--budget-hint tells how many steps are left, and --wrapper none has no limit; leave one out"

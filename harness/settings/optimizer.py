@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from eh_gym.errors import ConfigError
-from harness.settings.ranges import Range
+from harness.settings.ranges import NoFlag, Range
 
 __all__ = ["OptimizerFlags"]
 
@@ -22,11 +22,11 @@ class OptimizerFlags:
     """The number of updates over which the learning rate rises from 0."""
     final_lr_fraction: Annotated[float, Range(0, 1)] = 1.0
     """The learning rate falls linearly towards this fraction of itself, reached after the last update."""
-    adam_beta2: Annotated[float, Range(0, 0.99999)] = 0.999
+    adam_beta2: NoFlag[Annotated[float, Range(0, 0.99999)]] = 0.999
     """AdamW's coefficient for the second moment. The one for the first moment is 0.9."""
     weight_decay: Annotated[float, Range(0)] = 0.01
     """AdamW's weight decay."""
-    max_grad_norm: Annotated[float, Range(0, math.inf, above=True)] = 1.0
+    max_grad_norm: NoFlag[Annotated[float, Range(0, math.inf, above=True)]] = 1.0
     """Gradients are clipped to this norm."""
     minibatches: Annotated[int, Range(1)] = 1
     """The number of optimizer steps per update."""

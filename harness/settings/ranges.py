@@ -10,11 +10,17 @@ import math
 import sys
 from dataclasses import dataclass
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from tyro.conf import Fixed, Suppress
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Range", "check_settings", "expected"]
+__all__ = ["NoFlag", "Range", "check_settings", "expected"]
+
+T = TypeVar("T")
+NoFlag = Annotated[T, Fixed, Suppress]
+"""The type of a setting that only recipes and Python programs give."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,12 @@ def check_settings(settings: Any, group: str = "") -> None:
     """
     hints = get_type_hints(type(settings), include_extras=True)
     for name in (field.name for field in dataclasses.fields(settings)):
-        value, flag = getattr(settings, name), f"--{group}{name}".replace("_", "-")
+        metadata = getattr(hints[name], "__metadata__", ())
+        flag = f"{group}{name}" if Fixed in metadata else f"--{group}{name}".replace("_", "-")
+        value = getattr(settings, name)
         if wanted := expected(hints[name], value):
             raise ConfigError(f"{group}{name}: expected {wanted}, got {value!r}; change {flag}")
-        for allowed in getattr(hints[name], "__metadata__", ()):
+        for allowed in metadata:
             if isinstance(allowed, Range) and isinstance(value, (int, float)) and not allowed.has(value):
                 change = "lower" if value > allowed.high else "raise" if value <= allowed.low else "change"
                 finite = " and finite" if value == math.inf else ""

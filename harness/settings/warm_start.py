@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from tyro.conf import Fixed, Suppress
-
-from harness.settings.ranges import Range, check_settings
+from harness.settings.ranges import NoFlag, Range, check_settings
 
 __all__ = ["WarmStart"]
 
 _SMOLLM2, _RATE = 135e6, 1e-4  # cloning with this learning rate was measured for this many parameters
 _LORA_FACTOR = 10  # adapters want about 10 times the learning rate (thinkingmachines.ai/blog/lora, 2025)
-
-T = TypeVar("T")
-_NoFlag = Annotated[T, Fixed, Suppress]  # only recipes and Python programs set it
 
 
 @dataclass(frozen=True)
@@ -45,13 +40,13 @@ class WarmStart:
     max_optimal_steps: Annotated[int, Range(0)] = 0
     max_batches: Annotated[int, Range(1)] = 60
     seed: Annotated[int, Range(-1)] = -1
-    max_tokens: _NoFlag[Annotated[int, Range(1)]] = 4096
-    loss_target: _NoFlag[Annotated[float, Range(0)]] = 0.03
-    learning_rate: _NoFlag[Annotated[float, Range(0)]] = 0.0
-    batch_tokens: _NoFlag[Annotated[int, Range(1)]] = 4096
-    polish_batches: _NoFlag[Annotated[int, Range(0)]] = 0
-    polish_waste: _NoFlag[Annotated[float, Range(0, 1)]] = 0.6
-    polish_learning_rate: _NoFlag[Annotated[float, Range(0)]] = 0.0
+    max_tokens: NoFlag[Annotated[int, Range(1)]] = 4096
+    loss_target: NoFlag[Annotated[float, Range(0)]] = 0.03
+    learning_rate: NoFlag[Annotated[float, Range(0)]] = 0.0
+    batch_tokens: NoFlag[Annotated[int, Range(1)]] = 4096
+    polish_batches: NoFlag[Annotated[int, Range(0)]] = 0
+    polish_waste: NoFlag[Annotated[float, Range(0, 1)]] = 0.6
+    polish_learning_rate: NoFlag[Annotated[float, Range(0)]] = 0.0
 
     def __post_init__(self) -> None:
         check_settings(self, "warm_start.")

@@ -134,7 +134,7 @@ def test_a_task_s_horizon_takes_arguments_as_json() -> None:
 
 
 def test_options_beyond_the_paper_reach_the_controller() -> None:
-    keyed = parse("--horizon-key", "category", "--cold-growth", "2").controller()
+    keyed = parse("--horizon-key", "category", "--wrapper-args", '{"cold_growth": 2}').controller()
     assert isinstance(keyed, KeyedHorizon)
     assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
     inner = keyed.state_dict()["settings"]
