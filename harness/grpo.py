@@ -91,7 +91,7 @@ def train(
                     try:
                         trajectories, metrics = run.batches.take(update, progress.batch_began)
                     except Stopped:
-                        run.save(update, wait=True)
+                        run.save(update)
                         raise
                     with run.batches.paused():
                         metrics |= tell_controller(run.controller, trajectories)
@@ -106,12 +106,11 @@ def train(
                     with run.clock.stopped("time/evaluation_s", metrics):
                         metrics |= run.held_out.during_training(progress, update)
                 run.write(update, metrics, trajectories)
-                run.checkpoints.check()
                 done = update + 1
                 stops = on_update is not None and run.ranks.first and bool(on_update(update, metrics))
                 stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.heard)]), strict=True))
                 if stops or interrupted or done % config.checkpoint_every == 0 or done == config.updates:
-                    run.save(done, wait=interrupted)
+                    run.save(done)
                 progress.update_ended(update, metrics)
                 if interrupted:
                     raise Stopped
@@ -130,7 +129,6 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
         run.weights.save(folder / "model")
     if "after" not in run.evaluations:
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
-    run.checkpoints.wait()
     if run.ranks.first:
         write_whole(folder / "evaluation.json", json.dumps(run.evaluations, indent=2))
         display.summary(

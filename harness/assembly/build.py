@@ -35,8 +35,7 @@ from harness.sampling.agreement import check_agreement
 from harness.sampling.make import check_engine, make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
-from harness.training.checkpoint import CheckpointWriter, load_training_state
-from harness.training.frozen import keep_frozen, load_frozen
+from harness.training.checkpoint import keep_frozen, load_frozen, load_training_state
 from harness.training.learner import Learner
 from harness.training.optimizer import HostMoments, make_optimizer
 from harness.training.reference import reference_policy
@@ -100,9 +99,6 @@ def build(
         log=MetricsLog(folder, state.get("next_update", 0), config.trackers(), config.public())
         if ranks.first
         else None,
-        checkpoints=CheckpointWriter(
-            folder / "checkpoints", keep=config.keep_checkpoints, ranks=ranks.apart(timeout_s=config.rank_timeout_s)
-        ),
     )
     if state and run.controller is not None:
         run.controller.load_state_dict(state["controller"])

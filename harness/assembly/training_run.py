@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from harness.run.episode_log import write_episodes
 from harness.run.metrics import MetricsLog
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
-from harness.training.checkpoint import CheckpointWriter, training_state, write_training_state
+from harness.training.checkpoint import save_checkpoint, write_training_state
 from harness.training.learner import Learner
 from harness.training.try_update import try_update
 from harness.types.trajectory import Trajectory
@@ -44,7 +44,6 @@ class Run:
         evaluations: The results before and after training, if they are known already.
         clock: The seconds and tokens so far.
         log: The log of the metrics; None on other ranks than the first.
-        checkpoints: Writes the checkpoints.
     """
 
     config: GRPOConfig
@@ -59,7 +58,6 @@ class Run:
     evaluations: dict[str, Any]
     clock: Clock
     log: MetricsLog | None
-    checkpoints: CheckpointWriter
 
     def __enter__(self) -> Run:
         return self
@@ -68,7 +66,6 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with contextlib.ExitStack() as closing:  # from the last to the first, also if an environment fails to close
-            closing.callback(self.checkpoints.close)
             if self.log is not None:
                 closing.callback(self.log.close)
             if error is not None:  # after its last update a run still evaluates
@@ -89,27 +86,20 @@ class Run:
         self.log.write(update, metrics)
         write_episodes(self.folder / "episodes", update, trajectories, self.learner.selected(trajectories))
 
-    def save(self, next_update: int, *, wait: bool = False) -> None:
-        """Begins to write a checkpoint, and waits for it if asked. A run that is resumed from it continues with `next_update`.
-
-        The first one is always waited for, because a run with metrics and no checkpoint cannot be resumed.
-        """
-        model = self.learner.policy.model
-        state = training_state(model=model, optimizer=self.learner.optimizer, ranks=self.ranks)
-        extra = copy.deepcopy(
-            {
-                "next_update": next_update,
-                "totals": self.clock.state_dict(),
-                "controller": self.controller.state_dict() if self.controller is not None else None,
-                "evaluations": self.evaluations,
-            }
+    def save(self, next_update: int) -> None:
+        """Writes a checkpoint. A run that is resumed from it continues with `next_update`."""
+        extra = {
+            "next_update": next_update,
+            "totals": self.clock.state_dict(),
+            "controller": self.controller.state_dict() if self.controller is not None else None,
+            "evaluations": self.evaluations,
+        }
+        write = functools.partial(
+            write_training_state,
+            extra=extra,
+            model=self.learner.policy.model,
+            optimizer=self.learner.optimizer,
+            ranks=self.ranks,
         )
-
-        def write(folder: Path, copied: Mapping[str, Any], ranks: Ranks) -> None:
-            write_training_state(folder, copied, model=model, extra=extra, ranks=ranks)
-            if ranks.first:
-                self.learner.policy.tokenizer.save_pretrained(folder)
-
-        self.checkpoints.save(next_update, state, write)
-        if wait or not next_update:
-            self.checkpoints.wait()
+        keep = self.config.keep_checkpoints
+        save_checkpoint(self.folder / "checkpoints", next_update, write=write, keep=keep, ranks=self.ranks)

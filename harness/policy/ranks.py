@@ -121,17 +121,8 @@ class Ranks:
         """Waits until every rank has reached this call."""
         self.gather([])
 
-    def apart(self, *, timeout_s: float) -> Ranks:
-        """The same processes in a group of their own, for another thread. Every rank must call this."""
-        if self.group is None:
-            return self
-        return dataclasses.replace(self, group=dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
-
     def device(self, name: str) -> str:
-        """The device of this rank, for a kind of device such as "cuda". A GPU with a number becomes the present one.
-
-        What waits for a GPU, such as the copy of a checkpoint, waits for the present one.
-        """
+        """The device of this rank, for a kind of device such as "cuda". A GPU with a number becomes the present one."""
         device = torch.device(name)
         number = int(os.environ["LOCAL_RANK"]) if self.sharded else device.index
         if device.type != "cuda" or number is None:

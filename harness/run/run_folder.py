@@ -21,7 +21,6 @@ from harness.settings.command_line import given_flags
 from harness.settings.grpo import GRPOConfig
 
 __all__ = [
-    "SHARDS",
     "checkpoint_name",
     "checkpoint_to_resume",
     "checkpoints_in",
@@ -34,7 +33,6 @@ __all__ = [
     "update_of",
 ]
 
-SHARDS = "shards"  # the folder that a checkpoint has if it was written under torchrun
 # A run may go on elsewhere, and with what it lacked: time, or memory. The last six change the result by rounding alone.
 _OF_THE_MACHINE = (
     *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),

@@ -9,7 +9,6 @@ in float32 needs no copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["HostMoments", "make_optimizer", "master_weights", "parameters_of"]
+__all__ = ["HostMoments", "make_optimizer", "parameters_of"]
 
 
 # For each parameter narrower than float32, the hook that passes its gradients to the optimizer that was made last.
@@ -73,36 +72,31 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def master_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The optimizer's float32 copies, in order; empty for a model in float32.
-
-    A checkpoint needs them, because the model's own weights are rounded.
-    """
-    own = {id(p) for p in model.parameters()}
-    return [p.detach() for p in parameters_of(optimizer) if id(p) not in own]
-
-
 class HostMoments:
-    """Keeps AdamW's moments in the host's memory while episodes are played, so that an engine's cache can have theirs.
+    """Keeps AdamW's moments in the host's memory while episodes are played, so that an engine's cache can have their place.
 
     The moments are in the host's memory from now on; `to_device` brings them back for an update. A checkpoint may be taken in
     either place. Load one into the optimizer before you make this object.
 
     Args:
-        optimizer: AdamW, over tensors or over this rank's shards.
+        optimizer: From `make_optimizer`, over tensors or over this rank's shards.
     """
 
     def __init__(self, optimizer: torch.optim.AdamW) -> None:
         self._optimizer = optimizer
         moments = [(p, name) for p in parameters_of(optimizer) for name in ("exp_avg", "exp_avg_sq")]
-        self._host = dict(zip(moments, _zeros_on_host([_local(p) for p, _ in moments]), strict=True))
+        sizes = [_local(p).numel() for p, _ in moments]
+        # One piece, because torch rounds each pinned one up to a power of two. Pinned pages are copied several times as fast.
+        host = torch.empty(sum(sizes), pin_memory=torch.cuda.is_available())
+        self._host = dict(zip(moments, host.split(sizes), strict=True))
         self.to_host()
 
     @torch.no_grad()
     def to_host(self) -> None:
         """Moves the moments to the host's memory."""
-        for (p, name), host in self._host.items():
+        for (p, name), flat in self._host.items():
             state = self._optimizer.state[p]
+            host = flat.view(_local(p).shape)
             host.copy_(_local(state[name]), non_blocking=True)
             state[name] = DTensor(host, p._spec, requires_grad=False) if isinstance(p, DTensor) else host
         if torch.cuda.is_available():
@@ -111,32 +105,10 @@ class HostMoments:
     @torch.no_grad()
     def to_device(self) -> None:
         """Moves the moments to their parameters' device."""
-        for (p, name), host in self._host.items():
+        for (p, name), flat in self._host.items():
             moment = torch.empty_like(p)
-            _local(moment).copy_(host, non_blocking=True)
+            _local(moment).copy_(flat.view(_local(p).shape), non_blocking=True)
             self._optimizer.state[p][name] = moment
-
-
-def _zeros_on_host(like: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Zeros like other tensors in the host's memory, which is pinned if there is a GPU.
-
-    Pinned pages are copied several times as fast. torch rounds each piece of them up to a power of two: with a piece for each
-    tensor, 14B on 8 ranks would take 1.7 times the memory. So the tensors share pieces of such sizes, the largest first. Each is
-    a storage of its own all the same: torch's stager of checkpoints fails at a `DTensor` whose part begins within a storage.
-    """
-    if not torch.cuda.is_available():
-        yield from (torch.zeros_like(tensor, device="cpu") for tensor in like)
-        return
-    sizes = [-(-tensor.nbytes // 64) * 64 for tensor in like]  # aligned for any type
-    left, piece, used = sum(sizes), torch.empty(0, dtype=torch.uint8), 0
-    for tensor, size in zip(like, sizes, strict=True):
-        if used + size > piece.nbytes:
-            piece = torch.zeros(max(size, 1 << left.bit_length() - 1), dtype=torch.uint8, pin_memory=True)
-            used = 0
-        part = piece[used : used + tensor.nbytes].numpy()
-        flat = torch.frombuffer(part, dtype=tensor.dtype) if size else torch.empty(0, dtype=tensor.dtype)
-        yield flat.view(tensor.shape)
-        used, left = used + size, left - size
 
 
 def _local(tensor: Tensor) -> Tensor:

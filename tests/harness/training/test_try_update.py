@@ -136,7 +136,7 @@ def test_a_lack_of_memory_is_a_sentence_with_flags_of_this_run(
     ("settings", "named", "others"),
     [
         ({"gradient_checkpointing": True, "keep_attention": True}, "--no-keep-attention", "--gradient-checkpointing"),
-        ({"max_staleness": 1, "sampler": "transformers"}, "fewer --slots", "--gpu-memory-utilization"),
+        ({"max_staleness": 1, "rollout": "streaming"}, "fewer --slots", "--gpu-memory-utilization"),
         ({"sampler": "vllm"}, "--lora-rank 32", "--gpu-memory-utilization"),  # the engine sleeps
         ({"dtype": "bfloat16", "lora_rank": 8}, "a lower --lora-rank", "--dtype"),
         ({"tokens_per_microbatch": 200}, "--max-context below 200", "--tokens-per-microbatch 200"),
