@@ -15,16 +15,17 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from flags import SMALL_RUN, command, new_parser, parse, run, trained
 
 from envs.cabinet.tasks import make_task, task_ids
 from harness.evaluation.play import evaluation_requests, play_policy
 from harness.policy.policy import load_policy
 from harness.rollout.environment import Environments
+from harness.run.files import write_whole
 from harness.run.metrics import read_metrics
 from harness.run.runtime import pick_dtype, set_threads
 from harness.run.versions import cpu_name
@@ -33,77 +34,44 @@ from harness.types.rules import Rules
 
 ENV = "EH-CabinetLocked-v0"
 LONG = 14  # the fewest steps that the expert takes on a task with a lock
+# A controller per length of the expert's solution. While a length has no successes, its K grows.
+KINDS = "--statistic p90 --alpha 0.5 --horizon-key optimal_steps --min-successes 8"
 
-
-def _elastic(statistic: str, delta: int, alpha: float, *more: str) -> list[str]:
-    return ["--statistic", statistic, "--delta", str(delta), "--alpha", str(alpha), *more]
-
-
-def _kinds(delta: int, cold_growth: float, *more: str) -> list[str]:
-    """Returns flags for a controller per length of the expert's solution. While a length has no successes, its K grows."""
-    kinds = ["--horizon-key", "optimal_steps", "--min-successes", "8"]
-    kinds += ["--wrapper-args", json.dumps({"cold_growth": cold_growth})]
-    return [*_elastic("p90", delta, 0.5), *kinds, *more]
-
-
-SETTINGS: dict[str, list[str]] = {
-    "fixed 50": ["--wrapper", "fixed", "--k0", "50"],
-    "a K for each kind, 56 updates": _kinds(10, 1, "--updates", "56"),
-    "P90 + 15, alpha 0.5": _elastic("p90", 15, 0.5),
-    "the paper's": [],
-    "the paper's, 78 updates": ["--updates", "78"],
-    "P50 + 18, alpha 0.5, 64 updates": _elastic("p50", 18, 0.5, "--updates", "64"),
+SETTINGS = {
+    "fixed 50": "--wrapper fixed --k0 50",
+    "a K for each kind, 56 updates": KINDS + ' --delta 10 --wrapper-args {"cold_growth":1} --updates 56',
+    "P90 + 15, alpha 0.5": "--statistic p90 --delta 15 --alpha 0.5",
+    "the paper's": "",
+    "the paper's, 78 updates": "--updates 78",
+    "P50 + 18, alpha 0.5, 64 updates": "--statistic p50 --delta 18 --alpha 0.5 --updates 64",
     # Tried only on seeds 10 and 11:
-    "fixed 20": ["--wrapper", "fixed", "--k0", "20"],
-    "P90 + 10, alpha 0.5": _elastic("p90", 10, 0.5),
-    "P90 + 20, alpha 0.3": _elastic("p90", 20, 0.3),
-    "P50 + 18, alpha 0.5": _elastic("p50", 18, 0.5),
-    "P50 + 18, alpha 0.5, 70 updates": _elastic("p50", 18, 0.5, "--updates", "70"),
-    "P50 + 16, 65 updates, truncated not trained": _elastic(
-        "p50", 16, 0.5, "--updates", "65", "--truncated-weight", "0"
-    ),
-    "a K for each kind, delta 6": _kinds(6, 1),
-    "a K for each kind, delta 6, 64 updates": _kinds(6, 1, "--updates", "64"),
-    "a K for each kind, cold growth 0.5": _kinds(10, 0.5),
-    "a K for each kind, delta 6, cold growth 2": _kinds(6, 2),
-    "a K for each kind, delta 10, 70 updates": _kinds(10, 1, "--updates", "70"),
+    "fixed 20": "--wrapper fixed --k0 20",
+    "P90 + 10, alpha 0.5": "--statistic p90 --delta 10 --alpha 0.5",
+    "P90 + 20, alpha 0.3": "--statistic p90 --delta 20 --alpha 0.3",
+    "P50 + 18, alpha 0.5": "--statistic p50 --delta 18 --alpha 0.5",
+    "P50 + 18, alpha 0.5, 70 updates": "--statistic p50 --delta 18 --alpha 0.5 --updates 70",
+    "P50 + 16, 65 updates, truncated not trained": "--statistic p50 --delta 16 --alpha 0.5 --updates 65 --truncated-weight 0",
+    "a K for each kind, delta 6": KINDS + ' --delta 6 --wrapper-args {"cold_growth":1}',
+    "a K for each kind, delta 6, 64 updates": KINDS + ' --delta 6 --wrapper-args {"cold_growth":1} --updates 64',
+    "a K for each kind, cold growth 0.5": KINDS + ' --delta 10 --wrapper-args {"cold_growth":0.5}',
+    "a K for each kind, delta 6, cold growth 2": KINDS + ' --delta 6 --wrapper-args {"cold_growth":2}',
+    "a K for each kind, delta 10, 70 updates": KINDS + ' --delta 10 --wrapper-args {"cold_growth":1} --updates 70',
 }
 """The flags of `harness.grpo` for each setting. The others are compared with the first."""
 
-DEFAULT = list(SETTINGS)[:5]
+FIRST, *DEFAULT = list(SETTINGS)[:5]
 
 
-@dataclass(frozen=True)
-class Result:
-    """The result of one run.
-
-    Attributes:
-        tokens: The tokens of all training episodes, prompts and actions.
-        k: The K of the last update.
-        long: The share of sampled episodes that succeed at K = 50 on held-out long tasks.
-        long_greedy: The same share of greedy episodes.
-        short: The share of sampled episodes that succeed at K = 50 on held-out short tasks.
-    """
-
-    tokens: float
-    k: float
-    long: float
-    long_greedy: float
-    short: float
-
-
-PAPER = ("--truncated-weight", "1")  # unless a setting says otherwise
-
-
-def train(folder: Path, seed: int, flags: list[str], tasks: int) -> Result:
+def train(folder: Path, seed: int, flags: list[str], tasks: int) -> dict[str, float]:
     """Trains and measures one run, unless its result exists. Measures with `tasks` long tasks."""
     done = folder / "result.json"
     if not done.exists():
-        trained(folder, ["--env", ENV, "--seed", str(seed), "--eval-tasks", "0", *PAPER, *flags])
+        paper = ["--truncated-weight", "1"]  # unless a setting says otherwise
+        trained(folder, ["--env", ENV, "--seed", str(seed), "--eval-tasks", "0", *paper, *flags])
         # In a separate process, so that evaluations also run in parallel.
         measuring = [sys.executable, __file__, "--measure", str(folder), "--tasks", str(tasks)]
         subprocess.run(measuring, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    return Result(**json.loads(done.read_text()))
+    return dict(json.loads(done.read_text()))
 
 
 def measure(folder: Path, tasks: int) -> None:
@@ -127,36 +95,28 @@ def measure(folder: Path, tasks: int) -> None:
     long = [task for task in held_out if optima[task] >= LONG][:tasks]
     short = [task for task in held_out if optima[task] < LONG][: tasks * 2 // 3]
     last = read_metrics(folder / "metrics.jsonl")[-1]
-    result = Result(
-        last["tokens/total"], last["horizon/k"], success(long, 1.0, 2), success(long, 0.0, 1), success(short, 1.0, 1)
-    )
-    part = folder / "result.part"
-    part.write_text(json.dumps(asdict(result)))
-    os.replace(part, folder / "result.json")
+    result = {"tokens": last["tokens/total"], "k": last["horizon/k"], "long": success(long, 1.0, 2)}
+    result |= {"long_greedy": success(long, 0.0, 1), "short": success(short, 1.0, 1)}
+    write_whole(folder / "result.json", json.dumps(result))
 
 
-def table(results: dict[tuple[str, int], Result], seeds: list[int]) -> str:
-    """Returns the table: one line per run, then one line per setting."""
-    first = next(iter(SETTINGS))
-    names = list(dict.fromkeys(name for name, _ in results))
+def table(results: pd.DataFrame) -> str:
+    """Returns the table, of the results by setting and seed: one line per run, then one line per setting."""
+    first = results.xs(FIRST)
     lines = [f"{'':44} {'seed':>4} {'tokens':>9} {'share':>6} {'long':>6} {'greedy':>6} {'short':>6} {'last K':>6}"]
-    for name in names:
-        for seed in seeds:
-            r, base = results[name, seed], results[first, seed]
-            lines.append(
-                f"{name:44} {seed:4} {r.tokens:9.0f} {r.tokens / base.tokens:6.2f} {r.long:6.3f} {r.long_greedy:6.3f} "
-                f"{r.short:6.3f} {r.k:6.0f}"
-            )
-    lines += ["", f"{'mean ± std over the seeds':44} {'share':>11} {'long':>13} {'goal met':>9}"]
-    for name in names:
-        share = np.array([results[name, s].tokens / results[first, s].tokens for s in seeds])
-        long = np.array([results[name, s].long for s in seeds])
-        met = sum(x <= 0.7 and own >= results[first, s].long for s, x, own in zip(seeds, share, long, strict=True))
-        goal = "" if name == first else f"{met} of {len(seeds)}"
-        lines.append(
-            f"{name:44} {share.mean():5.2f} ±{share.std():4.2f} {long.mean():6.3f} ± {long.std():4.3f} {goal:>9}"
+    means = ["", f"{'mean ± std over the seeds':44} {'share':>11} {'long':>13} {'goal met':>9}"]
+    for name, of in results.groupby(level=0, sort=False):
+        of, share = of.xs(name), of.xs(name)["tokens"] / first["tokens"]
+        for seed, r in of.iterrows():
+            numbers = f"{r.long:6.3f} {r.long_greedy:6.3f} {r.short:6.3f} {r.k:6.0f}"
+            lines.append(f"{name:44} {seed:4} {r.tokens:9.0f} {share[seed]:6.2f} {numbers}")
+        met = ((share <= 0.7) & (of["long"] >= first["long"])).sum()
+        goal = "" if name == FIRST else f"{met} of {len(of)}"
+        spread = (
+            f"{share.mean():5.2f} ±{share.std(ddof=0):4.2f} {of['long'].mean():6.3f} ± {of['long'].std(ddof=0):4.3f}"
         )
-    return "\n".join(lines)
+        means.append(f"{name:44} {spread} {goal:>9}")
+    return "\n".join(lines + means)
 
 
 def main() -> None:
@@ -168,29 +128,25 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="the number of runs at once, each on its own core")
     parser.add_argument("--tasks", type=int, default=96, help="held-out long tasks; of short ones two thirds as many")
     parser.add_argument("--measure", type=Path, default=None, help=argparse.SUPPRESS)
-    args = parse(parser, runs=Path("runs/false-plateau-smoke"), seeds=[0], settings=[DEFAULT[1]], tasks=3)
+    args = parse(parser, runs=Path("runs/false-plateau-smoke"), seeds=[0], settings=[DEFAULT[0]], tasks=3)
     if args.measure is not None:
         measure(args.measure, args.tasks)
         return
-    names = list(dict.fromkeys([next(iter(SETTINGS)), *args.settings]))
-    wanted = [(name, seed) for seed in args.seeds for name in names]
+    wanted = [(name, seed) for seed in args.seeds for name in dict.fromkeys([FIRST, *args.settings])]
+
+    def carry_out(which: tuple[str, int]) -> dict[str, float]:
+        name, seed = which
+        folder = args.runs / f"{re.sub(r'[^a-z0-9.]+', '-', name.lower())}-seed{seed}"
+        return train(folder, seed, [*SETTINGS[name].split(), *(SMALL_RUN if args.smoke else [])], args.tasks)
+
     with ThreadPoolExecutor(args.jobs) as pool:
-        found = pool.map(
-            lambda w: train(
-                args.runs / f"{re.sub(r'[^a-z0-9.]+', '-', w[0].lower())}-seed{w[1]}",
-                w[1],
-                [*SETTINGS[w[0]], *(SMALL_RUN if args.smoke else [])],
-                args.tasks,
-            ),
-            wanted,
-        )
-        results = dict(zip(wanted, found, strict=True))
+        results = pd.DataFrame(list(pool.map(carry_out, wanted)), pd.MultiIndex.from_tuples(wanted))
     print(command())
     print(
         f"{ENV}, 64 episodes an update; tokens of training; success at K = 50 on held-out tasks: {args.tasks} long ones, "
         f"two sampled episodes each and one greedy, and {args.tasks * 2 // 3} short ones; {cpu_name()}"
     )
-    print(table(results, args.seeds))
+    print(table(results))
 
 
 if __name__ == "__main__":
