@@ -57,10 +57,7 @@ def report(wanted: Report, console: Console) -> None:
 
 
 def figures(*folders: str | Path) -> list[Drawing]:
-    """Draws the figures of the page, each of which a notebook shows.
-
-    Args:
-        folders: As in `Report.runs`.
+    """Draws the figures of the page, each of which a notebook shows. The folders are those of `Report.runs`.
 
     Raises:
         ConfigError: A folder holds no run, sweep or evaluation.

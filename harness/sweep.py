@@ -42,18 +42,8 @@ __all__ = ["Sweep", "main", "parse", "read_tables", "sweep"]
 class SweepFlags:
     """Which experiments are run, and how many runs go on at once."""
 
-    suite: Literal[
-        "saturation",
-        "convergence",
-        "comparison",
-        "percentile",
-        "headroom",
-        "ema",
-        "learning",
-        "pretrained",
-        "recurring",
-        "all",
-    ]
+    suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema",
+                   "learning", "pretrained", "recurring", "all"]  # fmt: skip
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
     schedules. percentile, headroom, ema: the ablations. learning: which default learns most per token. pretrained: the
     paper's questions with the pretrained --model, by default on EH-CabinetLocked. recurring: a horizon for each task, by
@@ -96,16 +86,9 @@ TRAIN = (sys.executable, "-m", "harness.grpo")
 
 
 def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> list[str]:
-    """Carries out a sweep and prints its tables.
+    """Carries out a sweep and prints its tables. Returns the names of the runs that failed.
 
-    Args:
-        settings: The settings of the sweep.
-        console: The console to print to.
-        program: The command that carries out a run, Python first. ``--resume FOLDER`` is appended to it; the folder holds at
-            least ``config.json``. The program writes ``evaluation.json`` last.
-
-    Returns:
-        The names of the runs that failed.
+    `program` is the command that carries out a run, Python first. ``--resume FOLDER`` is appended to it.
 
     Raises:
         ConfigError: A setting is wrong, another sweep works in the folder, or the folder has the suite with other settings.
@@ -125,6 +108,9 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
                 config.controller()  # impossible settings raise an error here, not in every run
                 config = dataclasses.replace(config, out=out / "runs" / run_name(config))
                 runs.setdefault(run_name(config), (config, f"{suite} {label} seed {seed}"))
+    if settings.ranks > 1:  # --standalone takes a free port
+        torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(settings.ranks))
+        program = (program[0], *torchrun, *program[1:])
     slots = _slots(settings)
     threshold = settings.threshold or (0.8 if quick else 0.5)
     busy = f"another sweep, or a run of it, works in {out}; wait for its end, or choose another --out"
@@ -144,8 +130,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         for name, (config, title) in open_.items():
             if not (out / "runs" / name / "config.json").exists():
                 prepare(config)
-            command = (*_with_ranks(program, settings.ranks), "--resume", str(out / "runs" / name))
-            jobs.append(Job(name, title, command, out / "logs" / f"{name}.log"))
+            jobs.append(Job(name, title, (*program, "--resume", str(config.out)), out / "logs" / f"{name}.log"))
         codes = run_jobs(jobs, slots, say, done=done, lock=lock)
     for table in read_tables(out, settings.suites):
         print_table(table, console)
@@ -183,13 +168,6 @@ def _print(console: Console, headings: Iterable[str], rows: Iterable[Iterable[st
     for row in rows:
         shown.add_row(*row)
     console.print(shown)
-
-
-def _with_ranks(program: Sequence[str], ranks: int) -> tuple[str, ...]:
-    """The command that starts so many processes of a program. ``--standalone`` takes a free port."""
-    if ranks == 1:
-        return tuple(program)
-    return (program[0], *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)), *program[1:])
 
 
 def _slots(settings: Sweep) -> list[dict[str, str]]:

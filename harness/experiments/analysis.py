@@ -59,11 +59,8 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 def success_curve(run: Run, *, held_out: bool) -> pd.DataFrame:
     """Returns the success of a run in its course: a row per point, with its `updates`, its training `tokens` and its `success`.
 
-    Args:
-        run: The run.
-        held_out: Whether the points are the held-out evaluations (``--eval-every``), with that before training at 0 tokens.
-            Otherwise they are the success of the training episodes, as the mean of 5 updates. This depends on the K of each
-            update, so it is not a fair comparison between horizons.
+    The points are the held-out evaluations (``--eval-every``), with that before training at 0 tokens. Otherwise they are the
+    success of the training episodes, as the mean of 5 updates; this depends on their K, so it compares horizons unfairly.
     """
     success = run.metric("evaluation/mean_at_k" if held_out else "rollout/success")
     if not held_out:
@@ -95,8 +92,7 @@ def _success_by(curve: pd.DataFrame, tokens: float) -> float:
 def _success_at(result: Mapping[str, Any], k: int) -> float:
     """The success under a horizon of `k` steps (the paper's SR(K), Eq. 2), from an evaluation under a longer one.
 
-    An episode that K stops is the beginning of the longer episode. So the successes within `k` steps are the successes under
-    `k`. This is true only if the agent is not told K.
+    An episode that K stops is the beginning of the longer one. This is true only if the agent is not told K.
     """
     lengths = result.get("success_lengths")
     if lengths is None:
@@ -221,15 +217,11 @@ def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = 0.02) ->
 
     K is as good as the best K if its mean success is at most a tolerance below the best mean. The tolerance is one pooled
     standard error of the difference, or `least` if that is more. The band contains the best K and every such K that is
-    reached from it without a gap. The variance is pooled over the seeds of all K; if each K has one seed, the tolerance is
-    `least`.
+    reached from it without a gap. The variance is pooled over the seeds of all K; if each K has one seed, it is 0.
 
     Args:
-        success_by_k: For each K, the success rate of each seed. A K without a success rate is skipped.
+        success_by_k: For each K, the success rate of each seed. With fewer than two K that have one there is no band.
         least: The smallest tolerance, as a share of episodes.
-
-    Returns:
-        The band; None if fewer than two K have a success rate.
     """
     seeds = pd.Series({k: pd.Series(values, dtype=float) for k, values in sorted(success_by_k.items()) if len(values)})
     if len(seeds) < 2:
@@ -242,7 +234,7 @@ def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = 0.02) ->
     too_low = means.index[means[best] - means > tolerance + 1e-12]
     below, above = too_low[too_low < best].max(), too_low[too_low > best].min()  # NaN if there is none
     band = [k for k in means.index if not (k <= below or k >= above)]
-    return Plateau(band[0], band[-1], int(best), float(tolerance[[band[0], band[-1]]].max()))
+    return Plateau(band[0], band[-1], int(best), float(tolerance[band].max()))
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from eh_gym.errors import ConfigError
 from harness.evaluation.folder import KeptEvaluation
-from harness.experiments.page import templates
+from harness.experiments.page import write_page
 from harness.experiments.runs import Suite, all_runs
 from harness.run.episode_log import read_episodes, read_system_prompt
-from harness.run.files import write_whole
 
 __all__ = ["write_episodes_page"]
 
@@ -29,25 +27,14 @@ _ENDS = {
 def write_episodes_page(
     suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation], out: Path, *, report: str, most: int
 ) -> tuple[int, int]:
-    """Writes the page, completely or not at all. Writes none if no episode is logged.
+    """Writes the page, completely or not at all; none if no episode is logged. Returns the numbers of its and of all episodes.
 
-    Args:
-        suites: The runs.
-        evaluations: The evaluations, which follow the runs.
-        out: The page.
-        report: The name of the report in the same folder, for a link back.
-        most: The approximate number of episodes to keep, >= 1. If more are logged, whole updates of every run are skipped,
-            evenly. The last logged update of a run stays, and an evaluation stays complete.
-
-    Returns:
-        The number of episodes on the page, and the number that were logged.
+    If more than `most` episodes are logged, whole updates of every run are skipped, evenly. The last update of a run stays, and
+    an evaluation stays complete. The page links `report`, in the same folder.
 
     Raises:
-        ConfigError: `most` is below 1.
         StateError: An episode log is damaged.
     """
-    if most < 1:
-        raise ConfigError(f"the most episodes must be >= 1, got {most}; raise --episodes")
     logs = [
         (f"{run.folder.name}: {arm.label}, seed {run.seed} on {suite.env}", run.episodes)
         for suite, arm, run in all_runs(suites)
@@ -61,8 +48,7 @@ def write_episodes_page(
         return 0, 0
     runs = [(title, list(_episodes(files, min(1.0, most / logged)))) for title, files in logs]
     shown = sum(len(episodes) for _, episodes in runs)
-    page = templates().get_template("episodes.html.jinja")
-    write_whole(out, page.render(report=report, runs=runs, shown=shown, logged=logged))
+    write_page(out, "episodes.html.jinja", report=report, runs=runs, shown=shown, logged=logged)
     return shown, logged
 
 

@@ -49,14 +49,7 @@ _SEEDS = "Thick lines are means over seeds, thin lines are single seeds, and rib
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure.
-
-    Attributes:
-        title: What it shows.
-        caption: How to read it.
-        svg: The picture.
-        alternative: What it shows, in words, for screen readers.
-    """
+    """One figure: what it shows, how to read it, the picture, and what it shows in words, for screen readers."""
 
     title: str
     caption: str
@@ -90,13 +83,7 @@ _BY_UPDATE = {
 
 @matplotlib.rc_context(_STYLE)
 def draw_suite(suite: Suite, table: SuiteTable, band: Band | None) -> list[Drawing]:
-    """Draws the figures that the suite's file names.
-
-    Args:
-        suite: The suite. Runs without metrics are not drawn.
-        table: The numbers of the suite.
-        band: The plateau of the saturation suite, in steps, if it is known.
-    """
+    """Draws the figures that the suite's file names. Runs without metrics are not drawn, and a known plateau is shaded."""
     found = {arm.label: [run for run in arm.runs if len(run.rows)] for arm in suite.arms}
     runs = {label: some for label, some in found.items() if some}
     drawn = []
@@ -155,22 +142,13 @@ def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
     """Draws for each arm the mean over all seeds that have reached a point, and each seed as a thin line. Returns the ends."""
     words = []
     for i, (label, (x, y)) in enumerate(lines.items()):
-        many = len(lines) > len(_COLOURS)  # a colour scale from dark to light
-        colour = matplotlib.colormaps["viridis"](0.88 * i / (len(lines) - 1)) if many else _COLOURS[i]
+        colour = _COLOURS[i % len(_COLOURS)]
         at, mean, std = x.mean(axis=1), y.mean(axis=1), y.std(axis=1)
         for seed in y if len(y.columns) > 1 else ():
             axes.plot(x[seed], y[seed], color=colour, linewidth=0.6, alpha=0.3)
-        axes.plot(
-            at,
-            mean,
-            color=colour,
-            linestyle=_STYLES[i % len(_STYLES)],
-            linewidth=1.8,
-            marker=_MARKERS[i % len(_MARKERS)],
-            markersize=4.5,
-            markevery=(min(i, max(0, len(at) - 1)), max(1, math.ceil(len(at) / 8))),
-            label=label,
-        )
+        (thick,) = axes.plot(at, mean, _MARKERS[i % len(_MARKERS)], color=colour, linewidth=1.8, label=label)
+        thick.set(linestyle=_STYLES[(i + i // len(_COLOURS)) % len(_STYLES)], markersize=4.5)
+        thick.set_markevery((min(i, max(0, len(at) - 1)), max(1, math.ceil(len(at) / 8))))
         if len(lines) <= _MOST_RIBBONS:
             axes.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
         first, last = (f"{scale * value:,.1f}{unit}" for value in (*mean[:1], *mean[-1:])) if len(mean) else ("", "")
@@ -180,15 +158,18 @@ def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
 
 def _over_k(suite: Suite, table: SuiteTable, *, cost: bool) -> Drawing:
     """Draws success after training, with the plateau shaded, or the cost, by the K of the training."""
-    title, axis = (
-        ("Cost over the training K", "tokens per update")
-        if cost
-        else ("Success over the training K", "success after training")
-    )
-    figure, axes = _panel("K of the training (steps)", axis, percent=not cost)
-    caption = "The tokens of all episodes of an update, as the mean over the run."
-    if not cost:
+    if cost:
+        title, axis = "Cost over the training K", "tokens per update"
+        caption = "The tokens of all episodes of an update, as the mean over the run."
+        drawn = [("tokens_per_update", "tokens per update, mean of the run", "s-", _COLOURS[1])]
+    else:
+        title, axis = "Success over the training K", "success after training"
         caption = "The held-out success of models that were trained under a fixed K."
+        drawn = [
+            ("success_at_k", "success at its own K, held-out", "o-", _COLOURS[0]),
+            ("mean_at_k", "mean@k, at K = k_max", "s--", _GREY),
+        ]
+    figure, axes = _panel("K of the training (steps)", axis, percent=not cost)
     arms = {arm.label: arm.fixed_k for arm in suite.arms if arm.fixed_k is not None}
     ks, found = sorted(arms.values()), table.plateau
     if found is not None and not cost:
@@ -199,13 +180,6 @@ def _over_k(suite: Suite, table: SuiteTable, *, cost: bool) -> Drawing:
         edges = ((found.low + below) / 2, (found.high + above) / 2)
         axes.axvspan(*edges, color=_BAND, alpha=0.35, linewidth=0, label=f"plateau, K = {band}")
         caption += f" The plateau is K = {band}."
-    drawn = [
-        ("success_at_k", "success at its own K, held-out", "o-", _COLOURS[0]),
-        ("mean_at_k", "mean@k, at K = k_max", "s--", _GREY),
-    ]
-    if cost:
-        drawn = [("tokens_per_update", "tokens per update, mean of the run", "s-", _COLOURS[1])]
-        axes.set_ylim(bottom=0)
     words = []
     for key, label, look, colour in drawn:
         spreads = table.spreads[key].loc[list(arms)].set_axis(list(arms.values())).dropna(subset=["mean"]).sort_index()
@@ -215,6 +189,7 @@ def _over_k(suite: Suite, table: SuiteTable, *, cost: bool) -> Drawing:
         shown = [f"K={k}: {f'{mean:,.0f}' if cost else f'{100 * mean:.1f} %'}" for k, mean in spreads["mean"].items()]
         words.append(f"{label}: {'; '.join(shown)}.")
     axes.set_xticks(ks)
+    axes.set_ylim(bottom=0 if cost else None)
     return _drawing(title, f"{caption} Bars are ± 1 standard deviation over seeds.", figure, " ".join(words))
 
 

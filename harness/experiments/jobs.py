@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from eh_gym.errors import ConfigError
 
@@ -21,8 +21,7 @@ _PATIENCE_S = 10.0  # how long a child that was asked to end may take
 _TAIL = 15  # lines of the log of a job that failed
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A command to run: its name, its name for a reader, its words, and the file to which its output is appended."""
 
     name: str

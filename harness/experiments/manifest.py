@@ -20,7 +20,8 @@ __all__ = ["differing_settings", "has_ended", "read_manifest", "run_name", "writ
 
 _NOT_SETTINGS = ("recipe", "resume", "out", "seed")
 _FIELDS = {"suite": str, "quick": bool, "env": str, "model": str, "threshold": int | float, "base": dict, "arms": list}
-_ARM, _RUN = {"label": str, "settings": dict, "runs": list}, {"seed": int, "folder": str}
+_ARM = {"arm": dict, "label": str, "settings": dict, "runs": list}
+_RUN = {"run": dict, "seed": int, "folder": str}
 
 
 def run_name(config: GRPOConfig) -> str:
@@ -93,11 +94,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     content = read_object(path)
     check_fields(path, content, _FIELDS)
     for arm in content["arms"]:
-        check_fields(path, {"an arm": arm}, {"an arm": dict})
-        check_fields(path, arm, _ARM)
+        check_fields(path, {"arm": arm} | (arm if isinstance(arm, dict) else {}), _ARM)
         for run in arm["runs"]:
-            check_fields(path, {"a run": run}, {"a run": dict})
-            check_fields(path, run, _RUN)
+            check_fields(path, {"run": run} | (run if isinstance(run, dict) else {}), _RUN)
     return content
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -25,43 +24,32 @@ from harness.experiments.suites import suite_file
 from harness.experiments.tables import evaluation_table, run_table, score_table, suite_tables
 from harness.run.files import write_whole
 
-__all__ = ["draw", "templates", "write_report"]
+__all__ = ["draw", "write_page", "write_report"]
 
 
-@cache
-def templates() -> Environment:
-    """Returns the templates. They can call ``source(name)`` for the text of a script or style, and ``digest(name)``."""
+def write_page(out: Path, template: str, **values: Any) -> None:
+    """Fills a template and writes the page, completely or not at all.
+
+    The template also has `style` and `script`, and the script's `digest`, by which the Content-Security-Policy knows it.
+    """
     loader = PackageLoader("harness.experiments")
-    made = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    made.globals |= {"source": _source, "digest": _digest, "zip": zip}
-    return made
-
-
-def _source(name: str) -> Markup:
-    return Markup((files("harness.experiments") / "templates" / name).read_text(encoding="utf-8"))
-
-
-def _digest(name: str) -> str:
-    """The hash by which a Content-Security-Policy knows an inline script, which must fill its element exactly."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(_source(name).encode()).digest()).decode()}'"
+    pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    style, script = (
+        (files("harness.experiments") / "templates" / name).read_text() for name in ("page.css", "search.js")
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    values |= {"style": Markup(style), "script": Markup(script), "digest": Markup(digest), "zip": zip}
+    write_whole(out, pages.get_template(template).render(values))
 
 
 def write_report(
     suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation], out: Path, *, episodes: str, shown: int, logged: int
 ) -> None:
-    """Writes the page, completely or not at all.
-
-    Args:
-        suites: The runs that the page shows.
-        evaluations: The evaluations that it shows. On the page of the episodes they follow the runs.
-        out: The page.
-        episodes: The name of the page with the episodes, which is in the same folder.
-        shown: The number of episodes on that page; 0 if it was not written.
-        logged: The number of episodes that were logged.
-    """
-    runs, page = all_runs(suites), templates().get_template("report.html.jinja")
-    address = episodes if shown else ""
-    text = page.render(
+    """Writes the page, completely or not at all. `episodes` is the page of `shown` of the `logged` episodes, if there are any."""
+    runs, address = all_runs(suites), episodes if shown else ""
+    write_page(
+        out,
+        "report.html.jinja",
         episodes=address,
         shown=shown,
         logged=logged,
@@ -74,7 +62,6 @@ def write_report(
         runs=run_table(runs, address),
         evaluated={str(kept.folder): kept.settings for kept in evaluations},
     )
-    write_whole(out, text)
 
 
 def draw(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list[Drawing]:

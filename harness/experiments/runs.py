@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +41,12 @@ _NO_MATTER = (
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run as its folder has it.
-
-    Attributes:
-        folder: The folder of the run.
-        config: Its settings. Another version may have written them.
-        rows: The metrics, a row per update. A value that is not known is NaN.
-        evaluation: The content of ``evaluation.json``; empty if the run has not ended.
-    """
+    """A run as its folder has it."""
 
     folder: Path
-    config: Mapping[str, Any]
-    rows: pd.DataFrame
-    evaluation: Mapping[str, Any]
+    config: Mapping[str, Any]  # another version may have written it
+    rows: pd.DataFrame  # the metrics, a row per update; a value that is not known is NaN
+    evaluation: Mapping[str, Any]  # the content of evaluation.json; empty if the run has not ended
 
     @property
     def seed(self) -> int:
@@ -137,15 +131,11 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
         StateError: A file is damaged.
     """
     suites: list[Suite] = []
-    single: dict[Path, Run] = {}
-    known: dict[Path, Run] = {}
+    single: dict[Run, None] = {}
+    known = cache(read_run)
 
     def read(folder: Path) -> Run:
-        """The same object for the same folder, whatever path leads to it."""
-        place = folder.resolve()
-        if place not in known:
-            known[place] = read_run(folder)
-        return known[place]
+        return known(folder.resolve())  # the same run for the same folder, whatever path leads to it
 
     for given in paths:
         below = [] if (given / "suites").is_dir() else sorted(folder.parent for folder in given.glob("*/suites"))
@@ -155,11 +145,11 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
             if not manifests and (path / "suites").is_dir():
                 raise ConfigError(f"the sweep {path} has no suite yet: {path / 'suites'} is empty")
             if not manifests:
-                single[path.resolve()] = read(path)
+                single[read(path)] = None
     if not suites and not single:
         raise ConfigError("no run is given; name run folders or sweep folders: python -m harness.report runs/EH-*")
     suites.sort(key=lambda suite: SUITES.index(suite.name) if suite.name in SUITES else len(SUITES))
-    return suites + _put_together(list(single.values()))
+    return suites + _put_together(list(single))
 
 
 def read_run(folder: Path) -> Run:

@@ -32,27 +32,16 @@ _PAPER_UPDATES = 200  # for which the files give `stages`
 
 @dataclass(frozen=True)
 class SuiteFile:
-    """What a suite's file says.
-
-    Attributes:
-        title: What the suite compares.
-        about: The question, in a sentence or two.
-        columns: The columns of each table, by the keys of `harness.experiments.analysis.COLUMNS`.
-        figures: The figures, by the names of `harness.experiments.figures`.
-        arms: The settings of each arm, by its name in tables.
-        quick: The arms with ``--quick``, if they are others.
-        defaults: Flags that the suite has unless the command line gives them. It must give an empty one.
-        paper: The paper's tables, in the order of `columns`: ``title``, ``columns``, and in ``rows`` the texts of an arm.
-    """
+    """What a suite's file says."""
 
     title: str
     about: str
-    columns: Sequence[Sequence[str]]
-    figures: Sequence[str]
-    arms: Mapping[str, Mapping[str, Any]]
-    quick: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    defaults: Mapping[str, str] = field(default_factory=dict)
-    paper: Sequence[Mapping[str, Any]] = ()
+    columns: Sequence[Sequence[str]]  # of each table, by the keys of `harness.experiments.analysis.COLUMNS`
+    figures: Sequence[str]  # by the names of `harness.experiments.figures`
+    arms: Mapping[str, Mapping[str, Any]]  # the settings of each arm, by its name in tables
+    quick: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the arms with --quick, if they are others
+    defaults: Mapping[str, str] = field(default_factory=dict)  # flags; the command line must give an empty one
+    paper: Sequence[Mapping[str, Any]] = ()  # tables: title, columns, and in rows the texts of an arm
 
 
 @cache
@@ -65,12 +54,7 @@ def suite_file(name: str) -> SuiteFile:
 def suite_arms(name: str, base: GRPOConfig, *, quick: bool) -> dict[str, dict[str, Any]]:
     """Returns the arms of a suite: for each label its values of fields of `GRPOConfig`.
 
-    The two schedules are stretched to the run's number of updates. An arm's `k_max` raises that of the run.
-
-    Args:
-        name: One of `SUITES`.
-        base: The settings that all arms share.
-        quick: Whether the sweep is quick.
+    All share `base`. The two schedules are stretched to its number of updates, and an arm's `k_max` raises that of `base`.
     """
     file = suite_file(name)
     arms = file.quick if quick and file.quick else file.arms

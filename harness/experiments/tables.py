@@ -1,9 +1,9 @@
-"""The tables of the report: the numbers of a suite beside the paper's own, and a row for each run and evaluation."""
+"""The tables of the report: the numbers of a suite beside the paper's own, and a row for each run, evaluation and score."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -16,8 +16,7 @@ from harness.experiments.suites import suite_file
 __all__ = ["Page", "evaluation_table", "run_table", "score_table", "suite_tables"]
 
 
-@dataclass(frozen=True, eq=False)
-class Page:
+class Page(NamedTuple):
     """A table of the page: its caption with the units, its texts with the labels as index, and for a label a link or nothing."""
 
     caption: str
@@ -42,12 +41,7 @@ def suite_tables(table: SuiteTable) -> list[Page]:
 
 
 def run_table(runs: Sequence[tuple[Suite, Arm, Run]], episodes: str) -> Page:
-    """Returns a table with a row for each run, finished or not.
-
-    Args:
-        runs: The runs, in the order of the page of the episodes.
-        episodes: The address of that page; empty if there is none.
-    """
+    """Returns a table with a row for each run, finished or not, in the order of the page `episodes`, if there is one."""
     rows = []
     for suite, arm, run in runs:
         k, curve, last = (

@@ -54,6 +54,19 @@ def test_the_band_is_shaded_and_said(sweep: Callable[..., Path], drawn: list[Fig
     assert "shaded" not in draw(suite)["K by update"].caption
 
 
+def test_the_numbers_over_k_are_in_sight(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
+    """The axis of the cost began at 0 and ended at 1."""
+    (suite,) = read_suites([sweep(seeds=2, updates=3, only=("saturation",))])
+    draw(suite)
+    for figure, curves in zip(drawn[:2], (2, 1), strict=True):
+        containers = figure.axes[0].containers
+        assert len(containers) == curves
+        for container in containers:
+            low, high = figure.axes[0].get_ylim()
+            assert len(container.lines[0].get_ydata()) == len(suite.arms)
+            assert all(low <= y <= high for y in container.lines[0].get_ydata())
+
+
 def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[Figure]) -> None:
     folder = write_run(tmp_path / "run", updates=7, ended=False)
     tokens = [10, 20, 30, None, 40, 50, 60]

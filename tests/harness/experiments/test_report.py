@@ -111,7 +111,7 @@ def test_an_evaluation_on_the_training_split_is_labelled(tmp_path: Path, split: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere"], "no folder nowhere"),
+        (["nowhere"], "no folder .*nowhere"),
         (["nowhere", "--out", "metrics.jsonl"], r"out must .*\.html.*--out"),
         ([], "name run folders"),
     ],
