@@ -184,13 +184,6 @@ def test_tasks_can_be_spread_over_the_split(tmp_path: Path) -> None:
     assert [line["task_id"] for line in played] == ["train-000000", "train-000005", "train-000010"]
 
 
-def test_a_scripted_policy_reads_the_budget_hint(tmp_path: Path) -> None:
-    quiet(policy="expert", tasks=1, budget_hint=" [{left} of {horizon} left]", horizon=9, out=tmp_path)
-    (episode,) = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
-    assert episode["prompt"].endswith(" [9 of 9 left]")
-    assert episode["turns"][0]["observation"].endswith(" [8 of 9 left]")
-
-
 def test_an_id_has_the_same_split_with_its_module_before_it() -> None:
     assert [_default_split(f"{module}EH-AppWorld-v0", True) for module in ("", "eh_gym:")] == ["dev", "dev"]
 
