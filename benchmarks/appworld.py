@@ -58,8 +58,7 @@ for _ in range(60):
         threading.Thread(target=burn, daemon=True).start()
     except RuntimeError:
         break"""
-PARTS = ("fresh", "latencies", "busy", "throughput", "memory", "endurance")
-WORKERS = 4  # that play at the same time, for the throughput and the endurance
+PARTS = ("fresh", "latencies", "busy", "memory")
 FURTHER = 8  # the number of worlds beyond the first, to measure the memory of each
 COLD = """
 import json, sys
@@ -283,43 +282,6 @@ def beside_busy_worlds(tasks: Sequence[str], rounds: int) -> None:
         print(f"{title:<44}{milliseconds(seconds):>22}{ratio:>25.2f}x", flush=True)
 
 
-def play_all(players: Sequence[Any], jobs: Sequence[str]) -> None:
-    """Plays whole episodes, each player in a thread. A free player takes the next job, as slots do."""
-    queue = iter(jobs)
-
-    def work(player: Any) -> None:
-        for task_id in queue:  # taking the next is one C call, so the threads share it safely
-            play(player, task_id)
-
-    with ThreadPoolExecutor(len(players)) as threads:
-        list(threads.map(work, players))  # raises what a thread raised
-
-
-def throughput(folder: Path, tasks: Sequence[str], episodes: int, rounds: int) -> None:
-    """Measures whole episodes with one worker and with four."""
-    jobs = [tasks[i % len(tasks)] for i in range(episodes)]
-    rates: dict[tuple[str, int], list[float]] = {}
-    with ended([Ours() for _ in range(WORKERS)]) as ours, ended([Plain(folder) for _ in range(WORKERS)]) as plain:
-        players = {"ours": ours, "plain": plain}
-        for named in players.values():
-            play_all(named, jobs[:1] * WORKERS)
-        for round_ in range(rounds):
-            for name in random.Random(round_).sample(sorted(players), 2):
-                for count in (1, WORKERS):
-                    start = time.perf_counter()
-                    play_all(players[name][:count], jobs)
-                    rates.setdefault((name, count), []).append(episodes / (time.perf_counter() - start))
-    print(f"\nWhole episodes of reference solutions, {episodes} a run, {rounds} rounds")
-    print(f"{'':<44}{'1 worker':>22}{f'{WORKERS} workers':>26}{'speed-up':>24}")
-    for name, title in (("ours", "ours, episodes/s"), ("plain", "plain, a process each, episodes/s")):
-        one, many = rates[name, 1], rates[name, WORKERS]
-        ups = [b / a for a, b in zip(one, many, strict=True)]
-        print(f"{title:<44}{shown(one, 2):>22}{shown(many, 2):>26}{shown(ups, 2) + 'x':>24}")
-    for count in (1, WORKERS):
-        ratios = [a / b for a, b in zip(rates["ours", count], rates["plain", count], strict=True)]
-        print(f"{f'ours over plain, {count} at a time':<44}{shown(ratios, 2) + 'x':>22}", flush=True)
-
-
 def children(pid: int) -> list[int]:
     """Returns the living children of a process."""
     return [int(pid) for path in Path(f"/proc/{pid}/task").glob("*/children") for pid in path.read_text().split()]
@@ -350,23 +312,6 @@ def memory(folder: Path, tasks: Sequence[str]) -> None:
     print(f"{'a further world':<44}{further:>22.0f}{plain_further:>26.0f}", flush=True)
 
 
-def endurance(folder: Path, tasks: Sequence[str], episodes: int) -> None:
-    """Measures whether anything grows over many episodes."""
-    print(f"\nOver {episodes:,} whole episodes in {WORKERS} slots, MB as PSS")
-    print("".join(f"{name:>12}" for name in ("episodes", "zygote", "judge", "driver", "processes", "plain")))
-    with ended([Ours() for _ in range(WORKERS)]) as players, ended([Plain(folder)]) as (plain,):
-        done = 0
-        for mark in (1, episodes // 10, episodes // 2, episodes):
-            play_all(players, [tasks[i % len(tasks)] for i in range(done, mark)])
-            for i in range(done // 10, mark // 10):  # plain is slower, and its leak shows earlier
-                plain.call("open", task_id=tasks[i % len(tasks)])
-            done = mark
-            zygotes = players[0].host.pids
-            cells = [mark, *map(pss_mb, (*zygotes, os.getpid())), sum(len(children(pid)) for pid in zygotes)]
-            print("".join(f"{cell:>12.0f}" for cell in (*cells, pss_mb(plain.pid))), flush=True)
-    print("(plain: a tenth as many resets in one process, nothing else)", flush=True)
-
-
 def main() -> None:
     """Prints the tables."""
     parser = new_parser(__doc__)
@@ -383,9 +328,7 @@ def main() -> None:
             "fresh": lambda: fresh(folder, tasks, 1 if smoke else 6),
             "latencies": lambda: latencies(folder, tasks, 1 if smoke else 40),
             "busy": lambda: beside_busy_worlds(tasks, 2 if smoke else 20),
-            "throughput": lambda: throughput(folder, tasks, 32, 3),
             "memory": lambda: memory(folder, tasks),
-            "endurance": lambda: endurance(folder, tasks, 1000),
         }
         for part in PARTS:
             if part in options.only:
