@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, MistralConfig, PretrainedConfig, PreTrainedModel, Qwen2Config
 
 from harness.policy.attention import PACKED
-from harness.policy.batch import Batch, collate, microbatches, pack, padded_microbatches
+from harness.policy.batch import Batch, collate, microbatches, pack
 from harness.policy.policy import Policy
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory
@@ -128,19 +128,3 @@ def test_a_group_is_split_only_where_it_must_be() -> None:
     assert sorted(map(sorted, microbatches(made, 180))) == [[0, 2, 4, 6], [1, 3, 5, 7]]  # 100 + 4 * 20, not 480
     assert [len(part) for part in microbatches(made, 179)] == [3, 3, 1, 1]
     assert len(microbatches(made, 360)) == 1
-
-
-def test_a_group_shares_no_more_than_all_of_it_has_in_common() -> None:
-    long = prompt(90, 1)
-    made = [episode(0, p, [20], i) for i, p in enumerate((long, long[:40] + prompt(50, 2), long))]
-    assert pack(made).ids.numel() == 40 + 3 * (50 + 20)
-    assert [len(part) for part in microbatches(made, 250)] == [3]
-    assert sorted(len(part) for part in microbatches(made, 249)) == [1, 2]
-
-
-@given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 200))
-def test_padded_microbatches_hold_every_episode_once_within_the_budget(lengths: list[int], budget: int) -> None:
-    groups = list(padded_microbatches(lengths, budget))
-    assert sorted(i for g in groups for i in g) == list(range(len(lengths)))
-    for g in groups:
-        assert len(g) == 1 or len(g) * max(lengths[i] for i in g) <= budget

@@ -15,13 +15,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from byte_tokenizer import byte_tokenizer
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
-import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.agents.env import read_action
 from harness.agents.protocol import ModelCall
@@ -85,9 +83,6 @@ TOOLS = [
     }
     for name in ("find", "pwd")
 ]
-REASONS = {
-    "strips the thinking": "thoughts stay",
-}
 
 
 def template_of(name: str) -> str:
@@ -132,11 +127,6 @@ def results_ids(chat: ChatFormat, action: str, results: list[str], *, stopped: b
     return chat.following_ids([answer["name"] for answer in answers], answers, stopped=stopped)
 
 
-def test_a_call_without_a_result_is_the_environment_s_fault() -> None:
-    with pytest.raises(ConfigError, match="a text for each of the 2 calls"):
-        results_ids(chat_of("Qwen3"), calling(("find", {}), ("open", {})), ["found"])
-
-
 def written(chat: ChatFormat, thought: str, answer: str) -> str:
     """A reply as the family's model writes it."""
     style = chat.reasoning
@@ -170,13 +160,11 @@ def five_turns(family: str) -> tuple[str, str]:
 def row(family: str) -> str:
     chat = chat_of(family)
     grown, whole = five_turns(family)
-    why = [short for words, short in REASONS.items() if any(words in note for note in chat.notes)]
-    if grown != whole:
-        assert why, "a difference that no note explains"
+    assert grown == whole or any("strips the thinking" in note for note in chat.notes)
     system = "yes" if chat._system_apart else "first message"
     thoughts = {"none": "no", "tags": f"`{chat.reasoning.opening.strip()}`", "channels": "channels"}
     thoughts["opened"] = f"`{chat.reasoning.opening}`, opened by the template"
-    equal = "yes" if grown == whole else "no: " + ", ".join(why)
+    equal = "yes" if grown == whole else "no: thoughts stay"
     thought = thoughts[chat.reasoning.name].replace("|", r"\|")
     return f"| {family} | {system} | {thought} | {'yes' if has_tools(family) else 'no'} | {equal} |"
 
@@ -198,6 +186,7 @@ def test_a_thought_is_no_part_of_the_action(family: str) -> None:
     assert demonstrated[-1] in chat.stop_ids
     assert (chat.read(demonstrated).action, chat.read(demonstrated).unfinished) == ("call(3)", False)
     ids = tokenizer.encode(written(chat, "Maybe call(7)?", "call(3)"), add_special_tokens=False)
+    assert chat.stop_ids.isdisjoint(ids), "the end of a thought is no end of the reply, as gpt-oss's was"
     read = chat.read(ids)
     assert read.action == "call(3)"
     if chat.reasoning.name == "none":
@@ -292,11 +281,6 @@ def test_an_agents_conversation_grows_by_its_new_messages_alone(family: str, too
         assert "Where is c?" not in added
         assert episode.go_on(ids) == len(ids) - known
     assert not episode.earlier
-    edited = ModelCall([*messages[:2], messages[-1] | {"role": "user"}], offered)
-    ids = conversation.answered(episode.ids, episode.turns[-1], {"call": edited}, stopped=True)
-    assert "answer 2" not in chat.text(ids)
-    assert episode.go_on(ids) == 0
-    assert len(episode.sequences) == 2
 
 
 def test_a_call_that_can_t_be_read_is_malformed() -> None:
@@ -311,39 +295,10 @@ def test_a_call_that_can_t_be_read_is_malformed() -> None:
         assert "tool_calls" not in read.action
 
 
-def test_gpt_oss_goes_on_after_its_analysis() -> None:
-    """Its stop tokens had the end of a channel, so every reply ended after its thought."""
-    chat, tokenizer = chat_of("gpt-oss"), tokenizer_of("gpt-oss")
-    assert tokenizer.convert_tokens_to_ids("<|end|>") not in chat.stop_ids
-    assert tokenizer.convert_tokens_to_ids("<|return|>") in chat.stop_ids
-    direct = tokenizer.encode("<|channel|>final<|message|>open(d)<|return|>", add_special_tokens=False)
-    assert chat.read(direct).action == "open(d)"
-    follows = chat.text(chat.observation_ids("ok", stopped=True))
-    assert follows == "<|start|>user<|message|>ok<|end|><|start|>assistant"
-
-
 @pytest.mark.parametrize("family", ["gpt-oss", "Llama 3.2", "Muse Glimmer"])
 def test_a_date_does_not_move(family: str) -> None:
     text = chat_of(family).text(chat_of(family).prompt_ids("", "start"))
     assert re.search(r"(2024-07-26|26 Jul 2024)", text)
-
-
-def test_a_system_prompt_without_its_role_is_in_the_first_message() -> None:
-    """Gemma 2's template ended the run with a raw TemplateError."""
-    chat = chat_of("Gemma 1 and 2")
-    text = chat.text(chat.prompt_ids("Be brief.", "start c"))
-    assert text.endswith("<start_of_turn>user\nBe brief.\n\nstart c<end_of_turn>\n<start_of_turn>model\n")
-
-
-def test_a_system_prompt_that_the_template_would_drop_is_in_the_first_message() -> None:
-    """As in Phi-3-mini's first template: it renders users and assistants, and forgot the rules of the task."""
-    template = (
-        "{% for m in messages %}{% if m.role == 'user' %}{{ '<|user|>' + m.content + '<|end|><|assistant|>' }}"
-        "{% elif m.role == 'assistant' %}{{ m.content + '<|end|>' }}{% endif %}{% endfor %}"
-    )
-    chat = ChatFormat(tokenizer_for(template))
-    assert chat.text(chat.prompt_ids("Be brief.", "start")) == "<|user|>Be brief.\n\nstart<|end|><|assistant|>"
-    assert any("no system role" in note for note in chat.notes)
 
 
 def test_variables_of_the_template() -> None:
@@ -366,23 +321,12 @@ def test_a_text_begins_once_where_the_tokenizer_begins_each_of_its_own() -> None
     assert chat.text(ids).startswith("<s>")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "name"), [("none", "none"), ("tags", "tags"), ("opened", "opened"), ("harmony", "channels")]
-)
-def test_the_family_of_thoughts_can_be_given(wanted: Any, name: str) -> None:
-    assert ChatFormat(tokenizer_of("Qwen2.5"), reasoning_format=wanted).reasoning.name == name
-
-
-@pytest.mark.parametrize("how", ["given", "in the tokenizer"])
-def test_tags_that_no_family_has_can_be_set(how: str) -> None:
+def test_tags_that_no_family_has_can_be_set() -> None:
     tokenizer = tokenizer_for(
         "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}"
         "{% else %}{{ '<|q|>' + m.content + '<|a|>' }}{% endif %}{% endfor %}"
     )
-    if how == "in the tokenizer":
-        field = {"open": "<muse>", "close_pattern": r"</muse>\s*", "content": "text"}
-        tokenizer.response_template = {"fields": {"thinking": field}}
-    chat = ChatFormat(tokenizer, reasoning_format="<muse> </muse>" if how == "given" else "auto")
+    chat = ChatFormat(tokenizer, reasoning_format="<muse> </muse>")
     read = chat.read(tokenizer.encode("<muse>Where is c?</muse>open(c)", add_special_tokens=False))
     assert (read.reasoning, read.action) == ("Where is c?", "open(c)")
 
@@ -397,40 +341,3 @@ def test_arguments_nested_too_deeply_for_the_template_are_an_error_of_ours() -> 
     )._template
     with pytest.raises(ConfigError, match="roles user"):
         template([{"role": "user", "content": nested}])
-
-
-def test_a_template_that_fails_is_named_with_its_model() -> None:
-    tokenizer = tokenizer_for("{{ raise_exception('no such thing') }}")
-    tokenizer.name_or_path = "some/model"
-    with pytest.raises(ConfigError, match=r"some/model.*no such thing"):
-        ChatFormat(tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("family", "one_in"),
-    [
-        ("Qwen3", 20),
-        *(
-            pytest.param(family, 1 if family == "Qwen3" else 20, marks=pytest.mark.campaign)
-            for family in ("Qwen3", "Qwen3.5", "Llama 3.1", "gpt-oss", "Gemma 4", "GLM-4.5", "Nemotron 3")
-        ),
-    ],
-)
-def test_bfcl_s_ground_truth_succeeds_in_the_family_s_own_form(family: str, one_in: int, bfcl_python: Path) -> None:
-    """Every call is written in the family's form, read by its parser, and carried out."""
-    chat, env = chat_of(family), gym.make("EH-BFCL-v0", split="all", action_format="native", workers=1)
-    task_ids = env.unwrapped.task_ids[::one_in]  # type: ignore[attr-defined]
-    rewards = []
-    for task_id in task_ids:
-        _, info = env.reset(options={"task_id": task_id})
-        tools, done, reward = info["tools"], False, 0.0
-        while not done:
-            action = env.unwrapped.expert()  # type: ignore[attr-defined]
-            # These templates take one call per message, and two entries have messages with several.
-            if not (family in ("Llama 3.1", "gpt-oss") and action.count('"type": "function"') > 1):
-                action = chat.read(chat.reply_ids(action), tools).action
-            _, reward, done, _, info = env.step(action)
-            tools = info.get("tools", tools)
-        rewards.append(reward)
-    env.close()
-    assert rewards == [1.0] * len(task_ids)
