@@ -9,6 +9,7 @@ only grows: it can't be cut short while a process may be appending to it. All pr
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import mmap
@@ -18,8 +19,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,6 @@ from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, check_outcome, episode_horizon, is_controller
 
 __all__ = ["SharedHorizon"]
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class SharedHorizon:
@@ -42,7 +40,7 @@ class SharedHorizon:
     If the controller has ``horizon_for``, so has this one. It needs ``info_keys`` then (a tuple of the keys of the info that its
     `record` reads, empty for none), and it must be possible to pickle it. `TaskHorizon` and `KeyedHorizon` are so.
 
-    The journal takes about 40 bytes per outcome plus the task id (40 MB for a million episodes). It is in shared memory
+    The journal takes about 35 bytes per outcome plus the task id. It is in shared memory
     (``/dev/shm``), or in the temporary folder if the system has no such folder. `close`, or the end of the owner,
     removes it. If the owner is killed, a file ``eh-horizon-*`` stays behind.
 
@@ -65,23 +63,27 @@ class SharedHorizon:
             raise ConfigError("controller is shared already; use it as it is")
         if not is_controller(controller):
             raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
-        if hasattr(controller, "horizon_for") and not hasattr(controller, "info_keys"):
+        self._keys: tuple[str, ...] | None = None  # of the info that is handed over; None if all episodes have one K
+        if not hasattr(controller, "horizon_for"):
+            episode_horizon(controller, {}, None)  # refuses a K that is not a number of steps
+        elif hasattr(controller, "info_keys"):
+            self._keys = tuple(controller.info_keys)
+        else:
             raise ConfigError(
                 f"expected a controller with one K for all episodes, or with info_keys, got {controller!r}; name the keys of the "
                 "info that its record() reads, () for none"
             )
-        k = 0 if hasattr(controller, "horizon_for") else episode_horizon(controller, {}, None)
-        folder = Path(tempfile.mkdtemp(prefix="eh-horizon-", dir=_memory_folder()))
-        (folder / "k").write_bytes(bytes(16))  # K, and how often the controller was published
-        (folder / "journal").touch()
         self._controller: HorizonController | None = controller
-        self._each = hasattr(controller, "horizon_for")  # whether each episode has its own K
         self._owner = os.getpid()
-        self._heard = 0  # bytes of the journal
-        self._news = 0  # outcomes since the last call of `hear`
+        self._read = 0  # bytes of the journal
+        self._heard = 0  # outcomes
+        folder = Path(
+            tempfile.mkdtemp(prefix="eh-horizon-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+        )
+        weakref.finalize(self, _remove_as_owner, folder, self._owner)
+        (folder / "k").write_bytes(bytes(8))
+        (folder / "journal").touch()
         self._open(folder)
-        self._k[0] = k
-        self._remove = weakref.finalize(self, _remove_as_owner, folder, self._owner)
         self._publish(controller)
 
     @property
@@ -92,9 +94,13 @@ class SharedHorizon:
     @property
     def horizon_for(self) -> Callable[[Mapping[str, Any], int | None], int]:
         """The controller's ``horizon_for``, for any process. Without one, there is no such attribute."""
-        if not self._each:
+        if self._keys is None:
             raise AttributeError(f"{self!r} has one K for all episodes")
-        return functools.partial(episode_horizon, self._published())
+        if os.getpid() != self._owner:
+            with contextlib.suppress(FileNotFoundError):  # the owner has closed it: go on with the last one
+                self._controller = pickle.loads((self._folder / "controller").read_bytes())
+        assert self._controller is not None
+        return functools.partial(episode_horizon, self._controller)
 
     def record(self, outcome: EpisodeOutcome) -> None:
         """Appends the outcome to the journal, from any process and thread.
@@ -104,34 +110,31 @@ class SharedHorizon:
             OSError: The file system is full; the outcome is not counted.
         """
         check_outcome(outcome)
-        fields: list[Any] = [
+        keys = self._keys or ()
+        if missing := [key for key in keys if key not in outcome.info]:
+            raise ConfigError(
+                f"the reset's info has no {missing[0]!r} (it has {sorted(outcome.info)}); choose another key"
+            )
+        fields = [
             int(outcome.length),
             int(outcome.horizon),
             bool(outcome.success),
             bool(outcome.truncated),
             outcome.task_id,
+            {key: str(outcome.info[key]) for key in keys},
         ]
-        if keys := getattr(self._published(), "info_keys", ()) if self._each else ():
-            if missing := [key for key in keys if key not in outcome.info]:
-                raise ConfigError(
-                    f"the reset's info has no {missing[0]!r} (it has {sorted(outcome.info)}); choose another key"
-                )
-            fields.append({key: str(outcome.info[key]) for key in keys})
-        body = _encode(fields).encode()
         # O_APPEND and one write: the kernel puts the line at the end as a whole, whoever else is writing. Only SIGKILL at a
-        # page boundary can cut it; the newline in front keeps such a stump out of the next writer's line.
-        line = b"\n%08x %s\n" % (zlib.crc32(body), body)
+        # page boundary can cut it. The newline in front keeps such a stump out of the next writer's line, and without its last
+        # bracket a stump is not JSON.
+        line = b"\n%s\n" % json.dumps(fields).encode()
         written = os.write(self._journal, line)
         if written != len(line):
             raise OSError(f"only {written} of {len(line)} bytes of an outcome fit into {self._folder}; free some space")
 
     def hear(self) -> int:
-        """Hands all outcomes to the controller; returns how many there are since the last `hear`. Only for the owner."""
-        controller = self._owned("hear")
-        with self._lock:
-            self._hear(controller)
-            news, self._news = self._news, 0
-            return news
+        """Hands all outcomes to the controller; returns how many there have been so far. Only for the owner."""
+        with self._owned("hear"):
+            return self._heard
 
     def update(self) -> dict[str, float]:
         """Hands all outcomes to the controller, then moves K once. Only for the owner.
@@ -139,18 +142,14 @@ class SharedHorizon:
         Raises:
             ConfigError: Called in another process than the owner's, or on a copy.
         """
-        controller = self._owned("update")
-        with self._lock:
-            self._hear(controller)
+        with self._owned("update") as controller:
             metrics = controller.update()
             self._publish(controller)
-        return metrics
+            return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """The controller's state, including every outcome recorded so far. Only for the owner."""
-        controller = self._owned("state_dict")
-        with self._lock:
-            self._hear(controller)
+        with self._owned("state_dict") as controller:
             return controller.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -158,16 +157,13 @@ class SharedHorizon:
 
         Outcomes that were recorded before belong to the old state and are dropped.
         """
-        controller = self._owned("load_state_dict")
-        with self._lock:
-            self._hear(controller)
+        with self._owned("load_state_dict") as controller:
             controller.load_state_dict(state)
-            self._news = 0
             self._publish(controller)
 
     def close(self) -> None:
         """Removes the files, if called by the owner. No new process can join then; the others can still read K."""
-        self._remove()
+        _remove_as_owner(self._folder, self._owner)
 
     def __enter__(self) -> SharedHorizon:
         return self
@@ -176,19 +172,20 @@ class SharedHorizon:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": str(self._folder), "each": self._each}
+        return {"folder": self._folder, "keys": self._keys}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        folder, self._keys = state["folder"], state["keys"]
         self._controller = None
         self._owner = -1
-        self._each = state["each"]
         try:
-            self._open(Path(state["folder"]))
-            if self._each:
-                self._published()  # so that there is one to go on with after the owner's end
+            self._open(folder)
+            if self._keys is not None:
+                self._controller = pickle.loads((folder / "controller").read_bytes())
         except FileNotFoundError:
-            raise _closed(Path(state["folder"])) from None
-        self._remove = weakref.finalize(self, _remove_as_owner, self._folder, self._owner)
+            raise ConfigError(
+                f"the SharedHorizon at {folder} is closed; keep its owner alive for as long as others use it"
+            ) from None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedHorizon:
         return self
@@ -199,18 +196,17 @@ class SharedHorizon:
     def _open(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()  # between the owner's threads
-        self._seen: tuple[int, HorizonController] | None = None
         with (folder / "k").open("r+b") as file:
             # A memoryview stores 8 aligned bytes at once. struct.pack_into doesn't: it zeroes them first, and a reader that
             # looked in between would give its episode K = 0 (2 % of 3.7 million reads under constant writing).
-            self._k = memoryview(mmap.mmap(file.fileno(), 16)).cast("q")
+            self._k = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
         self._journal = os.open(folder / "journal", os.O_RDWR | os.O_APPEND)
         # Not at exit: a thread that is still playing then may still record.
         weakref.finalize(self, os.close, self._journal).atexit = False
 
     def _publish(self, controller: HorizonController) -> None:
         """Lets the other processes see the K that holds from now on."""
-        if self._each:
+        if self._keys is not None:
             new = self._folder / "controller.new"
             try:
                 new.write_bytes(pickle.dumps(controller))
@@ -219,63 +215,30 @@ class SharedHorizon:
                     f"{controller!r} can't be pickled for the other processes ({error}); make it with functions of a module"
                 ) from error
             new.replace(self._folder / "controller")
-            self._k[1] += 1
         self._k[0] = controller.horizon
 
-    def _published(self) -> HorizonController:
-        """The controller, or what its owner published last."""
-        if self._controller is not None and os.getpid() == self._owner:
-            return self._controller
-        if self._seen is None or self._seen[0] != self._k[1]:
-            number = self._k[1]  # first: the file may be newer than it, and is read again then
-            try:
-                self._seen = (number, pickle.loads((self._folder / "controller").read_bytes()))
-            except FileNotFoundError:  # the owner has closed it
-                if self._seen is None:
-                    raise _closed(self._folder) from None
-        return self._seen[1]
-
-    def _owned(self, method: str) -> HorizonController:
+    @contextlib.contextmanager
+    def _owned(self, method: str) -> Iterator[HorizonController]:
+        """The owner's controller, with every outcome that was recorded before. No other thread has it meanwhile."""
         if self._controller is None or os.getpid() != self._owner:
             raise ConfigError(
                 f"{method}() was called on a copy of a SharedHorizon, where K can only be read and outcomes recorded; "
                 "call it on the original, in the process that made it"
             )
-        return self._controller
-
-    def _hear(self, controller: HorizonController) -> None:
-        """Hands every outcome that was appended since the last call to the controller."""
-        missing = os.fstat(self._journal).st_size - self._heard  # what comes meanwhile is for the next call
-        news = bytearray()
-        while len(news) < missing and (chunk := os.pread(self._journal, missing - len(news), self._heard + len(news))):
-            news += chunk
-        # A line without its end is still being written, or its writer was killed; the next newline tells which.
-        end = news.rfind(b"\n") + 1
-        for line in bytes(news[:end]).splitlines(keepends=True):
-            self._heard += len(line)  # first: an outcome that the controller refuses does not hold up the others
-            if (outcome := _parse(line.rstrip(b"\n"))) is not None:
-                controller.record(outcome)
-                self._news += 1
-
-
-def _closed(folder: Path) -> ConfigError:
-    return ConfigError(f"the SharedHorizon at {folder} is closed; keep its owner alive for as long as others use it")
-
-
-def _parse(line: bytes) -> EpisodeOutcome | None:
-    """The outcome; None for an empty line, and for an incomplete line that a killed writer left."""
-    checksum, _, body = line.partition(b" ")
-    if not body or checksum != b"%08x" % zlib.crc32(body):
-        return None
-    length, horizon, success, truncated, task_id, *info = json.loads(body)
-    return EpisodeOutcome(length, horizon, success, truncated, task_id, info=info[0] if info else {})
-
-
-def _memory_folder() -> str | None:
-    """The folder of shared memory if the system has one; otherwise None, for the temporary folder."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        with self._lock:
+            news = os.pread(self._journal, os.fstat(self._journal).st_size - self._read, self._read)
+            # A line without its end is still being written, or its writer was killed; the next newline tells which.
+            for line in news[: news.rfind(b"\n") + 1].splitlines(keepends=True):
+                self._read += len(line)  # first: an outcome that the controller refuses does not hold up the others
+                try:
+                    length, horizon, success, truncated, task_id, info = json.loads(line)
+                except ValueError:  # an empty line, or the stump that a killed writer left
+                    continue
+                self._controller.record(EpisodeOutcome(length, horizon, success, truncated, task_id, info=info))
+                self._heard += 1
+            yield self._controller
 
 
 def _remove_as_owner(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child inherits this finalizer, and must not remove what its parent uses
+    if os.getpid() == owner:  # a forked child inherits the finalizer, and must not remove what its parent uses
         shutil.rmtree(folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -41,13 +42,12 @@ class FolderHorizon:
     """
 
     def __init__(self, folder: str | Path, controller: HorizonController, update_every: int) -> None:
-        import fcntl
-
         self._folder, self._every = Path(folder), positive_int("update_every", update_every)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._turn = threading.Lock()
         self._pid = 0  # of the owner, if this object is the owner's
-        self._news = 0  # episodes that no update has counted yet
+        self._heard = 0  # episodes of this run
+        self._since = 0  # episodes that no update has counted yet
         self._lock = (self._folder / "owner.lock").open("a")  # held until this process ends
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +56,7 @@ class FolderHorizon:
             return
         if (state := self._folder / "state.json").exists():
             saved = json.loads(state.read_text("utf-8"))
-            self._news = saved.pop("episodes_since_update", 0) if isinstance(saved, dict) else 0
+            self._since = saved.pop("episodes_since_update", 0) if isinstance(saved, dict) else 0
             try:
                 controller.load_state_dict(saved)
             except BaseException:
@@ -88,8 +88,6 @@ class FolderHorizon:
 
     def close(self) -> None:
         """Lets another process own the folder. Processes that have joined continue with the last K."""
-        import fcntl
-
         self._move()
         self._shared.close()
         if not self._lock.closed:
@@ -101,16 +99,16 @@ class FolderHorizon:
         if not self.owner:
             return
         with self._turn:
-            new = self._shared.hear()
-            if not new:
+            before, self._heard = self._heard, self._shared.hear()
+            if self._heard == before:
                 return
-            self._news += new
-            while self._news >= self._every:
+            self._since += self._heard - before
+            while self._since >= self._every:
                 moved = {name: None if math.isnan(value) else value for name, value in self._shared.update().items()}
                 with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
                     log.write(json.dumps({"episodes": self._every, **moved}) + "\n")
-                self._news -= self._every
-            since = {"episodes_since_update": self._news} if self._news else {}
+                self._since -= self._every
+            since = {"episodes_since_update": self._since} if self._since else {}
             self._write("state.json", json.dumps({**self._shared.state_dict(), **since}).encode())
 
     def _write(self, name: str, content: bytes) -> None:
