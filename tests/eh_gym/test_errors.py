@@ -6,8 +6,6 @@ import ast
 import inspect
 from pathlib import Path
 
-import pytest
-
 from eh_gym import errors
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +23,3 @@ def test_no_error_of_the_harness_stands_outside_the_tree() -> None:
             bases = {ast.unparse(base) for base in node.bases} if isinstance(node, ast.ClassDef) else set()
             if any(base.endswith(("Error", "Exception")) for base in bases):
                 assert bases & names, f"{path}: {node.name}"  # type: ignore[attr-defined]
-
-
-def test_a_lost_server_is_a_sampler_error_and_a_connection_error() -> None:
-    http = pytest.importorskip("harness.sampling.vllm_http", reason="needs the train extra", exc_type=ImportError)
-
-    assert issubclass(http.ServerGone, errors.SamplerError)
-    assert issubclass(http.ServerGone, ConnectionError)
-    assert issubclass(http.ServerRefused, errors.SamplerError)

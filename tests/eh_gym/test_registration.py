@@ -10,8 +10,8 @@ from eh_gym.errors import MissingBackendError
 from eh_gym.registration import ENTRY_POINTS, register_envs
 
 
-def _python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+def _python(code, *arguments):
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("env_id", ENTRY_POINTS)
@@ -21,15 +21,11 @@ def test_ids_are_registered_without_a_step_limit(env_id):
     assert spec.max_episode_steps is None
 
 
-def test_registering_again_keeps_the_users_own_entry():
+def test_registering_again_keeps_the_users_own_entry(monkeypatch):
     mine = gym.envs.registration.EnvSpec("EH-Cabinet-v0", entry_point="elsewhere:Env")
-    before = gym.registry["EH-Cabinet-v0"]
-    gym.registry["EH-Cabinet-v0"] = mine
-    try:
-        register_envs()
-        assert gym.registry["EH-Cabinet-v0"] is mine
-    finally:
-        gym.registry["EH-Cabinet-v0"] = before
+    monkeypatch.setitem(gym.registry, "EH-Cabinet-v0", mine)
+    register_envs()
+    assert gym.registry["EH-Cabinet-v0"] is mine
 
 
 def test_a_prefixed_id_needs_no_import():
@@ -66,12 +62,9 @@ def test_every_public_name_resolves(name):
 
 
 def test_all_is_complete():
-    controllers = importlib.import_module("eh_gym.horizon").__all__
-    wrappers = importlib.import_module("eh_gym.wrappers").__all__
-    spaces = importlib.import_module("eh_gym.spaces").__all__
-    vector = importlib.import_module("eh_gym.vector").__all__
-    assert sorted(eh_gym.__all__) == sorted({*controllers, *wrappers, *spaces, *vector, "errors", "split_reply"})
-    assert list(eh_gym.__all__) == sorted(eh_gym.__all__)
+    modules = [importlib.import_module(f"eh_gym.{name}") for name in ("horizon", "wrappers", "spaces", "vector")]
+    names = {name for module in modules for name in module.__all__}
+    assert list(eh_gym.__all__) == sorted({*names, "errors", "split_reply"})
 
 
 def test_an_unknown_name_lists_the_known_ones():
@@ -88,6 +81,6 @@ def test_making_an_environment_names_another_projects_package_called_envs(tmp_pa
         "sys.meta_path[:] = [finder for finder in sys.meta_path if 'Editable' not in repr(finder)]\n"
         "import gymnasium; gymnasium.make('eh_gym:EH-Cabinet-v0')"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    done = _python(code, str(tmp_path))
     assert "ForeignPackageError" in done.stderr
     assert str(tmp_path / "envs") in done.stderr

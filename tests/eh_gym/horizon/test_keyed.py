@@ -61,18 +61,13 @@ def test_a_controller_with_the_five_required_members_alone_is_enough():
     assert again.horizons == {"easy": 5}
 
 
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ConfigError, match="make must"):
-        KeyedHorizon(lambda: 15, "level")
-    with pytest.raises(ConfigError, match="make must"):
-        KeyedHorizon(lambda: ElasticHorizon, "level")
+def test_wrong_arguments_and_an_info_without_the_key_are_refused():
+    for wrong in (lambda: 15, lambda: ElasticHorizon):
+        with pytest.raises(ConfigError, match="make must"):
+            KeyedHorizon(wrong, "level")
     with pytest.raises(ConfigError, match="key must be"):
         KeyedHorizon(make, lambda info: info["app"])
-
-
-def test_an_info_without_the_key_is_refused():
-    keyed = KeyedHorizon(make, "level")
     with pytest.raises(ConfigError, match=r"'level'.*\['app', 'task_id'\]"):
-        keyed.horizon_for({"task_id": "x", "app": 1}, None)
+        KeyedHorizon(make, "level").horizon_for({"task_id": "x", "app": 1}, None)
     with pytest.raises(ConfigError, match="'level'"):
-        keyed.record(EpisodeOutcome(3, 50, True))
+        KeyedHorizon(make, "level").record(EpisodeOutcome(3, 50, True))

@@ -5,7 +5,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
-from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -22,10 +21,8 @@ WORKERS = [0, 1, 3]
 class Toy(gym.Env):
     """Counts; the action is what happens: a str to echo, "end", "cut", "boom", or seconds to sleep as "0.01"."""
 
-    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
     observation_space = UnicodeText(100)
     action_space = UnicodeText(100)
-    render_mode = "ansi"
 
     def __init__(self, name="toy"):
         self.name, self.resets, self.steps, self.inside, self.log = name, 0, 0, 0, []
@@ -57,9 +54,6 @@ class Toy(gym.Env):
         finally:
             self.inside -= 1
 
-    def render(self):
-        return f"{self.name}:{self.steps}"
-
     def close(self):
         self.log.append("close")
 
@@ -84,19 +78,13 @@ def _assert_same(ours, theirs):
 
 
 @pytest.mark.parametrize("max_workers", WORKERS)
-@pytest.mark.parametrize("seed", [3, [7, None, 1, 4]])
+@pytest.mark.parametrize("seed", [3, [7, 2, 1, 4]])
 def test_equals_gymnasiums_sync_vector_env(max_workers, seed):
     ours, theirs = _both(_cartpoles(4), max_workers)
     assert (ours.num_envs, ours.single_action_space) == (theirs.num_envs, theirs.single_action_space)
     assert (ours.observation_space, ours.action_space) == (theirs.observation_space, theirs.action_space)
     assert ours.metadata == theirs.metadata
-    first, same = ours.reset(seed=seed), theirs.reset(seed=seed)
-    if seed == 3:
-        _assert_same(first, same)
-    else:  # slot 1 is not seeded
-        np.testing.assert_array_equal(first[0][[0, 2, 3]], same[0][[0, 2, 3]])
-        seed = [7, 2, 1, 4]
-        _assert_same(ours.reset(seed=seed), theirs.reset(seed=seed))
+    _assert_same(ours.reset(seed=seed), theirs.reset(seed=seed))
     rng = np.random.default_rng(0)
     resets = 0
     for step in range(200):
@@ -114,31 +102,6 @@ def test_equals_gymnasiums_sync_vector_env(max_workers, seed):
     assert resets > 10
     ours.close()
     theirs.close()
-
-
-class Nested(gym.Env):
-    observation_space = Dict(x=Box(-1, 1, (2,), np.float32), n=Discrete(9), text=UnicodeText(20))
-    action_space = Dict(x=Box(-1, 1, (2,), np.float32), go=Discrete(2))
-
-    def _observe(self, x, n):
-        return {"x": np.asarray(x, np.float32), "n": np.int64(n), "text": f"ü{n}"}
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self._observe(self.np_random.uniform(-1, 1, 2), 0), {"deep": {"k": 1.0}, "array": np.arange(3)}
-
-    def step(self, action):
-        return self._observe(action["x"], action["go"]), 1, False, False, {"word": "w" if action["go"] else "v"}
-
-
-def test_nested_spaces_and_infos_equal_those_of_sync_vector_env():
-    ours, theirs = _both([Nested] * 3, None)
-    _assert_same(ours.reset(seed=1), theirs.reset(seed=1))
-    ours.action_space.seed(0)
-    for _ in range(5):
-        actions = ours.action_space.sample()
-        _assert_same(ours.step(actions), theirs.step(actions))
-    ours.close()
 
 
 def test_text_is_batched_as_a_tuple(toys):
@@ -165,11 +128,6 @@ def test_a_masked_reset_leaves_the_others_where_they_are(toys):
     assert toys.step(("x", "x", "x"))[0] == ("x 2", "x 1", "x 2")
 
 
-def test_a_masked_first_reset_shows_the_others_as_empty(toys):
-    observations, _ = toys.reset(options={"reset_mask": np.array([False, True, False])})
-    assert observations == ("", "é b 1", "")
-
-
 def test_task_ids_go_to_their_slots(toys):
     _, infos = toys.reset(options={"task_ids": ["t0", None, "t2"], "level": 3})
     assert infos["options"]["task_id"].tolist() == ["t0", None, "t2"]
@@ -177,25 +135,11 @@ def test_task_ids_go_to_their_slots(toys):
     assert infos["options"]["level"].tolist() == [3, 3, 3]
 
 
-def test_options_are_not_shared_between_slots(toys):
-    toys.reset(options={"x": 1})
-    seen = [toys.submit_reset(i, options={"x": 1}).result(60)[1]["options"] for i in range(3)]
-    batched = ThreadVectorEnv([Toy] * 2, max_workers=0)
-    kept = []
-    for env in batched.envs:
-        env.reset = lambda seed=None, options=None: (kept.append(options), ("", {}))[1]
-    batched.reset(options={"x": 1})
-    assert kept[0] == kept[1] == seen[0] == {"x": 1}
-    assert kept[0] is not kept[1]
-
-
 @pytest.mark.parametrize(
     ("seed", "options", "message"),
     [
         (1.5, None, "seed must have 3 values"),
-        ("123", None, "seed must have 3 values"),
         (None, {"reset_mask": [True, False, True]}, r"bool array of shape \(3,\)"),
-        (None, {"reset_mask": np.ones(4, bool)}, r"bool array of shape \(3,\)"),
         (None, {"reset_mask": np.zeros(3, bool)}, "at least one True"),
         (None, {"task_ids": ["a"]}, r"task_ids'\] must have 3 values"),
     ],
@@ -219,7 +163,7 @@ def test_stepping_an_ended_slot_is_refused_and_moves_no_slot(toys):
     assert toys.submit_step(1, "x").result(60)[0] == "x 2"
 
 
-@pytest.mark.parametrize("actions", [("x", "x"), ("x",) * 4, "abc"])
+@pytest.mark.parametrize("actions", [("x", "x"), "abc"])
 def test_a_wrong_number_of_actions_is_refused(toys, actions):
     toys.reset()
     with pytest.raises(ConfigError, match="expected 3 actions"):
@@ -313,14 +257,6 @@ def test_a_slow_slot_does_not_hold_up_another():
     envs.close()
 
 
-@pytest.mark.parametrize("slot", [-1, 3])
-def test_an_unknown_slot_is_refused(toys, slot):
-    with pytest.raises(ConfigError, match=r"slot must be in 0 \.\. 2"):
-        toys.submit_step(slot, "x")
-    with pytest.raises(ConfigError, match=r"slot must be in 0 \.\. 2"):
-        toys.submit_reset(slot)
-
-
 def test_close_closes_every_environment_once_and_refuses_more(toys):
     toys.reset()
     toys.close()
@@ -348,13 +284,13 @@ def test_close_closes_the_rest_when_one_fails():
     assert [env.log for env in envs.envs] == [["close"], ["close"]]
 
 
-def test_one_environment_in_two_slots_is_refused():
+def test_bad_arguments_are_refused(toys):
+    for fns, max_workers in (([], None), ([Toy], -1), ([Toy], "2"), ([Toy], 1.5)):
+        with pytest.raises(ConfigError, match="must"):
+            ThreadVectorEnv(fns, max_workers)
     env = Toy()
     with pytest.raises(ConfigError, match="two slots have the same environment"):
         ThreadVectorEnv([lambda: env, Toy, lambda: gym.Wrapper(env)])
-
-
-@pytest.mark.parametrize(("fns", "max_workers"), [([], None), ([Toy], -1), ([Toy], "2"), ([Toy], 1.5)])
-def test_bad_arguments_are_refused(fns, max_workers):
-    with pytest.raises(ConfigError, match="must"):
-        ThreadVectorEnv(fns, max_workers)
+    for slot in (-1, 3):
+        with pytest.raises(ConfigError, match=r"slot must be in 0 \.\. 2"):
+            toys.submit_step(slot, "x")

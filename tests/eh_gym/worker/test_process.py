@@ -78,10 +78,7 @@ def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
         assert gone(worker.pid)
 
 
-@pytest.mark.parametrize(
-    ("method", "how"),
-    [("exit", "exited with status 7"), ("abort", "killed by signal SIGSEGV")],
-)
+@pytest.mark.parametrize(("method", "how"), [("exit", "exited with status 7"), ("abort", "killed by signal SIGSEGV")])
 def test_a_crash_says_how_it_ended(worker, method, how):
     with pytest.raises(WorkerDied, match=how):
         worker.call(method, timeout_s=120)
@@ -136,45 +133,28 @@ def test_a_megabyte_on_stderr_never_blocks_and_its_tail_is_kept(worker):
     assert len(worker.stderr) <= 64 * 1024
 
 
-def test_a_backend_that_closes_stdout_changes_nothing(worker):
-    assert worker.call("close_stdout", timeout_s=120) == "closed"
-    assert worker.call("add", {"a": 1, "b": 1}, timeout_s=120) == 2
-
-
-def test_the_backend_cannot_read_the_calls(worker):
-    assert worker.call("stdin", timeout_s=120) == ""
-
-
 def test_a_raising_backend_is_reported_and_lives_on(worker):
     with pytest.raises(WorkerCallError, match="'nothing' raised KeyError: 'nothing'") as error:
         worker.call("nothing", timeout_s=120)
     assert "in handle" in str(error.value)  # the traceback
-    with pytest.raises(WorkerCallError, match="not JSON serializable"):
-        worker.call("unserialisable", timeout_s=120)
+    for method, raised in (
+        ("unserialisable", "not JSON serializable"),
+        ("sys_exit", "'sys_exit' raised SystemExit: 5"),  # code that calls exit() does not end the worker
+        ("mute", "'mute' raised Mute"),  # an exception whose text raises
+    ):
+        with pytest.raises(WorkerCallError, match=raised):
+            worker.call(method, timeout_s=120)
+    assert worker.call("stdin", timeout_s=120) == ""  # the backend cannot read the calls
+    assert worker.call("close_stdout", timeout_s=120) == "closed"
     assert worker.call("add", {"a": 2, "b": 2}, timeout_s=120) == 4
-
-
-def test_code_that_calls_exit_does_not_end_the_worker(worker):
-    with pytest.raises(WorkerCallError, match="'sys_exit' raised SystemExit: 5"):
-        worker.call("sys_exit", timeout_s=120)
-    assert worker.alive
-
-
-def test_an_exception_without_words_is_reported(worker):
-    with pytest.raises(WorkerCallError, match="'mute' raised Mute"):
-        worker.call("mute", timeout_s=120)
-    assert worker.alive
-
-
-def test_an_exception_with_many_words_is_cut(worker):
-    with pytest.raises(WorkerCallError, match="'raise_many' raised ValueError: " + "\x00" * 50) as error:
-        worker.call("raise_many", {"size": 70_000_000}, timeout_s=120)
-    assert len(str(error.value)) < 20_000
 
 
 def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_on(worker):
     with pytest.raises(WorkerCallError, match=r"70,000,0\d\d bytes.*67,108,864"):
         worker.call("long", {"size": 70_000_000}, timeout_s=120)
+    with pytest.raises(WorkerCallError, match="'raise_many' raised ValueError: " + "\x00" * 50) as error:
+        worker.call("raise_many", {"size": 70_000_000}, timeout_s=120)
+    assert len(str(error.value)) < 20_000
     with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*67,108,864"):
         worker.call("echo", {"text": "x" * 70_000_000}, timeout_s=120)
     with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*JSON"):
@@ -219,12 +199,9 @@ def test_a_start_that_takes_too_long_says_what_it_waited_for(tmp_path, script, w
     assert f"{limit_s:g} s for {what}" in str(error.value)
 
 
-def test_a_command_that_does_not_exist_is_an_error(tmp_path):
+def test_what_cannot_be_started_or_imported_is_named(tmp_path, make_worker):
     with pytest.raises(WorkerDied, match="could not be started"):
         Worker([str(tmp_path / "no-python")]).start()
-
-
-def test_a_backend_that_cannot_be_imported_is_named(make_worker):
     with pytest.raises(WorkerCallError, match=r"ModuleNotFoundError.*no_such_package"):
         make_worker("import no_such_package")
 
@@ -359,33 +336,26 @@ PARENT = """
 """
 
 
-@pytest.mark.parametrize(
-    "then",
-    ["time.sleep(600)", "worker.call('hang', timeout_s=600)"],
-    ids=["idle", "hanging"],
-)
+def kill_parent(command, then, lines=1):
+    """Kills a process that has a worker and does `then`; returns the numbers that it printed, the worker's id first."""
+    code = textwrap.dedent(PARENT.format(then=then))
+    parent = subprocess.Popen([sys.executable, "-c", code, *command], stdout=subprocess.PIPE)
+    printed = [int(parent.stdout.readline()) for _ in range(lines)]
+    time.sleep(0.3)  # for a call to be under way, where the machine is quick enough
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    return printed
+
+
+@pytest.mark.parametrize("then", ["time.sleep(600)", "worker.call('hang', timeout_s=600)"], ids=["idle", "hanging"])
 def test_the_worker_goes_when_its_parent_is_killed(make_backend, then):
-    parent = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PARENT.format(then=then)), *make_backend()], stdout=subprocess.PIPE
-    )
-    pid = int(parent.stdout.readline())
-    time.sleep(0.3)  # for the hanging call to be under way, where the machine is quick enough
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    assert gone(pid)
+    assert gone(*kill_parent(make_backend(), then))
 
 
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_forked_copy_of_the_parent_does_not_keep_it_alive(make_backend):
-    then = "import os\ncopy = os.fork()\nif copy:\n    print(copy, flush=True)\ntime.sleep(600)"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PARENT).format(then=then), *make_backend()], stdout=subprocess.PIPE
-    )
-    pid, copy = int(parent.stdout.readline()), int(parent.stdout.readline())
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
+    fork = "import os; copy = os.fork(); print(copy, flush=True) if copy else None; time.sleep(600)"
+    pid, copy = kill_parent(make_backend(), fork, lines=2)
     try:
         assert gone(pid)
     finally:
@@ -448,13 +418,7 @@ def test_c_code_that_keeps_pythons_lock_does_not_outlive_the_parent_for_long(mak
         "serve.__globals__['HELD_S'] = 2.0\n"
         "serve(sys.argv[2])\n"
     )
-    code = textwrap.dedent(PARENT.format(then="worker.call('hold', timeout_s=600)"))
-    parent = subprocess.Popen([sys.executable, "-c", code, python, str(short), child, backend], stdout=subprocess.PIPE)
-    pid = int(parent.stdout.readline())
-    time.sleep(0.3)
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
+    [pid] = kill_parent([python, str(short), child, backend], "worker.call('hold', timeout_s=600)")
     try:
         assert gone(pid)
     finally:

@@ -57,17 +57,6 @@ def test_ppo_bootstraps_where_k_cut_and_nowhere_else(controller):
     assert controller.state_dict()["lengths"] == [2, 3, 2, 3]
 
 
-def test_dqn_takes_a_cut_for_a_timeout_and_an_end_for_an_end(controller):
-    envs = stable_baselines3.common.vec_env.DummyVecEnv([limited(controller)])
-    model = stable_baselines3.DQN("MlpPolicy", envs, buffer_size=16, learning_starts=100, seed=0, device="cpu")
-    model.learn(16)
-    buffer = model.replay_buffer
-    assert np.flatnonzero(buffer.dones[:, 0]).tolist() == [1, 4, 7, 9, 12, 15]
-    assert np.flatnonzero(buffer.timeouts[:, 0]).tolist() == [4, 12]
-    # What DQN's target sees as final: (1 - done) is 0 at true ends alone.
-    assert np.flatnonzero((buffer.dones * (1 - buffer.timeouts))[:, 0]).tolist() == [1, 7, 9, 15]
-
-
 @pytest.mark.parametrize("inside", [True, False])
 def test_the_controller_hears_the_same_with_a_monitor(controller, inside):
     monitor, env = stable_baselines3.common.monitor.Monitor, Countdown()
