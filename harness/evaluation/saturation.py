@@ -19,7 +19,6 @@ from harness.evaluation.intervals import effective_episodes, wilson_interval
 __all__ = ["PlayedSteps", "Saturation", "saturation", "saturation_table", "steps_of_line"]
 
 _TOLERANCE = 0.02
-_LEAST = 20  # episodes
 
 
 @dataclass(frozen=True)
@@ -29,17 +28,13 @@ class PlayedSteps:
     Attributes:
         task: The task.
         horizon: The K of the episode, in steps.
-        length: The number of steps that were taken.
         success: The environment's verdict.
-        cut: Whether K stopped it. What stopped it otherwise would also have stopped it under a larger K.
         tokens: For each step, the tokens that it added: what the model read for it and wrote in it. The first has the prompt.
     """
 
     task: str
     horizon: int
-    length: int
     success: bool
-    cut: bool
     tokens: Sequence[int]
 
 
@@ -52,7 +47,6 @@ class Saturation:
         low: The lower end of the 95 % interval of `success`, for each k by itself.
         high: The upper end.
         tokens: The mean number of tokens of an episode.
-        episodes: The number of episodes whose own K was at least k.
         boundary: The 90th percentile of the steps of the successes; None without a success.
     """
 
@@ -60,7 +54,6 @@ class Saturation:
     low: tuple[float, ...]
     high: tuple[float, ...]
     tokens: tuple[float, ...]
-    episodes: tuple[int, ...]
     boundary: float | None
 
     @property
@@ -80,67 +73,47 @@ def steps_of_line(line: Mapping[str, Any]) -> PlayedSteps:
     for turn in line["turns"]:
         tokens.append(read + sum(turn.get(name, 0) for name in ("prompt_tokens", "action_tokens")))
         read = turn.get("observation_tokens", 0)
-    cut = line["end"] == "horizon"
-    return PlayedSteps(line["task_id"], line["horizon"], len(tokens), line["success"], cut, tokens)
+    return PlayedSteps(line["task_id"], line["horizon"], line["success"], tokens)
 
 
 def saturation(episodes: Iterable[PlayedSteps]) -> Saturation | None:
-    """Computes the curve up to the largest k that at least 20 episodes (or all) were given.
+    """Computes the curve: what an evaluation with the same seeds gives under each K up to the one that was played.
 
-    If all episodes had the same K, the values are shares and means over all of them: what a sweep with the same seeds gives. In a
-    training run, K differs. What an episode that its K cut off would have done later is then taken from those that had a larger K
-    (Kaplan and Meier 1958). An episode that failed by the task's rules stays in the count up to its own K, as in the cumulative
-    incidence of Fine and Gray (1999). This assumes that K was chosen without regard to the episode's own course, which holds in
-    training: K is fixed at the reset. It also takes the episodes as alike, although the policy changes from update to update, and
-    a `KeyedHorizon` or `TaskHorizon` gives hard tasks other K than easy ones; so use few updates, and mistrust it with those two.
-
-    The interval is Wilson's, for as many independent episodes as vary like those whose K was at least k; see
-    `harness.evaluation.result.summarise`.
+    The interval is Wilson's, for as many independent episodes as vary like these; see `harness.evaluation.result.summarise`.
 
     Args:
-        episodes: Without those that were lost because their environment failed. There is no order.
+        episodes: Of one evaluation, without those that were lost because their environment failed. There is no order.
 
     Returns:
         The curve; None if there is no episode.
 
     Raises:
-        ConfigError: An episode had no limit.
+        ConfigError: The episodes had no limit, or not all the same.
     """
     played = list(episodes)
     if not played:
         return None
-    if any(e.horizon < 1 for e in played):
+    horizons = {episode.horizon for episode in played}
+    if len(horizons) > 1 or min(horizons) < 1:
         raise ConfigError(
-            "the saturation curve needs episodes with a horizon, got some without a limit; play them with a K"
+            f"the saturation curve needs episodes of one horizon, got {sorted(horizons)}; play them with a fixed K"
         )
-    horizons, lengths = np.array([e.horizon for e in played]), np.array([e.length for e in played])
-    successes, cuts = np.array([e.success for e in played]), np.array([e.cut for e in played])
-    k_max = int(np.sort(horizons)[-min(_LEAST, len(played))])
-    success, low, high, tokens, counts = [], [], [], [], []
-    no_success_yet = running = 1.0
-    cost = 0.0
-    for k in range(1, k_max + 1):
-        given = horizons >= k
-        at_risk = np.sum(given & ~(successes & (lengths < k)))
-        no_success_yet *= 1 - np.sum(successes & (lengths == k)) / at_risk if at_risk else 1.0
-        share = float(1 - no_success_yet)
-        active = lengths >= k
-        if active.any():
-            cost += running * float(np.mean([e.tokens[k - 1] for e in played if e.length >= k]))
-            running *= 1 - float(np.sum((lengths == k) & ~cuts) / np.sum(active))
+    lengths = np.array([len(episode.tokens) for episode in played])
+    successes = np.array([episode.success for episode in played])
+    success, low, high, tokens = [], [], [], []
+    for k in range(1, horizons.pop() + 1):
+        solved = successes & (lengths <= k)
         by_task: dict[str, list[bool]] = {}
-        for e in played:
-            if e.horizon >= k:
-                by_task.setdefault(e.task, []).append(e.success and e.length <= k)
-        interval = wilson_interval(share, effective_episodes(list(by_task.values())))
-        success.append(share)
+        for episode, one in zip(played, solved, strict=True):
+            by_task.setdefault(episode.task, []).append(bool(one))
+        success.append(float(solved.mean()))
+        interval = wilson_interval(success[-1], effective_episodes(list(by_task.values())))
         low.append(interval[0])
         high.append(interval[1])
-        tokens.append(cost)
-        counts.append(int(np.sum(given)))
+        tokens.append(float(np.mean([sum(episode.tokens[:k]) for episode in played])))
     found = lengths[successes]
     boundary = float(np.percentile(found, 90)) if len(found) else None
-    return Saturation(tuple(success), tuple(low), tuple(high), tuple(tokens), tuple(counts), boundary)
+    return Saturation(tuple(success), tuple(low), tuple(high), tuple(tokens), boundary)
 
 
 def saturation_table(curve: Saturation) -> Table:

@@ -10,7 +10,7 @@ import base64
 import io
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -30,7 +30,7 @@ from harness.experiments.runs import Run, Suite
 from harness.experiments.suites import suite_file
 from harness.run.episode_log import read_episodes
 
-__all__ = ["Drawing", "draw_arm_curves", "draw_evaluation_curves", "draw_suite"]
+__all__ = ["Drawing", "draw_evaluation_curves", "draw_suite"]
 
 # Okabe and Ito's colours, without the yellow, which is hard to see on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
@@ -43,7 +43,7 @@ _STYLE: Any = {
     "svg.hashsalt": "report",  # the same figure gives the same bytes
     "text.parse_math": False,  # a dollar sign in an arm's label is a dollar sign
 }
-_MOST_RIBBONS, _MOST_CURVES = 5, 6
+_MOST_RIBBONS = 5
 _SEEDS = "Thick lines are means over seeds, thin lines are single seeds, and ribbons are ± 1 standard deviation."
 
 
@@ -201,28 +201,12 @@ def draw_evaluation_curves(evaluations: Sequence[KeptEvaluation]) -> list[Drawin
         get = kept.settings.get
         if not get("budget_hint"):
             name = f"{get('model') or get('policy')} on {get('env')}, {get('split')}"
-            drawn += _curve(name, "All episodes of this evaluation", [kept.episodes])
+            drawn += _curve(name, kept.episodes)
     return drawn
 
 
-@matplotlib.rc_context(_STYLE)
-def draw_arm_curves(suite: Suite) -> list[Drawing]:
-    """Draws success and cost under each K for runs that were named one by one, if they have few arms and were not told K."""
-    arms = [arm for arm in suite.arms if not any(run.config.get("budget_hint") for run in arm.runs)]
-    if suite.name != "runs" or len(arms) > _MOST_CURVES:
-        return []
-    drawn = []
-    for arm in arms:
-        files = [(run, path) for run in arm.runs for path in run.episodes]
-        last = [path for run, path in files if int(path.stem.removeprefix("update-")) >= 0.75 * len(run.rows)]
-        drawn += _curve(
-            arm.label, "The logged training episodes of the last quarter of the updates, taken as alike", last
-        )
-    return drawn
-
-
-def _curve(name: str, about: str, files: Iterable[Path]) -> list[Drawing]:
-    lines = (line for path in files for line in read_episodes(path))
+def _curve(name: str, episodes: Path) -> list[Drawing]:
+    lines = read_episodes(episodes)
     curve = saturation(steps_of_line(line) for line in lines if line["end"] != "environment-error" and line["horizon"])
     if curve is None:
         return []
@@ -241,7 +225,7 @@ def _curve(name: str, about: str, files: Iterable[Path]) -> list[Drawing]:
     if curve.boundary is not None and curve.boundary + 10 <= curve.k_max:
         axes.axvline(curve.boundary + 10, color=_GREY, linewidth=1, label=f"P90 + 10, K = {int(curve.boundary + 10)}")
     words = "; ".join(f"K = {k}: {100 * curve.success[k - 1]:.1f} %" for k in sorted({curve.knee, curve.k_max}))
-    caption = f"{about}. The ribbon is the 95 % interval of each K by itself."
+    caption = "All episodes of this evaluation. The ribbon is the 95 % interval of each K by itself."
     title = f"Success and cost under each K: {name}"
     return [_drawing(title, caption, figure, f"Success within K steps, by K. {words}.")]
 

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from harness.evaluation.folder import KeptEvaluation
 from harness.experiments.analysis import tables_of
-from harness.experiments.figures import Drawing, draw_arm_curves, draw_evaluation_curves, draw_suite
+from harness.experiments.figures import Drawing, draw_evaluation_curves, draw_suite
 from harness.experiments.runs import Suite, all_runs
 from harness.experiments.suites import suite_file
 from harness.experiments.tables import evaluation_table, run_table, score_table, suite_tables
@@ -77,7 +77,7 @@ def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
             "file": suite_file(suite.name),
             "where": _where(suite),
             "missing": suite.missing,
-            "drawings": [*draw_suite(suite, table, band), *draw_arm_curves(suite)],
+            "drawings": draw_suite(suite, table, band),
             "tables": suite_tables(table),
             "notes": [f"{note[0].upper()}{note[1:]}." for note in table.notes],
             "settings": _shared([run.config for arm in suite.arms for run in arm.runs]),
