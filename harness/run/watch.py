@@ -1,9 +1,9 @@
-"""The warnings of a run while it trains: another policy in the sampler, no signal, a K that is too small."""
+"""The warnings of a run while it trains: another policy in the sampler, and a K that is too small."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Watch"]
 
@@ -19,20 +19,15 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._said: set[Callable[..., str]] = set()
         self._rows: deque[Mapping[str, float]] = deque(maxlen=_RECENT)
 
     def look(self, m: Mapping[str, float]) -> str:
-        """Returns a warning with what is wrong after an update and what to do; empty if there is nothing new to say.
-
-        Args:
-            m: The update's metrics.
-        """
+        """Returns what is wrong after an update with these metrics and what to do; empty if there is nothing new to say."""
         self._rows.append(m)
-        for warning in (_another_policy(m), _too_small(list(self._rows)), _nothing_learned(m)):
-            kind = warning.partition(":")[0]  # its numbers follow the colon
-            if kind and kind not in self._said:
-                self._said.add(kind)
+        for look in (_another_policy, _too_small):
+            if look not in self._said and (warning := look(list(self._rows))):
+                self._said.add(look)
                 return warning
         return ""
 
@@ -51,27 +46,13 @@ def _too_small(rows: Sequence[Mapping[str, float]]) -> str:
     )
 
 
-def _another_policy(m: Mapping[str, float]) -> str:
+def _another_policy(rows: Sequence[Mapping[str, float]]) -> str:
     """A warning if the sampler computes another policy than the trainer; empty if it computes the same."""
-    if not m["train/logp_difference_mean"] > _APART:  # NaN is not
+    difference = rows[-1]["train/logp_difference_mean"]
+    if not difference > _APART:  # NaN is not
         return ""
     return (
-        f"the log-probabilities of the sampler and of the trainer are far apart: {m['train/logp_difference_mean']:.2f} nats in "
+        f"the log-probabilities of the sampler and of the trainer are far apart: {difference:.2f} nats in "
         "the mean. The sampler lacks the policy's weights, or computes another model: see train/logp_difference_… on the page of "
         "troubleshooting, and try --sampler transformers"
     )
-
-
-def _nothing_learned(m: Mapping[str, float]) -> str:
-    """A warning if nothing can be learned from an update; empty if something can."""
-    if m["rollout/success"] == 0:
-        return (
-            "no episode succeeded. If this goes on, nothing can be learned: begin with a warm start or a better model, take "
-            "easier tasks, or raise --k0 or --max-action-tokens if episodes or actions are cut off"
-        )
-    if m["train/zero_advantage_groups"] == 1:
-        return (
-            "all episodes of each group had the same reward, so all advantages are 0. If this goes on, nothing is learned: "
-            "raise --group-size, or take tasks that are neither too easy nor too hard"
-        )
-    return ""
