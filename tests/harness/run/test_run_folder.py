@@ -109,7 +109,9 @@ def test_a_run_is_no_model(quick: GRPOConfig) -> None:
         load_policy(folder)
 
 
-@pytest.mark.parametrize("text", ['{"k0": 3, "unknown": 1, "warm_start": {}}', '{"k0": ', "[]", '{"k0": 3}', '{"model_type": "qwen2"}'])
+@pytest.mark.parametrize(
+    "text", ['{"k0": 3, "unknown": 1, "warm_start": {}}', '{"k0": ', "[]", '{"k0": 3}', '{"model_type": "qwen2"}']
+)
 def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -> None:
     _, folder, _ = prepare(quick)
     (folder / "config.json").write_text(text)
