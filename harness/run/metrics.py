@@ -95,23 +95,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise StateError(f"{path} can't be read ({error.strerror}); restore the file, or start a new run") from error
     whole = content.split(b"\n")[:-1]  # the part after the last newline is not a whole line
-    for number, line in enumerate(whole, start=1):
+    for update, line in enumerate(whole):
         try:
-            rows.append(_row(line, number - 1))
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            rows.append(json.loads(line))
+            if rows[-1]["update"] != update:
+                raise ValueError(f"its update is {rows[-1]['update']!r}, not {update}")
+        except (ValueError, TypeError, KeyError) as error:
             raise StateError(
-                f"line {number} of {path} is not a row of metrics ({error!r}); restore the file, or delete this line, those "
-                f"below it and the checkpoints after update-{number - 1:06d} to go on from an older one"
+                f"line {update + 1} of {path} is not a row of metrics ({error!r}); restore the file, or delete this line, those "
+                f"below it and the checkpoints after update-{update:06d} to go on from an older one"
             ) from error
     return rows
-
-
-def _row(line: bytes, update: int) -> dict[str, Any]:
-    """Reads one row, which must be that of `update`. A row that was damaged raises one of several errors, which says how."""
-    row: dict[str, Any] = json.loads(line, parse_constant=lambda _: None)  # Python's NaN, which is no JSON
-    if row["update"] != update:
-        raise ValueError(f"its update is {row['update']!r}, not {update}")
-    for name, value in row.items():
-        if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
-            raise ValueError(f"{name} is {value!r}")
-    return {**row, "update": update}

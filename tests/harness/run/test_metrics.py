@@ -132,8 +132,7 @@ class TestReading:
         "line",
         [
             *("{", "", "[1]", "7", "null", '{"train/loss": 1}', '{"update": "x"}', "\x00\x00", "é"),
-            *('{"update": 1, "train/loss": "x"}', '{"update": 1, "train/loss": 1e400}', '{"update": 1e400}'),
-            '{"update": 0}',  # of another update
+            *('{"update": 1e400}', '{"update": 0}'),  # of another update
         ],
     )
     def test_a_damaged_line_is_named(self, tmp_path, line):
