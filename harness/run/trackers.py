@@ -10,22 +10,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.run.files import write_whole
 
-__all__ = ["Tracker", "open_trackers", "require"]
-
-
-class Tracker(Protocol):
-    """Takes the metrics of one update after the other."""
-
-    def write(self, update: int, metrics: Mapping[str, float]) -> None:
-        """Takes the finite metrics of one update."""
-
-    def close(self) -> None:
-        """Waits until everything is written."""
+__all__ = ["open_trackers", "require"]
 
 
 def require(names: Sequence[str]) -> None:
@@ -37,8 +27,10 @@ def require(names: Sequence[str]) -> None:
             )
 
 
-def open_trackers(names: Sequence[str], settings: Mapping[str, Any], run_dir: Path, next_update: int) -> list[Tracker]:
-    """Opens the trackers of a run, or those of a resumed run again.
+def open_trackers(
+    names: Sequence[str], settings: Mapping[str, Any], run_dir: Path, next_update: int
+) -> list[_TensorBoard | _WeightsAndBiases]:
+    """Opens the trackers of a run, or those of a resumed run again. Each takes the finite metrics of one update after the other.
 
     Args:
         names: Some of "tensorboard" and "wandb".
@@ -49,7 +41,7 @@ def open_trackers(names: Sequence[str], settings: Mapping[str, Any], run_dir: Pa
     Raises:
         ConfigError: Weights & Biases did not take a new run. If it does not take a resumed one, a warning says so.
     """
-    made: list[Tracker] = []
+    made: list[_TensorBoard | _WeightsAndBiases] = []
     if "tensorboard" in names:
         made.append(_TensorBoard(run_dir, next_update))
     if "wandb" in names:
@@ -59,7 +51,8 @@ def open_trackers(names: Sequence[str], settings: Mapping[str, Any], run_dir: Pa
             fix = "run wandb login, or set WANDB_MODE=offline, or leave wandb out of --log"
             if not next_update:
                 raise ConfigError(f"--log wandb did not begin ({error}); {fix}") from error
-            _warn(f"wandb did not begin again ({error}), and gets nothing more from this run; {fix}")
+            text = f"wandb did not begin again ({error}), and gets nothing more from this run; {fix}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
     return made
 
 
@@ -86,9 +79,12 @@ class _WeightsAndBiases:
     def __init__(self, run_dir: Path, settings: Mapping[str, Any]) -> None:
         import wandb
 
+        kept = run_dir.resolve() / "tracker-id"  # drawn once, so that a resumed run goes on there
+        if not kept.exists():
+            write_whole(kept, uuid.uuid4().hex[:8])
         self._lost = False
         self._run = wandb.init(
-            id=_run_id(run_dir),
+            id=kept.read_text(encoding="ascii"),
             name=run_dir.name,
             dir=run_dir,
             config=dict(settings),
@@ -110,16 +106,5 @@ class _WeightsAndBiases:
             call()
         except Exception as error:  # no fault of a service may end a run
             self._lost = True
-            _warn(f"wandb failed ({error}), and gets nothing more from this run; metrics.jsonl has all of it")
-
-
-def _run_id(run_dir: Path) -> str:
-    """The run's id in Weights & Biases, drawn once and kept in its folder, so that a resumed run goes on there."""
-    path = run_dir.resolve() / "tracker-id"
-    if not path.exists():
-        write_whole(path, uuid.uuid4().hex[:8])
-    return path.read_text(encoding="ascii")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
+            text = f"wandb failed ({error}), and gets nothing more from this run; metrics.jsonl has all of it"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
