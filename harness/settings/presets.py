@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,8 @@ from harness.settings.recipe import read_recipe, with_recipe
 __all__ = ["flag_of", "preset"]
 
 
-def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lambda c: c) -> GRPOConfig:
+def preset(argv: Sequence[str]) -> GRPOConfig:
     """Returns the defaults for a command line: those of `GRPOConfig` for its kind of run, and a recipe's.
-
-    Args:
-        argv: The command line.
-        change: Changes the defaults before the recipe does.
 
     >>> config = preset(["--model", "Qwen/Qwen2.5-7B-Instruct"])
     >>> config.learning_rate, config.dtype, config.gradient_checkpointing
@@ -36,7 +32,7 @@ def preset(argv: Sequence[str], change: Callable[[GRPOConfig], GRPOConfig] = lam
     if found["sampler"] != "vllm":  # the others differ in no default, and servers need an address
         found["sampler"] = GRPOConfig.sampler
     named = {name: getattr(GRPOConfig, name) for name in DECISIVE}  # the command line itself gives them
-    config = dataclasses.replace(change(GRPOConfig(**found)), **named)
+    config = dataclasses.replace(GRPOConfig(**found), **named)
     if not recipe:
         return config
     return dataclasses.replace(with_recipe(config, given, Path(recipe)), recipe=Path(recipe))
