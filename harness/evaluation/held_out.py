@@ -71,7 +71,7 @@ class HeldOut:
 
     def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:
         """Returns the ``evaluation/…`` metrics of one sampled episode per task, after an update."""
-        result = self._play(self.config.temperature, 1, progress.evaluation(update, self._own(1)))
+        result = self._play(self.config.temperature, 1, progress.batch_began(update, self._own(1)))
         return {"evaluation/mean_at_k": result.mean_at_k} | {
             f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k
             for part in result.parts

@@ -6,7 +6,6 @@ Everything that is shown is also in the run folder. If the output goes to a file
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +21,6 @@ from harness.settings.horizon import settings_of
 from harness.types.trajectory import Trajectory
 
 __all__ = ["Display", "UpdateBars"]
-
-_LINE_EVERY_S = 30.0
 
 _HEADER = (
     f"{'update':>6} {'K':>4} {'success':>8} {'ceiling':>8} {'length':>7} {'of succ.':>8} {'cut off':>8} "
@@ -49,47 +46,29 @@ class Display:
         """Prints a table of what the run will do."""
         table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
         tasks, per_task = config.tasks_per_update, config.group_size
-        clone, evaluated = config.warm_start.episodes, f"up to {config.eval_tasks} tasks of split {config.eval_split}"
+        evaluated = f"up to {config.eval_tasks} tasks of split {config.eval_split}"
         evaluated += f", K = {config.k_max}" + ("" if config.held_out else "; the run trains on this split, too")
         for row in (
             ("environment", f"{config.agent or config.env} {config.env_args if config.env_args != '{}' else ''}"),
             ("model", config.model),
             ("horizon", _horizon_words(config)),
             ("updates", f"{config.updates} of {tasks} tasks x {per_task} = {tasks * per_task} episodes"),
-            ("optimizer", f"{config.minibatches} steps an update, learning rate {config.learning_rate}"),
-            ("loss", f"{config.aggregation}, clip {config.clip_low}/{config.clip_high}, KL {config.kl_coef}"),
-            ("warm start", f"{clone} demonstrations" if clone else "none"),
             ("evaluation", evaluated if config.eval_tasks else "none"),
-            ("seed", str(config.seed)),
             ("run folder", str(run_dir)),
         ):
             table.add_row(*row)
         self._console.print(table, markup=False)
 
-    @contextmanager
-    def _progress(self) -> Iterator[Progress]:
+    def _progress(self) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal) as bars:
-            yield bars
+        return Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
 
     @contextmanager
     def warm_start(self, batches: int) -> Iterator[Callable[[int, float], None]]:
-        """Shows a bar over at most `batches` batches, or without a terminal a line every half minute.
-
-        Yields a function to call after each batch, with its number and loss.
-        """
-        said = time.monotonic()
-
-        def on_batch(batch: int, loss: float) -> None:
-            nonlocal said
-            bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}")
-            if not self._console.is_terminal and time.monotonic() - said >= _LINE_EVERY_S:
-                said = time.monotonic()
-                self.note(f"warm start: batch {batch} of at most {batches}, loss {loss:.3f}")
-
+        """Shows a bar over at most `batches` batches. Yields a function to call after each one, with its number and loss."""
         with self._progress() as bars:
             bar = bars.add_task("warm start", total=batches)
-            yield on_batch
+            yield lambda batch, loss: bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}")
 
     @contextmanager
     def episodes(self, what: str, count: int) -> Iterator[Callable[[Trajectory], None]]:
@@ -100,7 +79,7 @@ class Display:
 
     @contextmanager
     def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
-        """Shows a bar over the updates, and one over the episodes of the current update."""
+        """Shows a bar over the updates, and one over the episodes so far."""
         self.note(_HEADER)
         with self._progress() as bars:
             yield UpdateBars(self, bars, first, total)
@@ -136,36 +115,19 @@ class UpdateBars:
     def __init__(self, display: Display, bars: Progress, first: int, total: int) -> None:
         self._display, self._bars = display, bars
         self._updates = bars.add_task("updates", total=total, completed=first)
-        self._episodes = bars.add_task("episodes", total=1)
-        self._playing: dict[int, list[int]] = {}  # update -> episodes that have ended, and all
+        self._episodes = bars.add_task("episodes", total=0)
+        self._begun = 0
         self._watch = Watch()
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
-        """Starts the bar over one update's episodes. Returns a function to call at the end of each episode."""
-        self._playing[update] = [0, count]
-        self._show_episodes()
-
-        def ended(_: Trajectory) -> None:
-            self._playing[update][0] += 1
-            self._show_episodes()
-
-        return ended
-
-    def _show_episodes(self) -> None:
-        """Shows the episodes of the earliest update that is not complete."""
-        playing = sorted(self._playing.copy().items())  # a copy, since another thread may play
-        update, (ended, count) = next((one for one in playing if one[1][0] < one[1][1]), playing[-1])
-        self._bars.update(self._episodes, completed=ended, total=count, description=f"episodes of update {update}")
-
-    def evaluation(self, update: int, count: int) -> Callable[[Trajectory], None]:
-        """Does the same as `batch_began` for the evaluation after an update."""
-        self._bars.reset(self._episodes, total=count, description=f"evaluation after update {update}")
+        """Adds the episodes of an update or of its evaluation to the bar. Returns a function to call at the end of each one."""
+        self._begun += count
+        self._bars.update(self._episodes, total=self._begun, description=f"episodes up to update {update}")
         return lambda _: self._bars.advance(self._episodes)
 
     def update_ended(self, update: int, m: dict[str, float]) -> None:
         """Prints the line of an update, from its metrics `m`."""
         self._bars.advance(self._updates)
-        self._playing.pop(update, None)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
         self._display.note(
             f"{update:6d} {k:>4} {m['rollout/success']:8.3f} {_number(m['rollout/success_ceiling'], '8.3f')} "
