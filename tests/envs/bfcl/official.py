@@ -307,8 +307,6 @@ def _give_each_its_own(method, table, pristine):
 def handle(method, params):
     if method == "play":
         return play(params["task_id"], params["script"], params["action_format"])
-    if method == "play_many":
-        return [play(*episode) for episode in params["episodes"]]
     if method == "isolate":
         return isolate()
     if method == "system_prompts":

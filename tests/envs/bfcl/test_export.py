@@ -10,8 +10,6 @@ import pytest
 from rich.console import Console
 
 from envs.bfcl.splits import CATEGORIES, task_ids
-from harness.evaluate import Evaluation
-from harness.evaluate import run as evaluate
 from harness.evaluation.bfcl_results import result_entry, write_bfcl_results
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.requests import evaluation_requests
@@ -83,20 +81,6 @@ def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, isolated, t
             assert [len(turn) for turn in ours["latency"]] == [len(turn) for turn in theirs]
 
 
-def test_tokens_and_latencies_are_those_of_each_request():
-    turn = {"observation": "o", "action_tokens": 5, "observation_tokens": 3, "latency_s": 0.5}
-    line = {"task_id": "multi_turn_base_0", "end": "terminated", "prompt": "p", "prompt_tokens": 100}
-    turns = [
-        {**turn, "action": "[ls()]"},
-        {**turn, "action": "Done."},
-        {**turn, "action": "[ls()]", "prompt_tokens": 7},
-    ]
-    entry = result_entry({**line, "turns": turns}, "python")
-    assert entry["result"] == [["[ls()]", "Done."], ["[ls()]"]]
-    assert entry["input_token_count"] == [[100, 108], [7]]  # 100 + 5 + 3; an endpoint's own count goes first
-    assert (entry["output_token_count"], entry["latency"]) == ([[5, 5], [5]], [[0.5, 0.5], [0.5]])
-
-
 def test_an_episode_that_k_stopped_fails_upstream_too():
     line = {"task_id": "multi_turn_base_0", "end": "horizon", "turns": []}
     assert result_entry(line, "python")["result"] == "Error during inference: the episode was stopped (horizon)"
@@ -112,32 +96,6 @@ def verdicts_of_upstream(score, name, ids):
         assert header["correct_count"] == header["total_count"] - len(entries)
     assert counted == len(ids)
     return {task_id: task_id not in invalid for task_id in ids}
-
-
-@pytest.mark.campaign
-def test_upstream_s_own_command_agrees_on_800_entries_of_the_expert_and_of_an_empty_agent(
-    bfcl_python, upstream_command, tmp_path
-):
-    played = {  # the name in upstream's list -> who plays, and in which format
-        "Qwen/Qwen3-8B": ("expert", "python"),
-        "Qwen/Qwen3-14B": ("empty", "python"),
-        "openbmb/MiniCPM-SALA-FC": ("expert", "native"),
-    }
-    for name, (policy, action_format) in played.items():
-        args = json.dumps({"prompt": "official", "action_format": action_format})
-        out = tmp_path / f"{policy} {action_format}"
-        flags = {"env": "EH-BFCL-v0", "env_args": args, "split": "all", "horizon": 200}
-        result = evaluate(Evaluation(policy=policy, out=out, **flags), QUIET)
-        assert result.category_mean == float(policy == "expert")
-        assert write_bfcl_results(out, tmp_path / "result", name=name).missing == 0
-    models = [word for name in played for word in ("--model", name)]
-    where = ["--result-dir", tmp_path / "result", "--score-dir", tmp_path / "score"]
-    upstream_command(tmp_path, ["evaluate", *models, "--test-category", "multi_turn", *where])
-    for name, (policy, _) in played.items():
-        found = verdicts_of_upstream(tmp_path / "score", name.replace("/", "_"), task_ids("all"))
-        assert found == dict.fromkeys(task_ids("all"), policy == "expert")
-    table = (tmp_path / "score" / "data_multi_turn.csv").read_text().splitlines()
-    assert sorted(row.split(",")[2] for row in table[1:]) == ["0.00%", "100.00%", "100.00%"]
 
 
 @pytest.mark.campaign
