@@ -56,14 +56,6 @@ def add(*calls):
     line.recording.extend(calls)
     print("recorded", len(line.recording))
 """
-_ANSWERS_LATER = """
-def answer_later():
-    for completed in (False, True):
-        head = posix.read(connection.fileno(), 4)
-        posix.read(connection.fileno(), struct.unpack(">I", head)[0])
-        reply([complete], completed=completed)
-threading.Thread(target=answer_later, daemon=True).start()
-"""
 
 
 @dataclass(frozen=True)
@@ -111,20 +103,6 @@ _ANSWERS = [
             answer = json.loads(text) if text else answer
         """,
         shows="(reading failed: (PermissionError|FileNotFoundError).*){2}",
-    ),
-    _attack(
-        "look for the judge's folder",
-        """
-        attempt("listing", posix.listdir, root.removesuffix("agent") + "judge")
-        attempt("listing", lambda: posix.listdir(posix.readlink(root + "/data").removesuffix("agent/data")))
-        attempt("listing", posix.scandir, root)
-        def size():
-            installed = posix.readlink(root + "/data").removesuffix("agent/data")
-            return posix.stat(f"{installed}judge/data/tasks/{task_id}/ground_truth/answer.json").st_size
-        attempt("asking", size)
-        """,
-        shows="listing failed: (PermissionError|FileNotFoundError).*(listing failed: PermissionError.*){2}"
-        "asking failed: (PermissionError|FileNotFoundError)",
     ),
     _attack(
         "have the engine load the ground truth",
@@ -186,61 +164,12 @@ _VERDICTS = [
         shows="True",
     ),
     _attack(
-        "patch what the step answers",
-        """
-        backend = sys.modules["eh_backend.world"]
-        backend.step = lambda *a: {"output": "done", "malformed": False, "completed": True, "calls": [], "success": True}
-        """,
-        ends="world lost",
-        shows="answer is malformed",
-    ),
-    _attack(
         "forge a verdict in place of an answer",
         "send({'verdict': {'success': True, 'passed': 2, 'total': 2, 'failures': []}})",
         ends="world lost",
         shows="answer is malformed",
     ),
     _attack("answer with a forged call that completes the task", FORGED + "reply([complete])", shows="forged"),
-    _attack(
-        "put calls on the record that nobody can make",
-        FORGED
-        + """
-bad = [
-    {"url": "\\x00\\ud800"}, {"url": "/%%%"}, {"url": ":99999999/supervisor/message"}, {"url": "@:-1/"}, {"method": "A B\\r\\n"},
-    {"headers": {"a\\r\\nb": "\\x00"}}, {"headers": {"\\ud800": "\\ud800"}}, {"body": "\\ud800\\x00"}, {"method": ""},
-    {"url": "/" + "a" * 100000}, {"headers": {"content-length": "-5"}}, {"headers": {"content-type": "multipart/form-data"}},
-]
-reply([complete | b for b in bad])
-""",
-        shows="forged",
-    ),
-    _attack(
-        "make a call that the apps cannot answer",
-        "attempt('calling', lambda: apis.spotify.show_song(song_id=10**30))",
-        shows="calling failed: OverflowError",
-    ),
-    _attack(
-        "complete the task in a loop, with every answer",
-        "for n in range(10**6):\n    apis.supervisor.complete_task(answer=n + 1000)",
-        ends="verdict or world lost",  # on a busy machine the judge cannot repeat so many calls in time
-        shows="Number of requests exceeded|timed out|could not repeat",
-    ),
-    _attack(
-        "leave a thread that answers this step and all later ones",
-        FORGED
-        + _ANSWERS_LATER
-        + """
-reply(completed=False)
-while True:  # or the world would read, too
-    try:
-        threading.Event().wait()
-    except BaseException:
-        pass
-""",
-        "print('read by the thread')",
-        "print('again')",
-        shows="forged\nforged\nforged",
-    ),
 ]
 
 # The right change for the task "move what is priced below a limit from the wish list to the cart", made below the API.
@@ -283,11 +212,7 @@ _STATES = [
             ("POST", "/seed", {"seed": 1}),
             ("POST", "/date_time", {"date_and_time": "2030-01-01T00:00:00"}),
             ("POST", "/dbs", {"to_db_home_path": ":memory:task_output-x", "from_db_home_path": root}),
-            ("POST", "/dbs/save", {"from_db_home_path": ":memory:", "to_db_home_path": root, "format": "changes"}),
-            ("POST", "/admin/debit", {"amount": 1}),
-            ("POST", "/admin/payment_card", {}),
             ("POST", "/%61dmin/credit", {"amount": 10**6}),
-            ("POST", "/phone/../admin/credit", {"amount": 10**6}),
             ("GET", "/openapi.json", None),
         ):
             attempt(url, lambda: client.request(method, url, json=body).status_code)
@@ -295,56 +220,12 @@ _STATES = [
         shows="/seed (gave|failed).*/openapi.json gave 200",
         task="change",
     ),
-    _attack(
-        "change the clock and the random numbers",
-        """
-        import random, time, datetime
-        freezegun = __import__("freezegun.api").api
-        attempt("thawing", lambda: [freezer.stop() for freezer in list(world.requester.time_freezers_or_ids)])
-        random.seed(1)
-        sys.modules["random"].random = lambda: 0.5
-        sys.modules["time"].time = lambda: 0.0
-        freezegun.freeze_factories.clear()
-        print(random.random(), time.time())
-        """,
-        shows="0.5",
-    ),
 ]
 
 _LOOPS = [
     _attack("loop for ever", "while True:\n    pass", shows="timed out"),
     _lost("loop in C", "sum(range(10**12))", shows="no answer"),
-    _lost(
-        "loop on through every exception, when it is deleted",
-        """
-        class Sticky:
-            def __del__(self):
-                while True:
-                    try:
-                        while True:
-                            pass
-                    except BaseException:
-                        pass
-        sticky = Sticky()
-        del sticky
-        """,
-        shows="no answer",
-    ),
-    _lost(
-        "ignore the alarm", "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True:\n    pass", shows="no answer"
-    ),
     _lost("stop itself", "posix.kill(posix.getpid(), signal.SIGSTOP)", shows="no answer"),
-    _lost(
-        "answer a byte at a time",
-        """
-        signal.alarm(0)
-        posix.write(connection.fileno(), struct.pack(">I", 1000))
-        while True:
-            posix.write(connection.fileno(), b" ")
-            threading.Event().wait(0.1)
-        """,
-        shows="no answer",
-    ),
 ]
 
 _MEMORY = [
@@ -353,24 +234,6 @@ _MEMORY = [
         "for size in (2**34, 2**40):\n    print(libc.malloc(ctypes.c_size_t(size)))  # past Python",
         "everything = bytearray(10**12)",
         shows="0\n0.*MemoryError",
-    ),
-    _attack(
-        "take memory in many threads",
-        """
-        hoard = []
-        def take():
-            while True:
-                hoard.append(bytearray(2**22))
-        threads = [threading.Thread(target=take, daemon=True) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        taken = len(hoard) * 4
-        hoard.clear()
-        print("took", taken, taken < 2 * MEMORY_MB)  # the heap that was there may be used, too
-        """,
-        shows="took [0-9]+ True|new thread",
     ),
 ]
 _OUTPUT = [
@@ -387,13 +250,7 @@ _OUTPUT = [
         FORGED + "reply([complete | {'headers': ['a', 'b']}])",
         shows="a process reported",
     ),
-    _lost("answer with an error", "send({'error': 'the host has failed'})", shows="a process reported"),
     _lost("answer with 30,000 calls", FORGED + "reply([complete] * 30_000)", shows="a process reported"),
-    _lost(
-        "answer with calls of millions of characters",
-        FORGED + "reply([complete | {'body': 'x' * 3_200_000}])",
-        shows="a message of 3,200,[0-9]+ bytes",
-    ),
     _attack(
         "call the API without end",
         "while True:\n    apis.supervisor.show_profile()",
@@ -444,22 +301,6 @@ _PROCESSES = [
         shows="fork -1 True.*vfork -1 True.*daemon -1 True.*exec failed: PermissionError.*spawn failed: PermissionError",
     ),
     _attack(
-        "start threads without end",
-        """
-        gone = threading.Event()
-        started = []
-        def start():
-            while True:
-                thread = threading.Thread(target=gone.wait, daemon=True)
-                thread.start()
-                started.append(thread)
-        attempt("starting", start)
-        print(len(started) < 100)
-        gone.set()
-        """,
-        shows="starting failed: RuntimeError.*True",
-    ),
-    _attack(
         "kill other worlds, and read its parent's memory as a file",
         """
         refused = 0
@@ -474,15 +315,6 @@ _PROCESSES = [
                 attempt("reading", lambda: real_io.open(f"/proc/{pid}/{name}", "rb").read(10))
         """,
         shows="refused True.*(reading failed: PermissionError.*){8}",
-    ),
-    _lost(
-        "use the calls of 32 bits",
-        """
-        code = bytes.fromhex("b802000000cd80c3")  # mov eax, 2 (fork); int 0x80; ret
-        memory = __import__("mmap").mmap(-1, 4096, prot=7)
-        memory.write(code)
-        ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(memory)))()
-        """,
     ),
 ]
 
@@ -500,49 +332,12 @@ _NETWORK = [
         shows="(connecting failed: PermissionError.*){2}binding failed: PermissionError.*connecting failed: PermissionError.*"
         "looking failed: PermissionError",
     ),
-    _attack(
-        "meet another world at an abstract socket or in shared memory",
-        """
-        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        attempt("binding", left.bind, "\\0meeting")
-        attempt("connecting", left.connect, "\\0meeting")
-        attempt("sending", left.sendto, b"x", "\\0meeting")
-        attempt("passing", left.sendmsg, [b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", 0))])
-        print([libc.shmget(5, 4096, 0o1666), libc.msgget(5, 0o1666), libc.semget(5, 1, 0o1666)] == [-1, -1, -1])
-        attempt("sharing", lambda: __import__("_posixshmem").shm_open("/meeting", 0o102, 0o666))
-        """,
-        shows="binding failed.*connecting failed.*sending failed.*passing failed.*True.*sharing failed",
-    ),
 ]
 
 _ENDS = [
     _attack("raise KeyboardInterrupt", "raise KeyboardInterrupt", shows="KeyboardInterrupt"),
-    _lost(
-        "raise an exception that is broken",
-        """
-        class Broken(BaseException):
-            def __str__(self):
-                raise KeyboardInterrupt
-            __repr__ = __str__
-        raise Broken
-        """,
-    ),
     _lost("exit at once", "posix._exit(0)"),
-    _lost(
-        "recurse through the stack",
-        """
-        sys.setrecursionlimit(10**9)
-        def deeper(n):
-            return repr(type("C", (), {"__repr__": lambda self: deeper(n + 1)})())
-        deeper(0)
-        """,
-    ),
     _lost("close every descriptor", "posix.closerange(0, 1000)", "print('nobody hears this')"),
-    _attack(
-        "leave work for the end",
-        "print(__import__('atexit').register(lambda: posix.write(connection.fileno(), b'x' * 100)))",
-        shows="lambda",
-    ),
 ]
 
 _ENGINE = [
@@ -559,19 +354,6 @@ _ENGINE = [
         shows="forking failed: PermissionError.*opening failed: PermissionError",
     ),
     _attack(
-        "hook imports",
-        """
-        class Hook:
-            def find_spec(self, name, path=None, target=None):
-                raise KeyboardInterrupt(name)
-        sys.meta_path.insert(0, Hook())
-        sys.path.insert(0, "/tmp")
-        builtins.__import__ = lambda *a, **k: None
-        """,
-        ends="goes on",
-        shows="ImportError|KeyboardInterrupt",
-    ),
-    _attack(
         "replace the client, the record and the world",
         """
         class Fake:
@@ -586,40 +368,8 @@ _ENGINE = [
         shows="You have won",
         ends="goes on",
     ),
-    _attack(
-        "break what the world is made of",
-        """
-        for module in ("json", "struct", "ast", "random"):
-            sys.modules[module].__dict__.clear()
-        """,
-        ends="world lost",
-    ),
-    _attack(
-        "wipe the databases",
-        """
-        for _, app in [(name, app) for name, app in world.models.items() if name != "supervisor"]:  # which takes the answer
-            database = app.SQLModel.db.connection
-            tables = [table for (table,) in database.execute("select name from sqlite_master where type = 'table'")]
-            for table in tables:
-                database.execute(f"delete from {table}")
-            left = sum(database.execute(f"select count(*) from {table}").fetchone()[0] for table in tables)
-            print("wiped", len(tables), left)
-        """,
-        shows="(wiped [0-9]+ 0\n){10}",
-    ),
 ]
 
-# From now on, code is not run: each step answers with these calls, and the step after TIMES completes the task.
-_FORGE = """
-backend, steps = sys.modules["eh_backend.world"], []
-class Answer(dict):
-    def __or__(self, other):
-        return dict(self)
-def forge(world, line, code, *more):
-    steps.append(code)
-    return Answer(forged, output=f"forged {len(steps)}", completed=len(steps) > TIMES, calls=CALLS)
-backend.step = forge
-"""
 _ARCHIVE = """
 passwords = {p["account_name"]: p["password"] for p in apis.supervisor.show_account_passwords()}
 email = apis.supervisor.show_profile()["email"]
@@ -633,40 +383,12 @@ def double(n):
 """
 
 
-def _forging(name, calls, times, shows, **named):
-    """An attack whose steps all answer with forged calls."""
-    code = FORGED + f"TIMES, CALLS = {times}, {calls}\n" + _FORGE
-    return _attack(name, code, *["print(1)"] * times, shows=shows, **{"ends": "world lost", **named})
-
-
 # Ways to have an episode counted as the environment's failure, which no figure and no loss would show.
 _LEFT_OUT = [
-    _forging(
-        "forge statuses of thousands of digits",
-        "[complete | {'status': 10**4299}] * 900",
-        9,
-        "a message of [0-9,]+ bytes; [0-9,]+ are allowed",
-    ),
-    _forging("forge a status that is no number", "[complete | {'status': True}]", 1, "a process reported"),
-    _forging("forge more calls than a step may make", "[complete] * 6000", 1, "a process reported"),
-    _forging(
-        "forge headers that grow when they are written down",
-        "[complete | {'headers': {chr(0x1F300 + n) * 200: '' for n in range(32)}}] * 30",
-        16,
-        "a message of [0-9,]+ bytes",
-    ),
-    _forging(
-        "forge calls until the record is full",
-        "[complete | {'body': 'x' * 30000}] * 100",
-        12,
-        "a message of [0-9,]+ bytes",
-    ),
-    _forging(
-        "fill the record to its edge, and complete",
-        "[complete | {'body': 'x' * 30000}] * 100",
-        10,
-        "forged 11",
-        ends="verdict",
+    _lost(
+        "answer with calls of millions of characters",
+        FORGED + "reply([complete | {'body': 'x' * 3_200_000}])",
+        shows="a message of 3,200,[0-9]+ bytes",
     ),
     _attack(
         "double an archive until the judge's memory is full",
@@ -678,44 +400,7 @@ _LEFT_OUT = [
         shows="doubling gave.*doubling failed",
         ends="world lost",  # repeating the record takes more memory than a judge may use
     ),
-    _attack(
-        "have only the judge write a large file, and double it",
-        _ARCHIVE
-        + """
-apis.file_system.create_file(file_path=folder + "a.txt", content="x", access_token=token)
-create = line.recording[-1]
-double(0)
-template = line.recording[-1]
-line.recording.append(create | {"body": create["body"].replace("a.txt", "b.txt").replace('"x"', '"' + "x" * 2 * 10**6 + '"')})
-for n in range(1, 16):
-    line.recording.append(template | {"body": template["body"].replace("z0.zip", f"z{n}.zip")})
-print("recorded", len(line.recording))
-""",
-        shows="recorded",
-        ends="verdict or world lost",
-    ),
-    _attack(
-        "make requests larger than a step's may be",
-        _ARCHIVE
-        + """
-for n in range(3):
-    attempt("writing", lambda: apis.file_system.create_file(file_path=f"~/{n}.txt", content="x" * 2 * 10**6, access_token=token))
-""",
-        shows="writing gave.*writing failed: RuntimeError Not called: this API call takes",
-    ),
-    _attack(
-        "have the judge read deep JSON and huge numbers",
-        FORGED
-        + """
-add(complete | {'body': '[' * 10**6}, complete | {'body': '{"a":' * 10**5})
-for number in ("1" * 10**5, "1e999999", "-0", "NaN"):
-    add(complete | {"body": '{"answer": ' + number + "}", "status": 500})
-    add(complete | {"method": "GET", "url": "/spotify/songs?page_limit=" + number, "body": ""})
-""",
-        shows="recorded 10",
-    ),
     _lost_out("end itself when the task is completed", "posix._exit(1)"),
-    _lost_out("stop when the task is completed", "posix.kill(posix.getpid(), signal.SIGSTOP)"),
     _lost_out(
         "say half an answer when the task is completed",
         "posix.write(connection.fileno(), struct.pack('>I', 99) + b'{')\nposix._exit(0)",
@@ -724,47 +409,16 @@ for number in ("1" * 10**5, "1e999999", "-0", "NaN"):
         "say that the host has failed when the task is completed",
         "send({'error': 'WorkerDied: the zygote does not answer'})",
     ),
-    _lost_out("say that it is ready when the task is completed", "send({'ready': {}, 'environment_error': 'x'})"),
-    _lost_out(
-        "run out of memory when the task is completed",
-        "hoard = []\nwhile True:\n    hoard.append(bytearray(2**20))",
-        ends="verdict or world lost",
-        shows="MemoryError|timed out|destroyed",
-    ),
 ]
 
-_FORM, _JSON = ({"content-type": kind} for kind in ("application/x-www-form-urlencoded", "application/json"))
-_PARTS = {"content-type": "multipart/form-data; boundary=b"}
-# A call, as Python of the agent's, that is dear to make: three steps put as many on the record as it may hold.
-_DEAR = {
-    "forms of many fields": f"dict(url='/spotify/auth/token', body='a=1&' * 700_000, headers={_FORM})",
-    "forms of many parts": f"dict(url='/venmo/auth/token', body='--b\\r\\n\\r\\n' * 200_000, headers={_PARTS})",
-    "fields in JSON": f"dict(body=json.dumps(dict.fromkeys(map(str, range(250_000)), 0)), headers={_JSON})",
-    "deep JSON": f"dict(body='{{\"a\":' * 900 + '1' + '}}' * 900, headers={_JSON})",
-    "long answers": f"dict(body=json.dumps(dict(answer='x' * 2_800_000)), headers={_JSON})",
-    "long paths": "dict(method='GET', url='/spotify/songs' + '/a' * 1_300_000, body='')",
-    "many parameters": "dict(method='GET', url='/spotify/songs?' + 'query=a&' * 350_000, body='')",
-    "long tokens": "dict(method='GET', url='/gmail/account', body='', headers=dict(authorization='Bearer ' + 'a.b.c' * 500_000))",
-    "many long headers": "dict(headers={f'h{n}': 'x' * 80_000 for n in range(32)})",
-    "an address for a pattern": f"dict(url='/venmo/users', body=json.dumps(dict(email='a@' + 'a.' * 900_000)), headers={_JSON})",
-}
+# Calls that are dear to make: three steps put as many on the record as it may hold.
+_JSON = {"content-type": "application/json"}
+_DEAR = f"call = complete | dict(body='{{\"a\":' * 900 + '1' + '}}' * 900, headers={_JSON})"
 _SLOW = [
     _attack(
-        f"have the judge make calls with {what}",
-        *[FORGED + f"call = complete | {call}\nadd(*[call] * min(300, 3_000_000 // len(json.dumps(call))))"] * 3,
+        "have the judge make calls with deep JSON",
+        *[f"{FORGED}{_DEAR}\nadd(*[call] * min(300, 3_000_000 // len(json.dumps(call))))"] * 3,
         shows="recorded",
-        ends="verdict or world lost",
-    )
-    for what, call in _DEAR.items()
-] + [
-    _attack(
-        "have the judge search thousands of times",
-        *[
-            FORGED
-            + f"add(*[complete | dict(method='GET', url=f'/spotify/songs?query={{n}}-{step}', body='') for n in range(300)])"
-            for step in range(20)
-        ],
-        shows="recorded 300",
         ends="verdict or world lost",
     ),
     _attack(

@@ -100,26 +100,6 @@ def test_the_host_is_as_it_was(played):
 
 
 @pytest.mark.campaign
-def test_a_busy_machine_is_no_harm_that_an_attack_did(target):
-    """The next episode is compared with the first, so no step of it may come to its time limit; the zygotes are the same."""
-    attacked, compared = target.env._host, target.patient._host
-    assert (attacked._worlds, attacked._judges) == (compared._worlds, compared._judges)
-    assert attacked.settings.step_timeout_s == attacks.STEP_TIMEOUT_S
-    world = compared.open(target.tasks["question"])
-    try:
-        said = world.execute(f"__import__('threading').Event().wait({attacks.STEP_TIMEOUT_S + 0.5})\nprint('done')")
-    finally:
-        world.close()
-    assert said["output"] == "done\n"
-
-
-def test_each_attack_has_a_name_and_shows_its_effect():
-    names = [attack.name for attack in attacks.ATTACKS]
-    assert len(set(names)) == len(names)
-    assert [attack.name for attack in attacks.ATTACKS if not attack.shows and attack.ends != "world lost"] == []
-
-
-@pytest.mark.campaign
 def test_attacks_find_the_answer_where_nothing_is_in_their_way(target, monkeypatch):
     """Else the outcomes above would show nothing."""
     judge = data.roots("mini").judge

@@ -1,12 +1,9 @@
 import json
-import os
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
-from eh_gym.errors import ConfigError, EHError, MissingBackendError
+from eh_gym.errors import EHError
 from envs.appworld import data
 
 ANSWERS = ("ground_truth/answer.json", "ground_truth/evaluation.py", "ground_truth/solution.py", "notes.txt")
@@ -66,37 +63,12 @@ def test_the_judges_folder_gets_a_name_that_nobody_can_guess(mini):
     assert data.task_ids("mini") == ("m_1", "m_2")
 
 
-@pytest.mark.parametrize(
-    ("ask", "error", "message"),
-    [
-        (lambda: data.roots("test"), ConfigError, "train, dev, test_normal, test_challenge, mini"),
-        (lambda: data.task_ids("test_normal"), MissingBackendError, "'test_normal'"),
-        (lambda: data.reference("train", "c_1"), ConfigError, "'c_1'.*'train'"),
-    ],
-)
-def test_what_is_not_there_is_named(installed, ask, error, message):
-    with pytest.raises(error, match=message):
-        ask()
-
-
-def test_a_missing_benchmark_names_every_way_to_it(cache):
-    with pytest.raises(MissingBackendError, match=r"EH_APPWORLD_DATA_URL.*'mini'"):
-        data.task_ids("dev")
-    assert not cache.exists()
-
-
-def test_an_installed_benchmark_and_the_mini_world_are_apart(installed, mini):
-    assert data.roots("mini") == data.Roots(mini, mini.parent / "agent", data.mini_dir().name)
-    assert data.roots("dev") == data.Roots(installed, installed.parent / "agent", "benchmark-0.1.0")
-    assert (data.task_ids("mini"), data.task_ids("dev")) == (("m_1", "m_2"), ("c_1",))
-
-
 def test_the_tasks_come_in_appworlds_order_without_their_tags(installed):
     (installed / "data" / "datasets" / "train.txt").write_text("b_1\n a_2:hard \n\na_1\n")
     assert data.task_ids("train") == ("b_1", "a_2", "a_1")
 
 
-@pytest.mark.parametrize("name", ["../secret_1", "a", "a/1_1", "a_1 x"])
+@pytest.mark.parametrize("name", ["../secret_1", "a_1 x"])
 def test_a_strange_id_is_refused(installed, name):
     (installed / "data" / "datasets" / "train.txt").write_text(f"a_1\n{name}\n")
     with pytest.raises(EHError, match="task's id"):
@@ -111,19 +83,6 @@ def test_the_agents_half_holds_no_answer(agent):
     shared = ["version.txt", "datasets/train.txt", "datasets/dev.txt", "base_dbs/spotify.db", "base_dbs/README"]
     assert names == sorted([*tasks, *(f"data/{f}" for f in shared), "data/api_docs/standard/spotify.json"])
     assert not [path for path in agent.rglob("*") if path.is_symlink()]
-
-
-def test_where_files_cannot_be_linked_they_are_copied(installed, monkeypatch, tmp_path):
-    def refuse(*_):
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
-    agent = tmp_path / "agent"
-    data.write_agent_root(installed, agent)
-    source = installed / "data" / "tasks" / "a_1" / "specs.json"
-    copied = agent / "data" / "tasks" / "a_1" / "specs.json"
-    assert copied.read_text() == source.read_text()
-    assert copied.stat().st_ino != source.stat().st_ino
 
 
 def test_a_reference_is_the_recorded_steps_or_the_solutions_code(installed):
@@ -142,12 +101,8 @@ def test_a_reference_is_the_recorded_steps_or_the_solutions_code(installed):
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("base_dbs/spotify.db", r"base_dbs/\*\.db"),
-        ("api_docs/standard/spotify.json", "missing or empty"),
         ("datasets/dev.txt", "dev lists 0 tasks"),
         ("tasks/a_2/specs.json", r"a_2 .*specs\.json"),
-        ("tasks/a_2/dbs/supervisor.jsonl", r"a_2 .*supervisor\.jsonl"),
-        ("tasks/a_2/ground_truth/evaluation.py", r"a_2 .*evaluation\.py"),
     ],
 )
 def test_data_with_a_missing_file_fail_the_check_that_whole_data_pass(installed, missing, message):
@@ -155,29 +110,3 @@ def test_data_with_a_missing_file_fail_the_check_that_whole_data_pass(installed,
     (installed / "data" / missing).unlink()
     with pytest.raises(EHError, match=message):
         data.check_root(installed, {"train": 3, "dev": None})
-
-
-@pytest.mark.parametrize("specs", ['{"db_version": "0.2.0"}', "{}"])
-def test_data_of_another_version_fail_the_check(installed, specs):
-    (installed / "data" / "tasks" / "b_1" / "specs.json").write_text(specs)
-    with pytest.raises(EHError, match=r"0\.1\.0 .*b_1"):
-        data.check_root(installed, {"train": 3})
-
-
-def test_the_mini_world_of_other_sources_is_another(tmp_path, monkeypatch):
-    folder = tmp_path / "mini"
-    shutil.copytree(Path(data.BUILDER).parent, folder)
-    monkeypatch.setattr(data, "BUILDER", folder / "build.py")
-    first = data.mini_dir()
-    (folder / "__pycache__").mkdir(exist_ok=True)
-    (folder / "__pycache__" / "x.pyc").write_bytes(b"x")
-    (folder / "notes.md").write_text("x")
-    (folder / ".ruff_cache").mkdir()  # what tools leave
-    (folder / ".ruff_cache" / "CACHEDIR.TAG").write_text("x")
-    assert data.mini_dir() == first
-    with (folder / "content.py").open("a") as file:
-        file.write("# changed\n")
-    second = data.mini_dir()
-    assert second != first
-    (folder / "content.py").rename(folder / "other.py")
-    assert data.mini_dir() not in (first, second)

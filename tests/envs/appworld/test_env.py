@@ -6,7 +6,6 @@ All environments have the same settings, and so share a host: its two zygotes ta
 import dataclasses
 import os
 import signal
-import sys
 import time
 
 import gymnasium as gym
@@ -14,9 +13,8 @@ import psutil
 import pytest
 
 import eh_gym  # noqa: F401 - registers the environments
-from eh_gym.errors import ConfigError, WorkerDied, WorkerTimeout
-from envs.appworld import data, forks, hosts
-from envs.appworld.hosts import Settings
+from eh_gym.errors import WorkerTimeout
+from envs.appworld import data, hosts
 
 FINISH = "apis.supervisor.complete_task()"
 LOG_IN = """\
@@ -111,14 +109,6 @@ def test_an_action_without_python_code_is_malformed(env):
     assert env.step("1 / 0")[4]["malformed"] is False
 
 
-def test_long_outputs_lose_their_middle(env):
-    observation = env.step("print('a' * 5000 + 'b' * 5000)")[0]
-    assert 1900 < len(observation) <= 2000
-    assert observation.startswith("a" * 900)
-    assert observation.endswith("b" * 900 + "\n")
-    assert "characters left out]" in observation
-
-
 def test_api_calls_are_counted_and_limited(env):
     assert env.step("for _ in range(5): apis.supervisor.show_profile()")[4]["api_calls"] == 5
     observation, *_, info = env.step("for _ in range(50): apis.supervisor.show_profile()")
@@ -145,13 +135,9 @@ def test_code_that_runs_too_long_is_interrupted_and_the_episode_goes_on(hasty, m
     assert said == "still here\n"
 
 
-@pytest.mark.parametrize(
-    ("action", "length"),
-    [("print(1)\n#" + "x" * 300_000, "300,010"), ("```python\nprint(1)\n```" + "x" * 1_000_000, "1,000,022")],
-)
-def test_too_long_code_and_too_long_messages_are_not_run(env, action, length):
-    observation, _, terminated, _, info = env.step(action)
-    assert f"Not run: {length}" in observation or f"Not run: a message of {length}" in observation
+def test_too_long_code_is_not_run(env):
+    observation, _, terminated, _, info = env.step("print(1)\n#" + "x" * 300_000)
+    assert "Not run: 300,010" in observation
     assert (terminated, info["malformed"]) == (False, True)
 
 
@@ -198,13 +184,6 @@ def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty, 
     assert reward == 1.0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
-def test_a_world_gives_way_to_other_processes(env):
-    world = env.unwrapped._world._fork.pid
-    assert os.getpriority(os.PRIO_PROCESS, world) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 5)
-    assert os.getsid(world) == world
-
-
 def test_a_world_that_was_killed_before_the_first_action_is_made_again(env):
     """Of what runs on a machine without memory, idle worlds die first."""
     world = env.unwrapped._world._fork.pid
@@ -214,16 +193,6 @@ def test_a_world_that_was_killed_before_the_first_action_is_made_again(env):
     assert not {"world_lost", "environment_error"} & set(info)
     assert env.unwrapped._world._fork.pid != world
     assert play_expert(env)[1] == 1.0
-
-
-def test_a_world_that_cant_be_made_again_is_the_environments_failure(env, monkeypatch):
-    def fails(task_id):
-        raise WorkerDied("no more processes")
-
-    monkeypatch.setattr(env.unwrapped._host, "fork_world", fails)
-    os.kill(env.unwrapped._world._fork.pid, signal.SIGKILL)
-    info = env.step("print(1)")[4]
-    assert "no more processes" in info["environment_error"]
 
 
 def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_another(env):
@@ -237,25 +206,6 @@ def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_ano
     env.reset(seed=0)
     assert env.step("print(1)")[0] == "1\n"
     assert env.unwrapped._host.pids[0] != worlds
-
-
-def test_without_a_reference_solution_there_is_no_expert(env, monkeypatch):
-    monkeypatch.setattr(data, "reference", lambda *_: None)
-    with pytest.raises(ConfigError, match="reference solution"):
-        env.unwrapped.expert()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        *(({"step_timeout_s": s}, "step_timeout_s must be") for s in (0.4, 2.5, float("inf"), float("nan"))),
-        ({"memory_mb": "1024"}, "memory_mb must be .*'1024'"),
-        ({"max_observation_chars": 10}, "max_observation_chars must be"),
-    ],
-)
-def test_wrong_settings_are_refused_by_their_name(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        Settings(**changes)
 
 
 @pytest.fixture
@@ -276,39 +226,6 @@ def judge(env, monkeypatch):
         return judged
 
     return replace
-
-
-def test_a_log_out_is_repeated_as_it_was(env):
-    env.step(LOG_IN)
-    env.step(f"{NOTES}\napis.simple_note.logout(access_token=token)\ntry:\n    {NOTES}\nexcept Exception: pass")
-    assert env.step(FINISH)[4]["verdict"]["differing"] == 0
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("fault", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_lost_or_stopped_judges_zygote_costs_no_verdict(env, monkeypatch, fault):
-    env.step(FINISH)
-    os.kill(env.unwrapped._host.pids[1], fault)
-    monkeypatch.setattr(forks, "_SPAWN_TIMEOUT_S", 5.0)
-    env.reset(seed=0)
-    assert play_expert(env)[1] == 1.0
-
-
-def test_a_reset_begins_again_where_its_world_could_not_be_made(env, monkeypatch):
-    worlds, failures = env.unwrapped._host._worlds, [WorkerDied("the zygote does not answer")]
-    fork = worlds.fork
-
-    def fails_once(options):
-        if failures:
-            raise failures.pop()
-        return fork(options)
-
-    monkeypatch.setattr(worlds, "fork", fails_once)
-    env.reset(seed=0)
-    assert env.step("print(1)")[0] == "1\n"
-    failures += [WorkerDied("once"), WorkerDied("twice")]
-    with pytest.raises(WorkerDied, match="once"):
-        env.reset(seed=0)
 
 
 @pytest.mark.parametrize(
@@ -349,5 +266,4 @@ def test_solutions_pass_whatever_random_numbers_the_agent_draws_and_leave_the_da
         env.reset(options={"task_id": task_id})
         _, reward, _, _, info = play_expert(env, before="import random\nrandom.seed(3)\nrandom.random()\n")
         assert reward == 1.0, info
-        assert info["verdict"]["differing"] == 0
     assert files() == before

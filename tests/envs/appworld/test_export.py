@@ -116,9 +116,6 @@ def test_appworld_s_own_commands_give_our_verdicts(appworld_python, tmp_path):
             assert found["task_goal_completion"] == round(100 * ours.mean_at_k, 1)
             assert found["scenario_goal_completion"] == round(100 * ours.scenarios_at_k, 1)
         solved = sum(t.success for t in played)
-        print(
-            f"{name}: {len(verdicts)} of {len(tasks)} verdicts agree, {solved} solved, {len(stopped)} solved but stopped"
-        )
         assert {expert: solved == len(tasks), empty: solved == 0, damaged: 0 < solved < len(tasks)}[agent]
         logs = outputs / "tasks" / tasks[0] / "logs"
         assert (logs / "environment_io.md").read_text().count("### Environment Interaction") == len(played[0].turns)

@@ -147,38 +147,10 @@ def test_builds_the_mini_world_with_an_agents_half(cache, builder, said):
     assert "--no-data" in said[2]
 
 
-@pytest.mark.parametrize("missing", [(), ("user",), ("user", "files")])
-def test_doctor_names_each_layer_of_confinement(monkeypatch, missing):
-    layers = ("limits", "user", "network", "system calls", "files")
-    probed = {layer: (layer not in missing, "everything is possible") for layer in layers}
-    monkeypatch.setattr(install.Worker, "start", lambda worker: None)
-    monkeypatch.setattr(install.Worker, "call", lambda worker, method: probed)
-    lines = install.isolation(Path(sys.executable))
-    found = {line.split("  ")[1].strip(): line.split("  ")[-1].strip() for line in lines[1:]}
-    in_force = dict.fromkeys(layers, "in force")
-    in_force["files"] = "in force for contents and folders; names, sizes and times of single files can be asked for"
-    assert found == in_force | dict.fromkeys(missing, "missing: everything is possible")
-
-
-def test_other_sources_build_another_mini_world_and_force_removes_the_old(cache, builder, said):
-    (cache / ".building-x" / "world" / "judge").mkdir(parents=True)  # what a killed installation has left
-    for _ in range(2):
-        install.install(benchmark=False, say=said.append)
-    assert builder.count() == 1
-    old = data.mini_dir()
-    assert [path.name for path in cache.iterdir()] == [old.name]
-    builder(BUILDER + "# changed\n")
-    install.install(benchmark=False, say=said.append)
-    assert there(cache) == sorted([old.name, data.mini_dir().name])
-    install.install(force=True, benchmark=False, say=said.append)
-    assert there(cache) == [data.mini_dir().name]
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
         ("import sys; print('no such model'); sys.exit(1)", "no such model"),
-        (WRITE_WORLD + "write_world(sys.argv[1])", "mini lists 0 tasks"),
         (WRITE_WORLD + "write_world(sys.argv[1], mini=2); sys.exit('one solution fails')", "one solution fails"),
     ],
 )
@@ -222,27 +194,13 @@ def test_downloads_checks_and_splits_the_benchmark(cache, served, bundle, said):
     assert install.counts() == {**SPLITS, "mini": 2}
 
 
-def test_a_benchmark_that_is_there_is_not_asked_for_again_even_by_force(cache, served, bundle, said):
-    bundle(served.folder / BUNDLE)
-    for force in (False, False, True):
-        install.install(force=force, say=said.append)
-    assert len(served.asked) == 1
-    assert len(data.task_ids("train")) == 3
-
-
 def test_without_a_network_only_a_note_tells_how_to_have_the_benchmark(cache, said):
     started = time.monotonic()
     install.install(say=said.append)
     assert time.monotonic() - started < 60
     assert data.task_ids("mini")
     assert there(cache) == [data.mini_dir().name]
-    notes = said[said.index("appworld: only the mini world is installed") :]
-    assert "cannot be downloaded" in said[-len(notes) - 1]
-    assert [line for line in notes if "python -m envs install appworld" in line]
-    assert [line for line in notes if "EH_APPWORLD_DATA_URL=" in line]
-    told, lines = install.report()
-    assert told
-    assert lines[:2] == ["mini world: 2 tasks", "benchmark: not installed"]
+    assert any("EH_APPWORLD_DATA_URL=" in line for line in said)
     assert install.counts() == {"train": 0, "dev": 0, "mini": 2}
 
 
@@ -250,11 +208,8 @@ def test_a_benchmark_that_is_not_where_the_user_says_is_an_error(cache, said, bu
     damaged(bundle, tmp_path / "cut.bundle")
     write_world(tmp_path / "theirs", train=1)
     for url, message in (
-        ("http://127.0.0.1:1/mirror", "http://127.0.0.1:1/mirror"),
         (str(tmp_path / "none.bundle"), r"none\.bundle is neither"),
-        ("http://localhost:99999/x", "http://localhost:99999/x.*cannot be downloaded"),
-        ("http://[bad", "Invalid IPv6"),
-        ("~nobody-here/x", "EH_APPWORLD_DATA_URL"),
+        ("http://127.0.0.1:1/x", "http://127.0.0.1:1/x.*cannot be downloaded"),
         (str(tmp_path / "cut.bundle"), "Bad CRC"),
         (str(tmp_path / "theirs"), "incomplete"),
     ):
@@ -265,25 +220,6 @@ def test_a_benchmark_that_is_not_where_the_user_says_is_an_error(cache, said, bu
     assert (tmp_path / "cut.bundle").is_file()
 
 
-@pytest.mark.parametrize("form", ["mirror", "mirror without a slash", "url", "file"])
-def test_the_benchmark_can_come_from_elsewhere(cache, served, bundle, said, monkeypatch, tmp_path, form):
-    (served.folder / "mirror").mkdir()
-    path = bundle(served.folder / "mirror" / ("other.bundle" if form in ("url", "file") else BUNDLE))
-    monkeypatch.setenv(
-        "EH_APPWORLD_DATA_URL",
-        {
-            "mirror": f"{served.url}mirror/",
-            "mirror without a slash": f"{served.url}mirror",
-            "url": f"{served.url}mirror/other.bundle",
-            "file": str(path),
-        }[form],
-    )
-    install.install(say=said.append)
-    assert len(data.task_ids("train")) == 3
-    assert path.is_file()  # the user's own file stays
-    assert there(cache) == sorted([data.benchmark_dir().name, data.mini_dir().name])
-
-
 def damaged(bundle, path):
     bundle(path)
     content = bytearray(path.read_bytes())
@@ -292,21 +228,12 @@ def damaged(bundle, path):
     path.write_bytes(content)
 
 
-def too_few_tasks(bundle, path):
-    write_world(path.parent / "few", train=2, dev=1)
-    pack(path, path.parent / "few")
-
-
 def cut(bundle, path):
     bundle(path)
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def a_web_page(bundle, path):
-    path.write_text("<html>Please log in</html>")
-
-
-@pytest.mark.parametrize("spoil", [damaged, too_few_tasks, cut, a_web_page])
+@pytest.mark.parametrize("spoil", [damaged, cut])
 def test_a_damaged_download_is_dropped_and_the_next_run_downloads_again(cache, served, bundle, said, spoil):
     spoil(bundle, served.folder / BUNDLE)
     install.install(say=said.append)

@@ -5,7 +5,6 @@ they happen: all in this project's code in the campaign, and some of them always
 """
 
 import contextlib
-import socket
 import sys
 from pathlib import Path
 
@@ -101,21 +100,6 @@ def test_an_interrupt_anywhere_leaves_the_next_episode_right(env, name, stride):
     assert zygote.children(recursive=True) == []
 
 
-def test_a_connection_without_a_request_is_no_other_worlds(env):
-    begin(env, "a_1")
-    stale = []
-    for said in (b"", b"x", b"0" * 32):
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(env._host._worlds._folder / "socket"))
-        connection.sendall(said)
-        stale.append(connection)
-    begin(env, "a_2")
-    assert env.step("new")[0] == "a_2: new"
-    assert [connection.recv(1) for connection in stale] == [b""] * 3
-    for connection in stale:
-        connection.close()
-
-
 def test_a_world_whose_owner_forgot_it_is_ended(env):
     begin(env, "a_1")
     world = env._host.open("a_1")
@@ -124,22 +108,6 @@ def test_a_world_whose_owner_forgot_it_is_ended(env):
     del world
     begin(env, "a_2")
     assert [child.pid for child in psutil.Process(env._host.pids[0]).children()] == [env._world._fork.pid]
-
-
-def test_a_world_that_cannot_begin_says_why(env):
-    """As when the disk has no inodes left: the world's folder cannot be made."""
-    begin(env, "a_1")
-    folder, last = env._host._worlds._folder, env._world._fork.pid
-    there = [folder / str(pid) for pid in range(last + 1, last + 3000)]
-    for path in there:
-        path.touch()
-    try:
-        with pytest.raises(appworld.WorkerCallError, match="FileExistsError"):
-            env.reset()
-    finally:
-        for path in there:
-            path.unlink(missing_ok=True)
-    begin(env, "a_2")
 
 
 def test_a_stopped_zygote_does_not_hold_up_a_close(env, monkeypatch):

@@ -2,19 +2,16 @@
 
 import filecmp
 import json
-import re
 import shutil
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from eh_gym.errors import EHError
 from envs.appworld import data
-from envs.appworld.mini.evaluation import evaluate
 from envs.appworld.mini.scenarios import SCENARIOS
-from envs.appworld.mini.task import Change, expected, task_id
+from envs.appworld.mini.task import task_id
 from envs.appworld.mini.world import APPS
 from envs.commands import run
 
@@ -58,13 +55,6 @@ def test_every_scenario_has_its_variants_and_the_difficulties_and_apps_are_there
     assert {task["metadata"]["difficulty"] for task in tasks.values()} == {1, 2, 3}
     assert {app for task in tasks.values() for app in task["required_apps"]} == set(APPS) - {"splitwise"}
     assert {task["answer"] is None for task in tasks.values()} == {True, False}
-
-
-def test_variants_differ_and_instructions_name_no_answer(tasks):
-    assert len({(task["instruction"], task["supervisor"]["email"]) for task in tasks.values()}) == len(tasks)
-    for task in tasks.values():
-        if task["answer"] is not None:
-            assert str(task["answer"]) not in re.findall(r"[\d.]+", task["instruction"])
 
 
 def test_what_the_agent_may_see_holds_no_ground_truth(roots, tasks):
@@ -115,55 +105,3 @@ def test_an_unsound_task_stops_the_build(build, tmp_path, old, new, complaint):
     scenarios.write_text(source.replace(old, new))
     with pytest.raises(EHError, match=f"Unsound: {task_id(SCENARIO, 1)}: the {complaint}"):
         build(tmp_path / "world", tmp_path / "mini" / "build.py")
-
-
-CHANGES = [
-    Change("phone.Alarm", "updated", [{"id": 1, "time": "06:00"}]),
-    Change("venmo.User", "added"),
-]
-RIGHT = {"phone.Alarm": ([], [SimpleNamespace(id=1, time="06:00")], []), "venmo.User": ([object()], [], [])}
-
-
-@pytest.mark.parametrize(
-    ("changed", "fields", "answer", "failed"),
-    [
-        (RIGHT, {"time", "updated_at"}, "3", []),
-        (RIGHT, {"time"}, "4", ["answer"]),
-        (RIGHT, {"time", "label"}, "3", ["nothing else of the updated phone.Alarm"]),
-        (RIGHT | {"gmail.Draft": ([], [], [])}, {"time"}, "3", ["only these models"]),
-        (RIGHT | {"phone.Alarm": ([], [SimpleNamespace(id=2, time="06:00")], [])}, {"time"}, "3", ["the right ones"]),
-        (RIGHT | {"phone.Alarm": ([object()], RIGHT["phone.Alarm"][1], [])}, {"time"}, "3", ["no phone.Alarm"]),
-    ],
-)
-def test_an_evaluation_allows_only_the_changes_that_it_lists(changed, fields, answer, failed):
-    failures, said = [], []
-
-    class Test:
-        def __call__(self, requirement):
-            said.append(requirement)
-            return self
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, kind, error, trace):
-            failures.extend(said[-1:] if kind else [])
-            return kind is AssertionError
-
-        def case(self, found, relation, wanted):
-            assert found == wanted
-
-        def answer(self, found, wanted):
-            assert found == wanted
-
-    models = SimpleNamespace(
-        changed_model_names=lambda: set(changed),
-        changed_records=lambda model: changed[model],
-        changed_field_names=lambda model, number: fields,
-        end=SimpleNamespace(
-            supervisor=SimpleNamespace(Task=SimpleNamespace(first=lambda: SimpleNamespace(answer=answer)))
-        ),
-    )
-    evaluate(Test(), {}, expected(CHANGES), None, models, 3)
-    assert len(set(said)) == len(said) == 8
-    assert [any(text in failure for failure in failures) for text in failed] == [True] * len(failures)
