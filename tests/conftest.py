@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -62,19 +61,14 @@ class RayNodes:
         from ray.cluster_utils import Cluster
 
         self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        self._ray, self._nodes = ray, {}
+        self._nodes = {}
         ray.init(self._cluster.address, log_to_driver=False)
 
     def at_least(self, count):
         """Starts nodes until so many are there."""
         while len(self._nodes) < count:
-            self.add()
-
-    def add(self):
-        """Starts a node; returns its id."""
-        node = self._cluster.add_node(num_cpus=4)
-        self._nodes[node.node_id] = node
-        return node.node_id
+            node = self._cluster.add_node(num_cpus=4)
+            self._nodes[node.node_id] = node
 
     def kill(self, node_id):
         """Kills all processes of a node at once, as when its machine is gone; Ray's own way leaves the actors for a while."""
@@ -86,12 +80,6 @@ class RayNodes:
             with contextlib.suppress(psutil.NoSuchProcess):  # some end by themselves when the raylet does
                 process.kill()
         self._cluster.remove_node(node, allow_graceful=False)
-
-    def remove(self, node_id):
-        """Ends a node in good order, and waits until the others know."""
-        self._cluster.remove_node(self._nodes.pop(node_id))
-        while any(node["NodeID"] == node_id and node["Alive"] for node in self._ray.nodes()):
-            time.sleep(0.05)
 
     def close(self):
         self._cluster.shutdown()

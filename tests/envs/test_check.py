@@ -53,17 +53,3 @@ def test_a_right_environment_is_right_and_each_wrong_one_is_told_what_to_fix(cap
         assert main(["check", f"{wrong.__name__}-v0"]) == 1
         said = capsys.readouterr().out
         assert re.search(rf"^wrong  {check}\n +{fault}", said, re.MULTILINE), said
-
-
-def test_an_environment_without_an_expert_is_checked_for_the_rest(capsys, monkeypatch):
-    monkeypatch.setattr(Shaped, "expert", property(lambda _: None.gone), raising=False)
-    assert main(["check", "Shaped-v0"]) == 1
-    said = capsys.readouterr().out
-    assert "no expert" in said
-    assert "the expert solves its tasks" not in said
-
-
-def test_an_environment_that_cannot_be_made_is_one_line(capsys):
-    assert main(["check", "no_such_module:Nothing-v0"]) == 1
-    assert main(["check", "EH-Cabinet-v0", "--env-args", "[]"]) == 1
-    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == ["error", "error"]

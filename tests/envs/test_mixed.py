@@ -53,13 +53,6 @@ def test_the_tasks_come_in_turn_until_each_has_ended() -> None:
         env.task_ids[len(env.task_ids)]
 
 
-def test_a_seed_draws_tasks_of_all() -> None:
-    env = make(PLAIN, LOCKED)
-    drawn = [env.reset(seed=seed)[1]["task_id"] for seed in range(20)]
-    assert drawn == [env.reset(seed=seed)[1]["task_id"] for seed in range(20)]
-    assert {task.split("/")[0] for task in drawn} == {PLAIN, LOCKED}
-
-
 def test_resets_without_a_seed_go_on_from_the_first_seed_in_every_environment() -> None:
     def play() -> list[tuple[str, int]]:
         env = make(PLAIN, LOCKED)
@@ -70,12 +63,6 @@ def test_resets_without_a_seed_go_on_from_the_first_seed_in_every_environment() 
         return [(name, int(part.unwrapped.np_random.integers(10**6))) for name, part in parts.items()]
 
     assert play() == play()
-
-
-def test_a_name_may_be_the_beginning_of_another() -> None:
-    env = gym.make(mixed({"A": PLAIN, "A/B": LOCKED}))
-    task = env.unwrapped.parts["A/B"][0]
-    assert env.reset(options={"task_id": task})[1]["environment"] == "A/B"
 
 
 def test_wrong_parts_arguments_and_tasks_are_refused() -> None:

@@ -38,16 +38,10 @@ def test_tasks_are_well_formed(locked):
 @pytest.mark.parametrize(
     ("k", "expected"),
     # 1 - .72^n for the most drawers n that fit: 3n <= K. FACTS has .29 .64 .81 .86 .93 .96, a sample of 4000 tasks.
-    [(2, 0.0), (3, 0.28), (5, 0.28), (10, 0.6268), (15, 0.8065), (20, 0.8607), (25, 0.9278), (32, 0.9626)],
+    [(2, 0.0), (3, 0.28), (10, 0.6268), (20, 0.8607), (32, 0.9626), (33, 1.0)],
 )
 def test_ceiling_by_hand(k, expected):
     assert success_ceiling(k) == pytest.approx(expected, abs=1e-4)
-
-
-def test_ceiling_ends_at_one_with_the_longest_chain():
-    assert success_ceiling(33) == success_ceiling(50) == 1.0
-    assert success_ceiling(31, locked=True) < success_ceiling(32, locked=True) == 1.0  # 3 * 10 + 2
-    assert success_ceiling(0) == success_ceiling(-1) == 0.0
 
 
 @pytest.mark.parametrize(("locked", "longest"), [(False, 11), (True, 11), (False, 1), (False, 4), (True, 6)])
@@ -56,13 +50,6 @@ def test_ceiling_is_the_share_of_tasks_that_fit(locked, longest):
     for k in range(1, 36):
         share = sum(s <= k for s in steps) / len(steps)
         assert share == pytest.approx(success_ceiling(k, locked=locked, longest=longest), abs=0.02)  # sd <= .005
-
-
-def test_a_shorter_longest_chain_cuts_the_longer_tasks_alone():
-    for i in range(300):
-        task, cut = make_task(f"dev-{i:06d}"), make_task(f"dev-{i:06d}", longest=4)
-        assert cut.chain == task.chain[:4]
-        assert cut == task or len(task.chain) > 4
 
 
 @pytest.mark.parametrize(("split", "size"), [("train", 10**6), ("dev", 10**4), ("test", 10**5), ("all", 1_110_000)])
