@@ -111,13 +111,6 @@ class TestSaveCheckpoint:
         assert (latest_checkpoint(tmp_path) / "note").read_text() == "after"
 
 
-class TestLatestCheckpoint:
-    def test_other_names_are_ignored(self, tmp_path):
-        for name in ("update-000002", ".part-000009", ".part-update-000009", "update-000009.old", "update-9", "notes"):
-            (tmp_path / name).mkdir()
-        assert latest_checkpoint(tmp_path) == tmp_path / "update-000002"
-
-
 _KILLED_SAVES = """
 import contextlib, os, shutil, signal, sys
 from pathlib import Path

@@ -14,8 +14,6 @@ from harness.training.loss import (
     policy_loss,
 )
 
-MODES = ("seq-mean", "token-mean")
-
 
 def tensor(rows, dtype=torch.float64):
     return torch.tensor(rows, dtype=dtype)
@@ -27,10 +25,6 @@ class TestGroupAdvantages:
         # (1 - 1/4) / (sqrt(3)/4) = sqrt(3); (0 - 1/4) / (sqrt(3)/4) = -1/sqrt(3).
         advantages = group_advantages(tensor([[1, 0, 0, 0]]), eps=0.0)
         assert_close(advantages, tensor([[3**0.5, -(3**-0.5), -(3**-0.5), -(3**-0.5)]]))
-
-    def test_eps_is_added_to_the_deviation(self):
-        # Rewards 1 0: deviation 1/2; (1 - 1/2) / (1/2 + 1/2) = 1/2.
-        assert_close(group_advantages(tensor([[1, 0]]), eps=0.5), tensor([[0.5, -0.5]]))
 
     def test_without_std_only_the_mean_is_taken_off(self):
         assert_close(
@@ -103,13 +97,6 @@ class TestImportanceWeights:
         assert_close(weights, tensor([[2, 1, 0.25, 1]]))
         assert capped.tolist() == [[True, False, False, False]]
 
-    def test_finite_and_without_gradient_whatever_it_holds(self):
-        logp = torch.tensor([[0.0, -500.0, 0.0]], requires_grad=True)
-        sampled = torch.tensor([[-500.0, 0.0, math.nan]])
-        weights, _ = importance_weights(logp, sampled, torch.tensor([[True, True, False]]), cap=5.0)
-        assert weights.tolist() == [[5.0, 0.0, 1.0]]
-        assert not weights.requires_grad
-
 
 class TestKL:
     def test_by_hand(self):
@@ -142,31 +129,3 @@ class TestAggregate:
     def test_by_hand(self, mode, expected):
         value = aggregate(self.per_token, self.mask, mode=mode, n_episodes=2, n_tokens=3)
         assert_close(value, tensor(expected))
-
-    @pytest.mark.parametrize("mode", MODES)
-    def test_an_episode_without_tokens_and_garbage_outside_the_mask_count_nothing(self, mode):
-        per_token = tensor([[1, math.nan, math.inf], [math.nan, math.inf, 5]])
-        mask = torch.tensor([[True, False, False], [False, False, False]])
-        value = aggregate(per_token, mask, mode=mode, n_episodes=1, n_tokens=1)
-        assert value.item() == 1.0
-
-
-LOGP, ONE = torch.zeros(2, 3), torch.zeros(2)
-ALL = torch.ones(2, 3, dtype=torch.bool)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: group_advantages(ONE),
-        lambda: policy_loss(LOGP, LOGP[:, :1], ONE, ALL),
-        lambda: policy_loss(LOGP, LOGP, ONE, ALL[:1]),
-        lambda: policy_loss(LOGP, LOGP, LOGP[:, :1], ALL),
-        lambda: importance_weights(LOGP, LOGP[:1], ALL, cap=2.0),
-        lambda: kl_k3(LOGP, LOGP[:, :1]),
-        lambda: aggregate(LOGP, ALL[:, :1], mode="token-mean", n_episodes=1, n_tokens=1),
-    ],
-)
-def test_nothing_broadcasts(call):
-    with pytest.raises(AssertionError, match="expected"):
-        call()

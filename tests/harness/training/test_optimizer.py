@@ -61,14 +61,6 @@ def test_gradients_of_micro_batches_are_summed_in_float32() -> None:
     assert parameters_of(optimizer)[1].grad.tolist() == [1000.0] * 64  # type: ignore[union-attr]
 
 
-def test_the_optimizer_made_last_has_the_gradients() -> None:
-    model = line(torch.bfloat16)
-    first, second = adamw(model), adamw(model)
-    model.bias.sum().backward()
-    assert parameters_of(first)[1].grad is None
-    assert parameters_of(second)[1].grad is not None
-
-
 def test_device_and_host_share_no_moment() -> None:
     model = line(torch.float32)
     optimizer = adamw(model)

@@ -23,7 +23,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.training.learner import Learner
 from harness.training.optimizer import HostMoments, make_optimizer
-from harness.training.try_update import largest_microbatches, try_update, what_to_lower
+from harness.training.try_update import try_update, what_to_lower
 
 CONFIG = dataclasses.replace(preset([]), max_context=200, tokens_per_microbatch=512)
 
@@ -92,18 +92,6 @@ def test_a_run_has_the_same_metrics(quick: GRPOConfig, tmp_path: Path, monkeypat
     monkeypatch.setattr(Run, "try_update", anywhere)
     assert rows_of_run(dataclasses.replace(config, out=tmp_path / "tried")) == without
     assert tried == [0]
-
-
-@pytest.mark.parametrize(("tokens", "longest", "lengths"), [(512, 200, [170] * 12), (200, 200, [200] * 4)])
-def test_two_micro_batches_for_each_rank_are_as_long_as_may_be(
-    trained: Policy, tokens: int, longest: int, lengths: list[int]
-) -> None:
-    episodes = largest_microbatches(tokens, longest, words=41, ranks=2)
-    assert [len(t.ids) for t in episodes] == lengths
-    for rank in range(2):
-        passes = list(trained.batches(episodes, tokens, rank=rank, ranks=2))
-        assert [batch.ids.numel() for _, batch in passes] == [sum(lengths) // 4] * 2
-        assert all(part for part, _ in passes)
 
 
 @pytest.mark.parametrize(

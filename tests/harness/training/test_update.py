@@ -10,12 +10,9 @@ import pytest
 import torch
 from one_step import copied
 from one_step import one_step as episode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.policy.policy import Policy
 from harness.settings.presets import preset
-from harness.training import update
-from harness.training.optimizer import make_optimizer
 from harness.training.update import select_episodes, update_policy
 from harness.types.loss_settings import LossSettings
 from harness.types.sampler import Sample
@@ -45,12 +42,6 @@ def test_equal_groups_are_dropped_and_counted(policy: Policy) -> None:
     group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
     equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
     assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], 0.5)
-
-
-def test_a_kl_term_is_about_episodes_without_an_advantage_too(policy: Policy) -> None:
-    equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
-    assert choose(equal, kl=True) == ([("open(c)", 0.0), ("open(d)", 0.0)], 1.0)
-    assert choose(equal) == ([], 1.0)
 
 
 def test_the_kl_term_alone_trains(trained: Policy) -> None:
@@ -189,43 +180,6 @@ def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> Non
         torch.testing.assert_close(usual, other, atol=1e-6, rtol=1e-5)
 
 
-def test_attention_s_output_may_be_kept_and_is_then_not_computed_again(trained: Policy) -> None:
-    class Calls(TorchDispatchMode):
-        attention = products = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.attention += func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-            self.products += func is torch.ops.aten.mm.default
-            return func(*args, **(kwargs or {}))
-
-    group = []
-    for i in range(3):
-        t = Trajectory("t0", 0)
-        t.add_prompt([3] * 40)  # long enough to be shared, with a mask for what follows
-        t.add_sample(Sample([4, 5, 6 + i], [0.0] * 3, "stop", 0))
-        group.append(t)
-
-    def run(**how: bool) -> tuple[Calls, list[torch.Tensor]]:
-        policy = copied(trained)
-        policy.model.train()
-        if how:
-            policy.checkpoint_activations(**how)
-        batch = policy.batch(group)
-        assert batch.segments is not None
-        assert max(batch.segments.parents) == 0
-        with Calls() as calls:
-            logp, _ = policy.score(batch, 1.0)
-            logp.sum().backward()
-        return calls, [p.grad for p in policy.model.parameters() if p.grad is not None]
-
-    (plain, expected), (again, found), (kept, same) = run(), run(keep_attention=False), run(keep_attention=True)
-    assert again.attention == 2 * plain.attention > 0
-    assert kept.attention == plain.attention
-    assert kept.products == again.products > plain.products  # the linear layers are computed again
-    for gradients in (found, same):
-        assert all(a.equal(b) for a, b in zip(gradients, expected, strict=True))
-
-
 def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
     episodes = [episode(policy, 0, "open(a)", reward=0.0), episode(policy, 0, "open(b)", reward=0.0)]
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
@@ -323,30 +277,3 @@ def test_the_kl_is_that_of_the_policy_that_sampled(trained: Policy) -> None:
     """k3 with the ratio now / sampled, because the sampler drew the tokens: here it is 1 / 4 for each."""
     _, metrics = moved(trained, math.log(4))
     assert metrics["train/approx_kl"] == pytest.approx(1 / 4 + math.log(4) - 1, rel=1e-3)
-
-
-@pytest.mark.parametrize("changes", [{}, {"tis_cap": 2.0, "minibatches": 2}])
-def test_no_number_is_read_while_a_step_s_gradient_is_computed(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    """Each would make a GPU wait until everything before it is done."""
-    replies = ("open(a)", "open(b)", "open(c)", "open(d)")
-    episodes = [episode(policy, i % 2, reply, reward=float(i // 2)) for i, reply in enumerate(replies)]
-    inner, read = update._accumulate_gradients, []
-
-    def watched(*args: Any, **kwargs: Any) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("item", "tolist", "__float__", "__int__", "__bool__", "cpu", "numpy"):
-                old = getattr(torch.Tensor, name)
-                patch.setattr(
-                    torch.Tensor, name, lambda *a, old=old, name=name, **k: (read.append(name), old(*a, **k))[1]
-                )
-            patch.setattr(torch.cuda, "synchronize", lambda *_: read.append("synchronize"))
-            inner(*args, **kwargs)
-
-    monkeypatch.setattr(update, "_accumulate_gradients", watched)
-    optimizer = make_optimizer(policy.model, learning_rate=1e-3, betas=(0.9, 0.999), weight_decay=0.0)
-    settings = dataclasses.replace(SETTINGS, tokens_per_microbatch=1, **changes)
-    metrics = update_policy(policy, optimizer, episodes, settings, seed=0)
-    assert metrics["train/episodes_in_loss"] == 4
-    assert read == []
