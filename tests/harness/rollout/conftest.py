@@ -15,7 +15,7 @@ import gymnasium as gym
 import pytest
 
 from eh_gym import ThreadVectorEnv
-from eh_gym.errors import WorkerDied, WorkerTimeout
+from eh_gym.errors import WorkerDied
 from eh_gym.spaces import UnicodeText
 from harness.policy.chat import Reply
 from harness.types.rules import EpisodeRequest
@@ -97,8 +97,7 @@ class FakeEnv(gym.Env[str, str]):
     """Episodes of 1 to 9 steps whose answers are functions of the task, the seed and the actions.
 
     `delay(task_id, step)`: seconds that an answer takes. `fails(task_id, attempt)`: None, or (where, how): in which step
-    (0 is the reset) the attempt fails and whether it tells so in its info, raises, gives a reward that is NaN, or hangs until
-    a deadline: until `deadline()` returns.
+    (0 is the reset) the attempt fails and whether it tells so in its info, raises, or gives a reward that is NaN.
     """
 
     observation_space = UnicodeText(100_000)
@@ -110,9 +109,8 @@ class FakeEnv(gym.Env[str, str]):
         fails: Callable[[str, int], tuple[int, str] | None] = lambda task, attempt: None,
         starts: list[str] | None = None,
         attempts: dict[tuple[str, int], int] | None = None,
-        deadline: Callable[[], object] = lambda: time.sleep(0.4),
     ) -> None:
-        self._delay, self._fails, self._deadline = delay, fails, deadline
+        self._delay, self._fails = delay, fails
         self._starts = starts if starts is not None else []
         self._attempts = attempts if attempts is not None else {}
 
@@ -145,9 +143,6 @@ class FakeEnv(gym.Env[str, str]):
         time.sleep(self._delay(self._task, step))
         if self._failure is None or self._failure[0] != step:
             return None
-        if self._failure[1] == "hang":
-            self._deadline()
-            raise WorkerTimeout("waited")
         if self._failure[1] == "raise" or step == 0:
             raise WorkerDied("killed")
         return "nan" if self._failure[1] == "nan" else "WorkerDied: killed"

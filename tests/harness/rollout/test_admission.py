@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Hashable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.evaluation.held_out import HeldOut
-from harness.policy.ranks import Ranks
 from harness.rollout.rollout import rollout
-from harness.rollout.slots import fitting
-from harness.settings.grpo import GRPOConfig
 from harness.types.rules import Rules
 from harness.types.trajectory import Trajectory
 
@@ -26,12 +20,6 @@ def play(fake: Any, sampler: Any, mode: Any, *, slots: int = 12, threads: int = 
         return rollout(opened, sampler, fake.Chat(), fake.requests(24), Rules(1.0, 4, mode=mode))
     finally:
         opened.close()
-
-
-def test_the_oldest_play_as_many_as_fit_into_nine_tenths_of_the_cache() -> None:
-    assert fitting([400, 300, 200, 1], cache_tokens=1000) == 3  # 900
-    assert fitting([400, 300, 201], cache_tokens=1000) == 2
-    assert fitting([5000], cache_tokens=1000) == 1  # one plays whatever its length
 
 
 class Watched:
@@ -65,25 +53,3 @@ def test_the_requests_that_run_together_fit_the_cache(fake: Any, mode: str, most
     play(fake, watched.sampler, mode, threads=0)
     assert all(len(step) == 1 or sum(step.values()) <= most for step in watched.steps)
     assert max(map(len, watched.steps)) > 1
-
-
-def test_a_rank_evaluates_in_as_many_slots_as_it_trains_in() -> None:
-    config = GRPOConfig(tasks_per_update=4, group_size=8, eval_tasks=4)
-    ranks: Any = SimpleNamespace(size=8)
-    environments, tasks = HeldOut.choose(config, config.env, ranks)
-    assert (environments.slots, len(tasks)) == (config.slots_of_rank(8), 4) == (4, 4)
-    assert HeldOut.choose(config, config.env, Ranks())[0].slots == 32
-
-
-def test_a_held_back_turn_is_sampled_when_a_slow_environment_has_answered(fake: Any) -> None:
-    """The longest episode waits for its environment, and all others for it: the loop must wait, not stop."""
-    release = threading.Timer(0.3, lambda: answered.set())
-    answered = threading.Event()
-    release.start()
-
-    def delay(task: str, step: int) -> float:
-        if task == "task-0" and step == 2:
-            assert answered.wait(60)
-        return 0.0
-
-    assert play(fake, Watched(fake, 150).sampler, "streaming", delay=delay) == play(fake, fake.Sampler(), "lockstep")

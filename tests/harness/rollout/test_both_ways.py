@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -72,31 +70,6 @@ def test_no_episode_waits_for_another_s_environment(fake: Any) -> None:
     assert [t.task_id for t in played] == [r.task_id for r in requests]
 
 
-def test_the_sampler_holds_a_request_of_every_episode_that_has_an_answer(fake: Any) -> None:
-    """With environments that answer at once that is every live episode, at every step."""
-    sampler = fake.Sampler()
-    ended: list[Trajectory] = []
-    held: list[tuple[int, int]] = []
-    sampler.before_step = lambda: held.append((sampler.pending, min(6, 20 - len(ended))))
-    play(fake, 20, mode="streaming", slots=6, threads=0, sampler=sampler, on_end=ended.append)
-    assert held
-    assert all(pending == live for pending, live in held)
-
-
-def test_streaming_waits_without_spinning_while_only_environments_work(fake: Any) -> None:
-    sampler = fake.Sampler()
-    steps = [0]
-
-    def count() -> None:
-        steps[0] += 1
-
-    sampler.before_step = count
-    play(fake, 4, mode="streaming", slots=2, threads=2, sampler=sampler, delay=lambda task, step: 0.02)
-    played = play(fake, 4, mode="lockstep", slots=2, threads=0)
-    tokens = sum(t.action_tokens for t in played)
-    assert steps[0] <= 2 * (tokens + sum(t.length for t in played) + 4)
-
-
 @BOTH
 def test_the_context_ends_an_episode_and_nothing_is_cut_off(fake: Any, mode: str) -> None:
     whole = play(fake, mode=mode)
@@ -111,13 +84,6 @@ def test_the_context_ends_an_episode_and_nothing_is_cut_off(fake: Any, mode: str
         assert a.ids == b.ids[: len(a.ids)]
         assert a.turns[-1].observation.startswith("answer")  # but in the log
     assert all(a == b for a, b in zip(short, whole, strict=True) if a.end != "context")
-
-
-@BOTH
-def test_a_context_that_is_full_to_the_last_token_is_full(fake: Any, mode: str) -> None:
-    for limit in range(100, 130):
-        for t in play(fake, 4, mode=mode, sampler=fake.Sampler(max_context=limit)):
-            assert len(t.ids) <= limit
 
 
 @BOTH
@@ -170,29 +136,6 @@ def test_an_episode_that_fails_for_good_is_dropped_after_the_last_retry(fake: An
     assert sum(attempts.values()) == 4 * RETRIES
 
 
-def test_a_hanging_environment_holds_up_its_own_slot_only(fake: Any) -> None:
-    """The two episodes of one task hang until all others have ended."""
-    ended: list[str] = []
-    others = threading.Event()
-    waited: list[bool] = []
-
-    def on_end(t: Trajectory) -> None:
-        ended.append(t.task_id)
-        if len(ended) == 6:
-            others.set()
-
-    play(
-        fake,
-        8,
-        mode="streaming",
-        fails=lambda task, attempt: (1, "hang") if task == "task-1" and attempt == 0 else None,
-        deadline=lambda: waited.append(others.wait(60)),
-        on_end=on_end,
-    )
-    assert waited == [True, True]
-    assert ended[6:] == ["task-1"] * 2
-
-
 @BOTH
 def test_an_error_of_our_own_is_not_retried(fake: Any, mode: str) -> None:
     def fails(task: str, attempt: int) -> tuple[int, str] | None:
@@ -200,15 +143,3 @@ def test_an_error_of_our_own_is_not_retried(fake: Any, mode: str) -> None:
 
     with pytest.raises(ConfigError, match="no such task"):
         play(fake, mode=mode, fails=fails)
-
-
-@BOTH
-def test_closing_the_environments_ends_a_rollout_in_another_thread(fake: Any, mode: str) -> None:
-    envs = fake.envs(4, 4, delay=lambda task, step: 0.05)
-    thread = ThreadPoolExecutor(1)
-    batch = thread.submit(rollout, envs, fake.Sampler(), fake.Chat(), fake.requests(400), Rules(mode=mode, **SETTINGS))
-    time.sleep(0.2)
-    envs.close()
-    thread.shutdown(wait=True)
-    assert batch.done()
-    assert batch.exception() is not None or batch.cancelled()

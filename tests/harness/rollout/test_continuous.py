@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,17 +13,13 @@ from typing import Any
 import pytest
 from quiet_run import rows_of_run as run
 
-import eh_gym
-from eh_gym import FixedHorizon
 from eh_gym.errors import SamplerError
 from harness.assembly.training_run import Run
-from harness.policy.policy import Policy
 from harness.rollout.batches import Batches
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.in_turn import Played
 from harness.rollout.rollout import rollout
 from harness.run.episode_log import read_episodes
-from harness.sampling.transformers import TransformersSampler
 from harness.settings.grpo import GRPOConfig
 from harness.types.rules import EpisodeRequest, Rules
 
@@ -116,60 +111,12 @@ def test_an_error_of_the_sampling_thread_reaches_whoever_waits(begin: Any, fake:
         batch(some(1)).result(timeout=30)
 
 
-def test_an_answer_that_raises_loses_none_that_came_with_it(begin: Any, fake: Any) -> None:
-    """One of them may be the pause that the trainer waits for."""
-    continuous, batch = begin(fake.envs(4, 4), fake.Sampler())
-
-    def fail() -> None:
-        raise RuntimeError("a bug in an environment")
-
-    with continuous.paused():  # so that all come together
-        continuous._calls.put(fail)
-        waits = batch(some(1))
-        paused = threading.Event()
-        threading.Thread(target=_pause, args=(continuous, paused), daemon=True).start()
-        while continuous._calls.qsize() < 3:
-            time.sleep(0.001)
-    with pytest.raises(RuntimeError, match="a bug in an environment"):
-        waits.result(timeout=30)
-    assert paused.wait(30)
-
-
-def _pause(continuous: ContinuousRollout, paused: threading.Event) -> None:
-    with continuous.paused():
-        paused.set()
-
-
 def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:
     envs = fake.envs(4, 4, delay=lambda task, step: 0.01)
     continuous = ContinuousRollout(envs, fake.Sampler(), fake.Chat())
     playing = begin_batch(continuous, some(500))
     continuous.close()
     assert playing.exception(timeout=30) is not None
-
-
-def test_running_episodes_go_on_under_new_weights_and_know_it(trained: Policy) -> None:
-    model = trained.model
-    plain = {name: p.detach().clone() for name, p in model.named_parameters()}
-    envs = eh_gym.make_vec("EH-Cabinet-v0", 8, FixedHorizon(12), record=False, max_workers=0)
-    sampler = TransformersSampler(model)
-    continuous = ContinuousRollout(envs, sampler, trained.chat)
-    requests = [EpisodeRequest(f"train-{i:06d}", i, seed=i) for i in range(24)]
-    try:
-        playing = begin_batch(continuous, requests, Rules(1.0, 6))
-        for scale in (0.5, 0.25):
-            with continuous.paused():
-                for name, p in model.named_parameters():
-                    p.data.copy_(plain[name] * scale)
-                sampler.weights_changed()
-        played = playing.result(timeout=60).trajectories
-    finally:
-        continuous.close()
-        for name, p in model.named_parameters():
-            p.data.copy_(plain[name])
-    assert {version for t in played for version in t.versions} <= {0, 1, 2}
-    assert all(t.versions == sorted(t.versions) for t in played)
-    assert max(t.versions[-1] for t in played) == 2
 
 
 @pytest.fixture
@@ -227,17 +174,6 @@ def far_ahead(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
 def test_no_batch_begins_further_ahead_than_allowed(far_ahead: GRPOConfig, staleness: int) -> None:
     rows = run(dataclasses.replace(far_ahead, max_staleness=staleness))
     assert [row["rollout/policy_lag"] for row in rows] == [float(min(update, staleness)) for update in range(6)]
-
-
-def test_what_the_sampler_was_behind_by_is_weighted_and_logged(far_ahead: GRPOConfig) -> None:
-    rows = run(
-        dataclasses.replace(far_ahead, max_staleness=1, updates=4, tis_cap=1.05, minibatches=2, warmup_updates=0)
-    )
-    assert rows[0]["train/tis_weight_mean"] == pytest.approx(1.0, abs=1e-4)
-    assert rows[0]["train/tis_capped"] == 0.0
-    assert all(0.0 < row["train/tis_capped"] < 1.0 for row in rows[1:])
-    assert all(0.8 < row["train/tis_weight_mean"] < 1.05 for row in rows[1:])
-    assert all(0.0 <= row["train/tis_capped_steps_1_10"] <= 1.0 for row in rows[1:])
 
 
 def test_a_stopped_run_goes_on(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:

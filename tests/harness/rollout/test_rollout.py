@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import time
 from typing import Any
 
-import gymnasium as gym
 import pytest
 
 import eh_gym
-from eh_gym import FixedHorizon, ThreadVectorEnv
-from eh_gym.wrappers import ElasticTimeLimit
+from eh_gym import FixedHorizon
 from harness.policy.policy import Policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
@@ -60,35 +56,3 @@ def test_sampled_logprobs_are_those_that_the_trainer_recomputes(trained: Policy,
     logp, _ = trained.score(batch, 1.0)
     difference = ((logp - batch.logprobs).abs() * batch.action_mask).max()
     assert difference < 1e-4
-
-
-def test_the_environment_says_the_same_as_the_trajectory(trained: Policy) -> None:
-    """Replaying the recorded actions gives the recorded observations, reward and end."""
-    env = gym.make("EH-Cabinet-v0")
-    for t in play(trained, k=50):
-        observation, _ = env.reset(options={"task_id": t.task_id})
-        assert observation == t.prompt
-        for turn in t.turns:
-            observation, reward, terminated, _, info = env.step(turn.action)
-            assert (observation, info["malformed"]) == (turn.observation, turn.malformed)
-        assert (terminated, reward) == (t.end == "terminated", t.reward)
-
-
-class _Slow(gym.Wrapper):
-    """Answers after a random time, different in every run."""
-
-    def step(self, action: Any) -> Any:
-        time.sleep(random.Random().random() * 0.01)
-        return self.env.step(action)
-
-
-def test_streaming_with_threads_differs_in_rounding_only(trained: Policy) -> None:
-    fixed = FixedHorizon(20)
-    make = lambda: ElasticTimeLimit(_Slow(gym.make("EH-Cabinet-v0")), fixed, record=False)  # noqa: E731
-    envs = ThreadVectorEnv([make] * 6)
-    arguments: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6, "mode": "streaming"}
-    streamed = rollout(envs, TransformersSampler(trained.model), trained.chat, requests(12), Rules(**arguments))
-    envs.close()
-    for a, b in zip(streamed, play(trained, k=20), strict=True):
-        assert (a.ids, a.turns, a.reward, a.end) == (b.ids, b.turns, b.reward, b.end)
-        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)

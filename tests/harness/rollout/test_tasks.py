@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from eh_gym.errors import ConfigError
 from harness.rollout.tasks import TaskStream
 
 TASKS = [f"t{i}" for i in range(10)]
@@ -38,17 +35,3 @@ def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_ow
     assert all(sorted(first[i : i + 10]) == TASKS for i in range(0, 40, 10))
     assert all(sorted(second[i : i + 3]) == ["x", "y", "z"] for i in range(0, 18, 3))
     assert [stream.batch(u) for u in reversed(range(15))][::-1] == batches
-
-
-def test_no_environment_is_a_task_ahead_or_behind() -> None:
-    weights = {"a": 7, "b": 1, "c": 1, "d": 1}
-    met = TaskStream([[name] for name in weights], per_update=20, seed=0, weights=list(weights.values())).batch(0)
-    for count in range(1, 21):
-        assert all(abs(met[:count].count(name) - count * weight / 10) < 1 for name, weight in weights.items())
-
-
-def test_a_stream_without_tasks_is_refused() -> None:
-    with pytest.raises(ConfigError, match="tasks_per_update must be"):
-        TaskStream([TASKS], per_update=0, seed=0)
-    with pytest.raises(ConfigError, match="split"):
-        TaskStream([[]], per_update=1, seed=0)
