@@ -34,14 +34,6 @@ def test_the_numbers_of_tokens_are_the_mask(tmp_path: Path) -> None:
     assert (line["update"], line["horizon"], line["length"], line["tokens"], line["action_tokens"]) == (3, 9, 2, 14, 6)
 
 
-def test_the_check_that_failed_is_named(tmp_path: Path) -> None:
-    t, other = played(reward=0.0), played()
-    failure = {"turn": 2, "kind": "no_call", (1, 2): "a key that JSON has not"}
-    t.add_answer(("", 0.0, True, False, {"success": False, "failure": failure}))
-    lines = read_episodes(write_episodes(tmp_path, 0, [t, other]))
-    assert [line["failure"] for line in lines] == [{"turn": 2, "kind": "no_call"}, None]
-
-
 def test_the_advantage_is_of_the_episodes_in_the_loss(tmp_path: Path) -> None:
     inside, outside = played(), played(reward=0.0)
     lines = read_episodes(write_episodes(tmp_path, 0, [outside, inside], [(inside, 0.5)]))
@@ -55,13 +47,6 @@ def test_a_system_prompt_is_kept_once(tmp_path: Path) -> None:
     assert [read_system_prompt(tmp_path, line["system_prompt"]) for line in lines] == [t.system_prompt for t in many]
     assert len(list((tmp_path / "system-prompts").iterdir())) == 2
     assert [path.name for path in episode_files(tmp_path)] == ["update-000000.jsonl", "update-000001.jsonl"]
-
-
-@pytest.mark.parametrize("name", ["0123456789abcdef", "../config", "", "."])
-def test_a_system_prompt_that_is_not_there(tmp_path: Path, name: str) -> None:
-    (tmp_path / "config.txt").write_text("not a prompt")
-    (tmp_path / "system-prompts").mkdir()
-    assert read_system_prompt(tmp_path, name) is None
 
 
 def test_half_a_surrogate_pair_ends_no_run(tmp_path: Path) -> None:
@@ -81,9 +66,3 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_named(tmp_path: Path) -> 
         path.write_bytes(damaged + b"\n" + whole)
         with pytest.raises(StateError, match=r"line 1 of .*update-000000.jsonl"):
             read_episodes(path)
-
-
-def test_a_copy_of_a_file_is_not_read(tmp_path: Path) -> None:
-    path = write_episodes(tmp_path, 12, [played()])
-    (tmp_path / "update-000012 copy.jsonl").write_bytes(path.read_bytes())
-    assert episode_files(tmp_path) == [path]

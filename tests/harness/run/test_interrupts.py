@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 
 import pytest
 
@@ -50,15 +49,3 @@ def test_a_process_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
         signal.raise_signal(signal.SIGINT)
     assert not interrupts.heard
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def test_in_another_thread_nothing_is_changed() -> None:
-    def work() -> None:
-        with Interrupts():
-            handlers.append(signal.getsignal(signal.SIGINT))
-
-    handlers: list[object] = []
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert handlers == [signal.default_int_handler]

@@ -5,9 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from eh_gym.errors import ConfigError, MissingExtraError
 from harness.run.metrics import MetricsLog, read_metrics
-from harness.run.trackers import require
 from harness.settings.grpo import GRPOConfig
 
 
@@ -81,32 +79,6 @@ def test_a_service_that_fails_is_left_out_and_the_file_has_everything(tmp_path, 
         log(tmp_path, values=[3.0, 2.0, 1.0])
     assert len(warned) == 1
     assert [row["train/loss"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [3.0, 2.0, 1.0]
-
-
-def test_a_new_run_that_a_service_does_not_take_ends_and_a_resumed_one_goes_on(tmp_path, put):
-    put(Service())
-    log(tmp_path)
-    put(Service(["init"]))
-    with pytest.raises(ConfigError, match=r"--log wandb .*no login"):
-        log(tmp_path, first=0)
-    (tmp_path / "metrics.jsonl").write_text('{"update": 0, "train/loss": 0.5}\n')
-    with pytest.warns(RuntimeWarning, match="wandb"):
-        log(tmp_path, first=1)
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
-
-
-def test_without_its_package_a_tracker_names_its_extra(monkeypatch):
-    monkeypatch.setattr("harness.run.trackers.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"\[train,wandb\].*--log"):
-        require(["wandb"])
-    require([])
-
-
-def test_the_flag_takes_several_names_and_refuses_others():
-    assert GRPOConfig(log="tensorboard, wandb,wandb").trackers() == ("tensorboard", "wandb")
-    assert GRPOConfig(log="").trackers() == ()
-    with pytest.raises(ConfigError, match=r"not comet, mlflow.*--log"):
-        GRPOConfig(log="mlflow,tensorboard,comet")
 
 
 def test_what_is_shown_elsewhere_has_no_folders_of_this_machine(tmp_path):
