@@ -87,15 +87,6 @@ def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler: Sampler) -> No
         assert sample_all(sampler, [ask(s, prompt, seed=2**62 + s)])[0].ids == group[s].ids
 
 
-def test_more_prompts_than_an_engine_takes_in_at_once(sampler: Sampler) -> None:
-    """5,000 tokens, where vLLM takes 4,096 or fewer in one step."""
-    prompts = [[1 + (s * p) % 40 for p in range(120)] for s in range(42)]
-    crowd = sample_all(sampler, [ask(s, prompt, seed=s) for s, prompt in enumerate(prompts)])
-    for session in (0, 33, 34, 41):
-        sampler.end_session(session)
-        assert sample_all(sampler, [ask(session, prompts[session], seed=session)])[0].ids == crowd[session].ids
-
-
 def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausalLM, kind: str) -> None:
     slow = any(part in kind for part in ("server", "small-prefill"))  # of which a draw takes milliseconds
     n = 2000 if kind == "vllm" else 500 if slow else 4000
@@ -124,15 +115,6 @@ def test_stop_token_ends_and_belongs_to_the_sample(sampler: Sampler) -> None:
     assert stopped
     assert all(s.ids[-1] == STOP and STOP not in s.ids[:-1] for s in stopped)
     assert all(len(s.ids) == 60 and STOP not in s.ids for s in samples if s.finish_reason == "length")
-
-
-def test_nothing_but_the_stop_ids_stops(sampler: Sampler) -> None:
-    """Not even the model's own end token."""
-    changes = {"max_tokens": 60, "temperature": 2.0, "stop_ids": frozenset({9, 11})}
-    samples = sample_all(sampler, [ask(s, [1, 2], seed=s, **changes) for s in range(8)])
-    assert any(STOP in s.ids[:-1] for s in samples)
-    assert {s.ids[-1] for s in samples if s.finish_reason == "stop"} <= {9, 11}
-    assert all(len(s.ids) == 60 for s in samples if s.finish_reason == "length")
 
 
 def test_requests_come_back_as_they_finish(sampler: Sampler) -> None:
@@ -201,12 +183,6 @@ def test_sleep_lasts_until_the_weights_change(sampler: Sampler, model: Qwen2ForC
     assert sample.logprobs == pytest.approx(forward_logprobs(model, prompt, sample.ids), abs=1e-4)
 
 
-def test_a_changed_conversation_is_computed_anew(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
-    sample_all(sampler, [ask(0, [1, 2, 3, 4, 5])])
-    sample = sample_all(sampler, [ask(0, [1, 2, 9, 9])])[0]
-    assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 9, 9], sample.ids), abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("prompt", "changes", "names"),
     [
@@ -227,12 +203,6 @@ def test_impossible_requests_are_refused(
     assert sampler.pending == 0
 
 
-def test_a_session_has_one_request_at_a_time(sampler: Sampler) -> None:
-    sampler.submit(ask(0, [1]))
-    with pytest.raises(ConfigError, match="already has a request"):
-        sampler.submit(ask(0, [1, 2]))
-
-
 @pytest.mark.parametrize("narrow", ["transformers-bfloat16", "vllm-bfloat16"])
 def test_logits_of_a_bfloat16_model_are_not_rounded_to_bfloat16(
     made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]], narrow: str
@@ -248,3 +218,9 @@ def test_logits_of_a_bfloat16_model_are_not_rounded_to_bfloat16(
         for session in range(40):
             sampler.end_session(session)
         sampler.weights_changed()
+
+
+def test_a_changed_conversation_is_computed_anew(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
+    sample_all(sampler, [ask(0, [1, 2, 3, 4, 5])])
+    sample = sample_all(sampler, [ask(0, [1, 2, 9, 9])])[0]
+    assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 9, 9], sample.ids), abs=1e-4)

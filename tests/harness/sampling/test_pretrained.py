@@ -21,7 +21,6 @@ import eh_gym  # noqa: F401 - registers the environments
 from harness.assembly.first_policy import clone_expert
 from harness.evaluation.play import evaluation_requests, play_policy
 from harness.policy.policy import Policy, load_policy
-from harness.quickstart.cloning import warm_start
 from harness.rollout.environment import Environments
 from harness.run.display import Display
 from harness.sampling.transformers import TransformersSampler
@@ -167,16 +166,3 @@ def test_adapters_are_trained_saved_and_loaded(smollm2: Policy, tmp_path: Path) 
     before = smollm2.model.state_dict()
     assert {name: p.shape for name, p in learned.model.state_dict().items()} == {n: p.shape for n, p in before.items()}
     assert 0 < distance(learned, smollm2) < 1e-2
-
-
-@in_campaign
-def test_grpo_on_all_weights(smollm2: Policy, tmp_path: Path) -> None:
-    learned = train_and_load(run_of(tmp_path, env=BFCL))
-    assert 0 < distance(learned, smollm2) < 1e-2
-
-
-@in_campaign
-def test_a_warm_start_reaches_what_a_horizon_allows(trainable: Policy) -> None:
-    """The expert's own tasks of EH-Cabinet, cloned with the settings that the size chooses."""
-    start = WarmStart(episodes=30, max_optimal_steps=5, loss_target=0.1)
-    assert warm_start(gym.make(CABINET, split="train"), trainable, start, seed=0).loss < 0.1
