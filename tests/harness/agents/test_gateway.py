@@ -208,30 +208,6 @@ def test_sessions_see_nothing_of_each_other(gateway: Gateway, pool: ThreadPoolEx
     assert mine.result(SOON_S) == "still here"
 
 
-def test_an_unknown_or_closed_key_is_refused(gateway: Gateway, session: Session) -> None:
-    session.close()
-    with pytest.raises(openai.AuthenticationError):
-        ask(session)
-    with pytest.raises(openai.AuthenticationError):
-        client(session).models.list()
-    session.close()  # again does nothing
-
-
-def test_a_closed_session_leaves_no_connection_behind(session: Session) -> None:
-    """LangChain, for one, keeps its connections for ever. Each would hold a thread."""
-    connection = begin(session, "Hi")
-    serve(session, ModelAnswer("yes"))
-    assert b"yes" in connection.recv(65_536)
-    session.close()
-    assert connection.recv(1) == b""
-
-
-def test_the_models_are_listed_and_other_routes_are_named_as_unknown(session: Session) -> None:
-    assert [model.id for model in client(session).models.list()] == ["policy"]
-    assert post(session, b"{}", "/embeddings")[0] == 404
-    assert post(session, b"{}", "/models")[0] == 405
-
-
 def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries_again(
     session: Session, pool: ThreadPoolExecutor
 ) -> None:
@@ -251,12 +227,6 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     assert session.next_call(SOON_S) is None
 
 
-def test_a_refused_request_is_no_call(session: Session) -> None:
-    with pytest.raises(openai.BadRequestError, match="top_p"):
-        client(session).chat.completions.create(model="any", messages=ASKED, top_p=0.5)
-    assert session.next_call(0.1) is None
-
-
 def test_too_large_too_many_and_unmeasured_requests_are_refused(session: Session, pool: ThreadPoolExecutor) -> None:
     assert post(session, b"x" * 100_001)[0] == 413
     assert post(session, b"{}", **{"Transfer-Encoding": "chunked", "Content-Length": "-1"})[0] == 411
@@ -268,14 +238,18 @@ def test_too_large_too_many_and_unmeasured_requests_are_refused(session: Session
     assert {one.result(SOON_S) for one in waiting} == {"ok"}
 
 
-def test_a_client_that_asks_whether_to_send_its_body_hears_at_once(session: Session) -> None:
-    with connect(session, head(session, "Content-Length: 2", "Expect: 100-continue")) as connection:
-        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
-
-
 def test_garbage_on_a_connection_harms_nobody(session: Session, pool: ThreadPoolExecutor) -> None:
     for garbage in (b"\x16\x03\x01" * 50, b"POST / HTTP/9\r\n\r\n", b"GET " + b"a" * 100_000):
         connect(session, garbage).close()
     asked = pool.submit(ask, session)
     serve(session, ModelAnswer("still here"))
     assert asked.result(SOON_S) == "still here"
+
+
+def test_an_unknown_or_closed_key_is_refused(gateway: Gateway, session: Session) -> None:
+    session.close()
+    with pytest.raises(openai.AuthenticationError):
+        ask(session)
+    with pytest.raises(openai.AuthenticationError):
+        client(session).models.list()
+    session.close()  # again does nothing

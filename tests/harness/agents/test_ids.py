@@ -53,14 +53,6 @@ def delegates(say: Callable[..., str]) -> None:
     say(messages)
 
 
-def goes_back(say: Callable[..., str]) -> None:
-    """Takes its last exchange back, and asks the first question again."""
-    first = [*START, {"role": "assistant", "content": say(START)}, {"role": "user", "content": "closed"}]
-    say(first)
-    say([*first[:-1], {"role": "user", "content": "nothing"}])
-    say(START)
-
-
 def asks_twice_at_once(say: Callable[..., str]) -> None:
     """Two sub-agents at a time."""
     with ThreadPoolExecutor(2) as both:
@@ -106,7 +98,6 @@ AGENTS = {  # and how many sequences their episodes are
     grows: 1,
     compacts: 4,
     delegates: 2,
-    goes_back: 3,
     asks_twice_at_once: 2,
     asks_for_less: 1,
 }
@@ -148,22 +139,6 @@ def test_an_answer_ends_before_the_agents_stop_text(trained: Policy) -> None:
     assert "(" in whole["message"]["content"]
     assert [turn.cut for turn in episode.turns] == [True, False, False, True]
     assert [turn.action_tokens for turn in episode.turns][::3] == [2, 1]
-
-
-def test_the_reply_of_a_conversation_that_goes_on_is_not_tokenised_again(trained: Policy) -> None:
-    """The model may write a text with other ids than the tokenizer's: they must stay."""
-    [episode, *_], _ = play(grows, trained)
-    text = trained.chat.text(episode.ids)
-    for turn in episode.turns:
-        assert turn.action in text
-    assert episode.ids[: episode.prompt_tokens] == trained.chat.prompt_ids("rules", "start c")
-
-
-def test_a_conversation_that_fills_the_context_is_cut_off(trained: Policy) -> None:
-    [episode], asked = play(grows, trained, episodes=1, max_context=16)
-    assert (episode.end, episode.reward, episode.truncated) == ("context", 0.0, True)
-    assert 0 < episode.length == len(asked["0"]) < 4
-    assert len(episode.ids) <= 16
 
 
 def sends_a_result(say: Callable[..., str]) -> None:

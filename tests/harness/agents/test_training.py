@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import gymnasium as gym
 import pytest
 from quiet_run import kill_and_resume, metrics_of, rows_of_run
 
-from eh_gym.errors import ConfigError
 from harness import GRPOConfig, evaluate_policy, train
 from harness.agents.env import AgentEnv
 from harness.policy.policy import Policy
@@ -83,9 +81,8 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(config: GRPOConfig
     assert rows[-1]["horizon/k"] != rows[0]["horizon/k"]
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
-def test_sessions_run_on_while_weights_change(staleness: int, config: GRPOConfig) -> None:
-    rows = rows_of_run(dataclasses.replace(config, max_staleness=staleness, rollout="streaming", env_threads=8))
+def test_sessions_run_on_while_weights_change(config: GRPOConfig) -> None:
+    rows = rows_of_run(dataclasses.replace(config, max_staleness=2, rollout="streaming", env_threads=8))
     assert [row["rollout/episodes"] for row in rows] == [16.0] * config.updates
     assert rows[-1]["rollout/policy_lag"] > 0
     assert all(row["rollout/environment_errors"] == row["rollout/agent_failures"] == 0 for row in rows)
@@ -100,12 +97,6 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     path = f"{Path(cabinet_agent.__file__).parents[2]}:{SUPPORT}"
     kill_and_resume(killed, (2,), child_env | {"PYTHONPATH": path})
     assert metrics_of(killed) == whole
-
-
-def test_a_field_of_the_tasks_has_a_k_of_its_own(config: GRPOConfig) -> None:
-    rows = rows_of_run(dataclasses.replace(config, horizon_key="level", alpha=1.0, updates=3))
-    assert {name for name in rows[-1] if name.startswith("horizon/k_of/")} == {"horizon/k_of/even", "horizon/k_of/odd"}
-    assert any(row["horizon/k_of/even"] != row["horizon/k_of/odd"] for row in rows)
 
 
 def test_failures_are_counted_and_end_nothing(config: GRPOConfig, tasks: Path) -> None:
@@ -142,46 +133,3 @@ def test_an_agent_is_evaluated(model: Path, tasks: Path) -> None:
         model, "EH-Cabinet-v0", show=False, horizon=9, threads=1, max_action_tokens=6, tasks=8, rollouts=1
     )
     assert result.success_lengths == of_cabinet.success_lengths
-
-
-@pytest.mark.parametrize(
-    ("changes", "flag"),
-    [
-        ({"tasks": ""}, "--tasks"),
-        ({"model": "tiny"}, "--model"),
-        ({"env": "EH-BFCL-v0"}, "--env"),
-        ({"budget_hint": "{left}"}, "--budget-hint"),
-        ({"env_workers": "ray"}, "--env-workers"),
-        ({"agent": "", "env": "EH-Cabinet-v0"}, "--tasks"),
-        ({"agent": "", "env": "EH-Cabinet-v0", "tasks": "", "at_k": "stop"}, "--at-k"),
-    ],
-)
-def test_settings_that_no_agent_can_have_are_refused(changes: dict[str, Any], flag: str, config: GRPOConfig) -> None:
-    with pytest.raises(ConfigError, match=flag):
-        dataclasses.replace(config, **changes)
-
-
-def test_an_evaluation_without_an_agent_has_no_file_of_tasks(tasks: Path, model: Path) -> None:
-    for policy, agent, flag in ((model, "", "--tasks"), ("expert", "cabinet_agent:play", "--policy")):
-        with pytest.raises(ConfigError, match=flag):
-            evaluate_policy(policy, show=False, agent=agent, tasks=tasks)
-
-
-def test_an_agent_that_k_ends_in_a_run_is_told_so(config: GRPOConfig, tasks: Path) -> None:
-    heard: list[str] = []
-
-    def play(task: dict[str, Any], base_url: str) -> float:
-        try:
-            return cabinet_agent.play(task, base_url)
-        except urllib.error.HTTPError as error:
-            heard.append(json.load(error)["error"]["code"])
-            raise
-
-    short = dataclasses.replace(
-        config, agent="", tasks="", env="EH-Cabinet-v0", wrapper="fixed", k0=2, updates=1, eval_tasks=0
-    )
-    train(short, env=functools.partial(AgentEnv, play, tasks), show=False)
-    [row] = metrics_of(short)
-    cut = round(row["rollout/truncated"] * row["rollout/episodes"])
-    assert heard == ["episode_over", *["horizon_reached"] * cut]  # the first played the trial before the run
-    assert cut > 0
