@@ -52,14 +52,6 @@ def test_without_a_demonstration_the_error_says_which_limit_to_raise(
         demonstrations(env, new_tiny_policy(env, seed=0), settings, waste=0.0, count=2, seed=0)
 
 
-def test_an_environment_without_an_expert_is_an_error(env: gym.Env[str, str]) -> None:
-    class Silent(gym.Env[str, str]):
-        task_ids = ("a",)
-
-    with pytest.raises(ConfigError, match="expert, random_action"):
-        warm_start(Silent(), new_tiny_policy(env, seed=0), FEW, seed=0)
-
-
 def swapped(policy: Policy) -> Policy:
     """With two words of the vocabulary in each other's places."""
     vocabulary, text = policy.tokenizer.get_vocab(), policy.tokenizer.backend_tokenizer.to_str()

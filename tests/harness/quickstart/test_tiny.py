@@ -69,25 +69,12 @@ class Shop(gym.Env[str, str]):
         return self.expert()
 
 
-def test_actions_with_blanks_get_a_tokenizer_that_keeps_them() -> None:
-    policy = new_tiny_policy(Shop(), seed=0)
-    text = "sql SELECT price FROM pear"
-    assert policy.chat.read(policy.chat.reply_ids(text)).action == text
-
-
 def test_a_warm_start_shows_the_model_the_expert_s_own_actions() -> None:
     env = Shop()
     policy = new_tiny_policy(env, seed=0)
     for demonstration in demonstrations(env, policy, WarmStart(episodes=2), waste=0.0, count=2, seed=0):
         ids = [i for i, written in zip(demonstration.ids, demonstration.action_mask, strict=True) if written]
         assert policy.chat.read(ids).action == f"sql SELECT price FROM {demonstration.task_id}"
-
-
-def test_actions_that_do_not_fit_are_refused_with_the_number_that_does() -> None:
-    env = Shop()
-    with pytest.raises(ConfigError, match=r"--max-action-tokens (\d+)$") as refused:
-        new_tiny_policy(env, seed=0, max_action_tokens=3)
-    new_tiny_policy(env, seed=0, max_action_tokens=int(str(refused.value).rpartition(" ")[2]))
 
 
 def test_actions_that_no_tokenizer_keeps_are_refused() -> None:

@@ -12,7 +12,6 @@ import pytest
 from eh_gym import (
     ElasticHorizon,
     FixedHorizon,
-    KeyedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
     StagedHorizon,
@@ -127,27 +126,6 @@ def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) ->
     assert controller.horizon == k
 
 
-def test_a_task_s_horizon_takes_arguments_as_json() -> None:
-    task = parse("--wrapper", "task", "--wrapper-args", '{"delta": 0, "free_every": 2}').controller()
-    assert isinstance(task, TaskHorizon)
-    assert (task.delta, task.threshold, task.free_every) == (0, 0.25, 2)
-
-
-def test_options_beyond_the_paper_reach_the_controller() -> None:
-    keyed = parse("--horizon-key", "category", "--wrapper-args", '{"cold_growth": 2}').controller()
-    assert isinstance(keyed, KeyedHorizon)
-    assert keyed.horizon_for({"category": "base"}, None) == preset([]).k0
-    inner = keyed.state_dict()["settings"]
-    assert (inner["key"], inner["settings"]["cold_growth"]) == ("category", 2.0)
-
-
-def test_no_stage_is_above_k_max() -> None:
-    controller = GRPOConfig(wrapper="tti", k_max=30, stages="0:15,1:50").controller()
-    assert controller is not None
-    controller.update()
-    assert controller.horizon == 30
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -189,19 +167,6 @@ def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
     assert parse("--env", "EH-AppWorld-v0", "--model", "x").eval_split == "dev"
     assert parse("--env", "EH-AppWorld-v0", "--split", "mini").updates == 5
     assert parse("--env", "EH-BFCL-v0").eval_split == "test"
-
-
-@pytest.mark.parametrize(
-    ("settings", "names"),
-    [
-        ({"sampler": "vllm", "max_staleness": 1, "rollout": "streaming", "eval_every": 0}, "--max-staleness"),
-        ({"env_workers": "ray"}, "--ray-address auto"),
-    ],
-)
-def test_what_several_ranks_cannot_do_is_refused(settings: dict[str, Any], names: str) -> None:
-    with pytest.raises(ConfigError, match=names):
-        GRPOConfig(**settings).check_ranks()
-    GRPOConfig(env_workers="ray", ray_address="auto").check_ranks()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from harness.grpo import main
 from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
-from harness.sweep import parse as sweep
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
@@ -55,11 +54,6 @@ def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(pat
     paper, own = (dataclasses.asdict(load(p)) for p in (ROOT / "recipes" / "bfcl-qwen2.5-7b.toml", path))
     memory = {"model", "lora_rank", "max_context", "tokens_per_microbatch", "gpu_memory_utilization", "keep_attention"}
     assert {name for name in own if own[name] != paper[name]} <= {"recipe", "learning_rate", *memory}
-
-
-def test_the_quick_recipe_is_what_quick_sets() -> None:
-    recipe = load(ROOT / "recipes" / "cabinet-quick.toml")
-    assert dataclasses.replace(recipe, recipe=None) == sweep(["--suite", "ema", "--quick"]).train
 
 
 def test_a_recipe_stands_between_the_preset_and_the_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,9 +104,3 @@ def test_a_recipe_s_model_and_environment_choose_the_preset(tmp_path: Path) -> N
 def test_a_mistake_in_a_recipe_is_named_with_the_nearest_key_or_type(tmp_path: Path, text: str, names: str) -> None:
     with pytest.raises(ConfigError, match=names):
         load(write(tmp_path, text))
-
-
-def test_a_recipe_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
-    write(tmp_path, "")
-    with pytest.raises(ConfigError, match=r"no recipe .*mind.toml; .* has mine.toml"):
-        load(tmp_path / "mind.toml")
