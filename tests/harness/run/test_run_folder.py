@@ -97,12 +97,6 @@ def test_the_default_folder_is_numbered_when_it_is_taken(
     assert names == [f"EH-Cabinet-v0-elastic-seed0{end}" for end in ("", "-2", "-3")]
 
 
-def test_a_run_is_no_model(quick: GRPOConfig) -> None:
-    _, folder, _ = prepare(quick)
-    with pytest.raises(ConfigError, match=f"did you mean {folder / 'model'}?"):
-        load_policy(folder)
-
-
 @pytest.mark.parametrize(
     "text", ['{"k0": 3, "unknown": 1, "warm_start": {}}', '{"k0": ', "[]", '{"k0": 3}', '{"model_type": "qwen2"}']
 )
