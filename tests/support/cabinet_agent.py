@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import urllib.request
 from typing import Any
 
@@ -36,13 +35,3 @@ def play(task: dict[str, Any], base_url: str) -> float:
         if terminated or truncated:
             return float(reward)
         messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation}]
-
-
-async def play_async(task: dict[str, Any], base_url: str) -> float:
-    """The same as a coroutine."""
-    return play(task, base_url)
-
-
-if __name__ == "__main__":  # as a command
-    print("some words before")
-    print(json.dumps({"reward": play(json.loads(os.environ["EH_TASK"]), os.environ["OPENAI_BASE_URL"])}))

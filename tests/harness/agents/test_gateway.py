@@ -7,7 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -176,15 +176,6 @@ def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Sess
     there = pool.submit(ask, session, "there")
     assert serve(session, ModelAnswer("yes")) == ["there"]
     assert there.result(SOON_S) == "yes"
-
-
-def test_calls_of_a_session_are_answered_in_turn(session: Session, pool: ThreadPoolExecutor) -> None:
-    asked: list[Future[str | None]] = []
-    for number in range(3):
-        asked.append(pool.submit(ask, session, str(number)))
-        wait_for_line(session, number + 1)
-    assert serve(session, *[ModelAnswer(f"a{number}") for number in range(3)]) == ["0", "1", "2"]
-    assert [one.result(SOON_S) for one in asked] == ["a0", "a1", "a2"]
 
 
 def wait_for_line(session: Session, length: int) -> None:
