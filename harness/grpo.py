@@ -251,6 +251,7 @@ def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Displa
 
     log, path = run_dir / "metrics.jsonl", run_dir / "config.json"
     done = len(read_metrics(log)) if log.exists() else 0
+    longer = replace(config, updates=updates)
     if updates < done:
         raise ConfigError(f"the run has done {done} updates, got --updates {updates}; give {done} or more")
     if updates == config.updates:
@@ -258,7 +259,7 @@ def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Displa
     saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without what this machine has otherwise
     write_whole(path, replace(saved, updates=updates).to_json())
     display.note(f"the run has {updates} updates now, instead of {config.updates}")
-    return replace(config, updates=updates)
+    return longer
 
 
 if __name__ == "__main__":
