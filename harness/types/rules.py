@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from eh_gym.errors import ConfigError
-
 __all__ = ["REASONING_FORMATS", "EpisodeRequest", "RolloutMode", "Rules"]
 
 RolloutMode = Literal["streaming", "lockstep"]
@@ -37,15 +35,8 @@ class Rules:
         temperature: The temperature of the sampled actions; 0 is greedy.
         max_action_tokens: The most tokens of one action. A longer one is cut and sent as it is.
         mode: "streaming" or "lockstep"; `harness.rollout.rollout.rollout` explains them.
-
-    Raises:
-        ConfigError: There is no such mode.
     """
 
     temperature: float = 1.0
     max_action_tokens: int = 1024
     mode: RolloutMode = "lockstep"
-
-    def __post_init__(self) -> None:
-        if self.mode not in ("streaming", "lockstep"):
-            raise ConfigError(f"mode must be one of streaming, lockstep, got {self.mode!r}")
