@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Text
 
@@ -42,7 +41,7 @@ def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
 class RemoteEnv(gym.Env[str, str]):
     """An environment in one of the pool's actors. It may move to another actor between two episodes.
 
-    It has ``task_ids``, ``expert()`` and ``random_action(rng)`` if its kind has them.
+    It has ``task_ids`` if its kind has them, but no expert: a warm start plays on this machine.
     If the actor is lost during an episode, the episode is truncated with ``info["environment_error"]``. The next reset
     then goes to another actor, on another node if there is one.
 
@@ -66,8 +65,6 @@ class RemoteEnv(gym.Env[str, str]):
         self.metadata = dict(about.metadata)
         if about.task_ids is not None:
             self.task_ids = about.task_ids
-        for name in about.methods:
-            setattr(self, name, getattr(self, f"_{name}"))
         self._kind, self._pool = kind, pool
         self._seat: Seat | None = None
 
@@ -90,9 +87,10 @@ class RemoteEnv(gym.Env[str, str]):
         Raises:
             gymnasium.error.ResetNeeded: There is no running episode.
         """
-        seat = self._taken()
+        if self._seat is None:
+            raise gym.error.ResetNeeded("this environment has no running episode; call reset() before step()")
         try:
-            answer: tuple[str, SupportsFloat, bool, bool, dict[str, Any]] = self._pool.call(seat, "step", action)
+            answer: tuple[str, SupportsFloat, bool, bool, dict[str, Any]] = self._pool.call(self._seat, "step", action)
         except WorkerError as error:
             text = f"The environment failed, and this episode is over: {error}"
             info = {"environment_error": f"{type(error).__name__}: {error}", "success": False, "malformed": False}
@@ -104,15 +102,3 @@ class RemoteEnv(gym.Env[str, str]):
         if self._seat is not None:
             self._pool.leave(self._seat)
             self._seat = None
-
-    def _expert(self) -> str:
-        return str(self._pool.call(self._taken(), "expert"))
-
-    def _random_action(self, rng: np.random.Generator) -> str:
-        action, rng.bit_generator.state = self._pool.call(self._taken(), "random_action", rng)
-        return str(action)
-
-    def _taken(self) -> Seat:
-        if self._seat is None:
-            raise gym.error.ResetNeeded("this environment has no running episode; call reset() before step()")
-        return self._seat

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import MissingBackendError
 
 __all__ = ["About", "EnvHost", "EnvKind"]
-
-_METHODS = ("expert", "random_action")
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,6 @@ class About:
     action_space: gym.Space[Any]
     metadata: Mapping[str, Any]
     task_ids: Sequence[str] | None  # None if they have none
-    methods: frozenset[str]  # which of ``expert`` and ``random_action`` they have
 
 
 class EnvHost:
@@ -89,16 +85,6 @@ class EnvHost:
         """Takes a step in the environment of a key."""
         return self._envs[key].step(action)
 
-    def expert(self, key: int) -> str:
-        """The next action of the environment's expert."""
-        env: Any = self._envs[key].unwrapped
-        return str(env.expert())
-
-    def random_action(self, key: int, rng: np.random.Generator) -> tuple[str, Any]:
-        """A random action, and the generator's state after drawing it."""
-        env: Any = self._envs[key].unwrapped
-        return env.random_action(rng), rng.bit_generator.state
-
     def close(self, key: int) -> None:
         """Closes the environment of a key, if there is one."""
         env = self._envs.pop(key, None)
@@ -109,5 +95,4 @@ class EnvHost:
         if kind.name not in self._first:
             self._first[kind.name] = kind.make().unwrapped
         env = self._first[kind.name]
-        methods = frozenset(name for name in _METHODS if callable(getattr(env, name, None)))
-        return About(env.observation_space, env.action_space, env.metadata, getattr(env, "task_ids", None), methods)
+        return About(env.observation_space, env.action_space, env.metadata, getattr(env, "task_ids", None))

@@ -52,7 +52,7 @@ def environment(config: GRPOConfig, ranks: Ranks) -> str | EnvSpec:
 
 
 def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
-    """Makes an environment for tasks and demonstrations. It is on this machine if possible, because that is faster."""
+    """Makes an environment for tasks and demonstrations: on this machine, or for tasks alone in an actor."""
     try:
         env = make_environment(
             env_id if config.env_workers == "local" else spec_of(config.env), config.environment_args()
