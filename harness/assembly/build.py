@@ -243,10 +243,7 @@ def _prepare_training(
         policy.compile_layers()
     model = policy.model
     optimizer = make_optimizer(
-        model,
-        learning_rate=config.learning_rate,
-        betas=(0.9, config.adam_beta2),
-        weight_decay=config.weight_decay,
+        model, learning_rate=config.learning_rate, betas=(0.9, config.adam_beta2), weight_decay=config.weight_decay
     )
     state: Mapping[str, Any] = {}
     if checkpoint is not None:
@@ -277,21 +274,10 @@ def _start_sampler(config: GRPOConfig, trained: _Trained, *, device: str, ranks:
 
 
 def _batches(
-    config: GRPOConfig,
-    tasks: _Tasks,
-    policy: Policy,
-    sampler: Sampler,
-    *,
-    ranks: Ranks,
-    interrupts: Interrupts | None,
+    config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks, interrupts: Interrupts | None
 ) -> Batches:
     """Makes the object that plays the episodes of the updates."""
-    plan = BatchPlan(
-        stream=tasks.stream,
-        group_size=config.group_size,
-        updates=config.updates,
-        seed=config.seed,
-    )
+    plan = BatchPlan(stream=tasks.stream, group_size=config.group_size, updates=config.updates, seed=config.seed)
     environments = Environments(
         env_id=tasks.env_id,
         args=config.environment_args(),
