@@ -183,7 +183,7 @@ def carry_out(
 
     from harness.policy.ranks import join
     from harness.run.files import lock_folder
-    from harness.run.run_folder import forget, ignored_flags, prepare, saved_config
+    from harness.run.run_folder import forget, prepare, saved_config
     from harness.run.runtime import choose_dtype, library_settings, pick_device
 
     flags = words or ()
@@ -202,8 +202,13 @@ def carry_out(
             if resume and updates is not None:
                 config = ranks.from_first(_lengthened(run_dir, config, updates, display) if ranks.first else config)
             display.plan(config, run_dir, resume=resume)
-            if resume and (ignored := ignored_flags(flags, wanted, config)):
-                display.note(f"note: the run goes on with its own settings; ignored: {', '.join(ignored)}")
+            ignored = [
+                flag
+                for flag, name in given_flags(flags).items()
+                if name not in ("resume", "recipe") and getattr(wanted, name, None) != getattr(config, name, None)
+            ]
+            if resume and ignored:
+                display.note(f"note: the run goes on with its own settings; ignored: {', '.join(sorted(ignored))}")
             evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
         if settings.sampler != "vllm":  # an engine beside a rank closes its torch.distributed when the process ends
             ranks.close()

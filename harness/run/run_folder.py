@@ -25,7 +25,6 @@ __all__ = [
     "checkpoints_in",
     "forget",
     "free_folder",
-    "ignored_flags",
     "latest_checkpoint",
     "prepare",
     "saved_config",
@@ -134,21 +133,6 @@ def checkpoint_to_resume(run_dir: Path) -> Path | None:
             "new run"
         )
     return checkpoint
-
-
-def ignored_flags(words: Sequence[str], wanted: GRPOConfig, config: GRPOConfig) -> list[str]:
-    """Returns the flags, given together with ``--resume``, that differ from the run's own settings and have no effect.
-
-    Args:
-        words: The command line.
-        wanted: The settings that the command line gives.
-        config: The run's own settings.
-    """
-    return sorted(
-        flag
-        for flag, name in given_flags(words).items()
-        if name not in ("resume", "recipe") and getattr(wanted, name, None) != getattr(config, name, None)
-    )
 
 
 def forget(run_dir: Path) -> None:
