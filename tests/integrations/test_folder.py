@@ -57,34 +57,21 @@ def test_the_first_process_owns_k_and_hears_all(tmp_path):
     assert [(row["episodes"], row["horizon/k"]) for row in rows] == [(3, k), (3, alone.horizon)]
 
 
-def test_many_episodes_at_once_count_for_several_updates(tmp_path):
-    owner, outcomes = FolderHorizon(tmp_path, LinearHorizon(10, 50, 1.0), 8), [EpisodeOutcome(4, 10, True)] * 20
-    for outcome in outcomes:
-        owner._shared.record(outcome)  # as another process does, while the owner plays nothing
-    assert owner.horizon == 12
-    owner.close()
-
-
-def test_what_the_owner_has_heard_outlives_it(tmp_path):
-    """A run that is killed, or closed, between two updates goes on with all successes."""
-    owner = FolderHorizon(tmp_path, elastic(), 64)
-    owner.record(EpisodeOutcome(4, 20, True))
-    assert json.loads((tmp_path / "state.json").read_text())["lengths"] == [4]
-    owner._shared.record(EpisodeOutcome(5, 20, True))  # another process
-    owner.close()
-    assert json.loads((tmp_path / "state.json").read_text())["lengths"] == [4, 5]
-
-
-def test_short_sessions_together_move_k(tmp_path):
-    """Sessions of 2 episodes each, and K moves once for every 5."""
+def test_short_sessions_together_move_k_with_all_that_their_owners_heard(tmp_path):
+    """Sessions of 2 episodes each, and K moves once for every 5; then many episodes at once."""
     ks = []
     for _ in range(5):
         owner = FolderHorizon(tmp_path, LinearHorizon(10, 50, 1.0), 5)
-        for _ in range(2):
-            owner.record(EpisodeOutcome(4, owner.horizon, True))
+        owner.record(EpisodeOutcome(4, owner.horizon, True))
         ks.append(owner.horizon)
+        owner._shared.record(EpisodeOutcome(4, 10, True))  # as another process does
         owner.close()
-    assert ks == [10, 10, 11, 11, 12]
+    assert ks == [10, 10, 11, 11, 11]  # after 1, 3, 5, 7 and 9 episodes
+    owner = FolderHorizon(tmp_path, LinearHorizon(10, 50, 1.0), 5)
+    for _ in range(12):
+        owner._shared.record(EpisodeOutcome(4, 10, True))
+    assert owner.horizon == 14
+    owner.close()
 
 
 def test_the_folder_is_given_back_while_a_forked_child_lives(tmp_path):

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import signal
 import subprocess
 import sys
@@ -50,11 +49,6 @@ def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made: Pat
     for folder in folders:
         page = (made / folder / "README.md").read_text().split("---\n")[-1]
         assert len(re.findall(r"^(?:[A-Z]|- )", page, re.MULTILINE)) == 5, folder
-
-
-def test_a_folder_with_files_is_not_written_over(made: Path) -> None:
-    with pytest.raises(FileExistsError, match="has files"):
-        runpy.run_path(str(ROOT / "hubs" / "make.py"))["make"](made)
 
 
 def install(folder: Path, target: Path) -> None:
@@ -172,46 +166,6 @@ def test_openenv_validates_the_folder_and_its_client_solves_a_task(
                 result = client.step(action(message=text))
                 assert (result.observation["text"], result.done) == (observation, done)
             assert (result.reward, result.observation["success"]) == (1.0, True)
-
-
-def test_openenv_build_has_all_that_the_dockerfile_copies(
-    openenv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A program called docker in place of the real one keeps the context that it is given."""
-    docker = tmp_path / "docker"
-    docker.write_text(f'#!/bin/sh\nfor context; do :; done\ncp -r "$context" {tmp_path}/context\n')
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for name in BACKENDS:
-        shutil.rmtree(tmp_path / "context", ignore_errors=True)
-        assert "build successful" in typed("build", openenv / f"{name}_env")
-        copied = re.findall(r"^COPY (?:--\S+ )?(\S+)", (tmp_path / "context" / "Dockerfile").read_text(), re.MULTILINE)
-        assert copied == ["project"]
-        assert {"eh_gym", "envs", "lock.txt", "setup.cfg"} <= {
-            path.name for path in (tmp_path / "context" / "project").iterdir()
-        }
-
-
-def test_openenv_push_uploads_a_space(openenv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Hub:
-        """Keeps what is uploaded."""
-
-        def create_repo(self, **told: Any) -> None:
-            assert (told["repo_type"], told["space_sdk"]) == ("space", "docker")
-
-        def upload_folder(self, *, folder_path: str, **_: Any) -> None:
-            shutil.copytree(folder_path, tmp_path / "space")
-
-        def __getattr__(self, name: str) -> Any:
-            return lambda *_, **__: None
-
-    monkeypatch.setattr("openenv.cli.commands.push.HfApi", Hub)
-    monkeypatch.setattr("openenv.cli.commands.push.whoami", lambda: {"name": "somebody"})
-    typed("push", openenv / "eh_bfcl_env", "--repo-id", "somebody/eh_bfcl_env")
-    page = (tmp_path / "space" / "README.md").read_text()
-    assert "sdk: docker\napp_port: 8000\n" in page
-    assert "ENABLE_WEB_INTERFACE=true" in (tmp_path / "space" / "Dockerfile").read_text()
-    assert (tmp_path / "space" / "project" / "envs" / "bfcl" / "env.py").is_file()
 
 
 # verifiers

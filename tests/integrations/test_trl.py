@@ -140,25 +140,15 @@ class TestAnEnvironmentOfTheirs:
         _, resumed = train(rows, press, tmp_path / "again", controller=fast_horizon(), resume=resume, **run)
         assert resumed.state() == whole.state()
 
-    def test_a_truncated_episode_earns_nothing(self, tmp_path):
+    @pytest.mark.parametrize(("k", "most_tokens", "calls"), [(5, 8192, 5), (15, 150, None)], ids=["by K", "by length"])
+    def test_a_truncated_episode_earns_nothing(self, tmp_path, k, most_tokens, calls):
         environment = type("Paid", (Countdown,), {"get_reward": lambda self: 1.0})
-        trainer, _ = train(
-            [{"goal": 9}], press, tmp_path, environment=environment, controller=ElasticHorizon(k0=5, k_min=5)
-        )
-        row = trainer.state.log_history[0]
-        assert (row["reward"], row["rollout/truncated"], row["tools/call_frequency"]) == (0.0, 1.0, 5.0)
-        assert row["completions/clipped_ratio"] == 0.0  # TRL itself takes it for complete
-
-    def test_a_completion_that_is_too_long_is_truncated_too(self, tmp_path):
-        trainer, _ = train(
-            [{"goal": 4}],
-            press,
-            tmp_path,
-            environment=Countdown,
-            controller=ElasticHorizon(k0=15),
-            max_completion_length=150,
-        )
-        assert (trainer.state.log_history[0]["rollout/truncated"], trainer.state.log_history[0]["reward"]) == (1.0, 0.0)
+        run = {"environment": environment, "controller": ElasticHorizon(k0=k), "max_completion_length": most_tokens}
+        row = train([{"goal": 9}], press, tmp_path, **run)[0].state.log_history[0]
+        assert (row["reward"], row["rollout/truncated"]) == (0.0, 1.0)
+        if calls:
+            assert row["tools/call_frequency"] == calls
+            assert row["completions/clipped_ratio"] == 0.0  # TRL itself takes it for complete
 
     def test_evaluation_tells_the_controller_nothing(self, tmp_path):
         trainer, elastic = train(

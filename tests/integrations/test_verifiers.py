@@ -134,24 +134,6 @@ def test_each_task_has_its_own_k(chat_server, plug_in, controller):
     assert [t.metrics["horizon_k"] for t in traces] == [40] * 3 + [max(5, n + 1) for n in turns[:3]]
 
 
-def test_the_environment_of_a_failed_episode_is_closed(chat_server, plug_in):
-    closed = []
-
-    class Breaks(gym.Wrapper):
-        def step(self, action):
-            return "", 0.0, False, True, {"environment_error": "gone"}
-
-        def close(self):
-            closed.append(self)
-
-    gym.register("Breaks-v0", lambda: Breaks(gym.make("EH-Cabinet-v0")), disable_env_checker=True)
-    with chat_server.serve(chat_server.cabinet_agent) as server:
-        episodes = play(plug_in(every=3, gym_id="Breaks-v0"), server.url, 2)
-    del gym.registry["Breaks-v0"]
-    assert not any(episode.ok for episode in episodes)
-    assert len(closed) >= 2
-
-
 def test_an_end_on_the_last_step_of_another_limit_is_an_end(chat_server, plug_in):
     """gymnasium's TimeLimit marks it as truncated, too."""
 
