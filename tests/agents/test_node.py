@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from harness.agents.env import AgentEnv, write_action
-from harness.agents.protocol import ModelAnswer
 
 HERE = Path(__file__).parent
 TASK = {"id": "two", "start": "a", "notes": {"a": "next f", "f": "code 7 3"}}
@@ -27,17 +26,3 @@ def test_an_agent_in_javascript_is_played_to_its_success(command: str, monkeypat
         _, reward, terminated, _, info = env.step(write_action(expert(calls[-1])))
     assert (reward, info["failure"], len(calls)) == (1.0, None, 6)
     assert all(call.stream for call in calls)
-
-
-def test_the_end_of_the_budget_ends_it(command: str) -> None:
-    env = AgentEnv(command, [TASK], timeout_s=60.0)
-    env.reset(options={"task_id": "two"})
-    call = {"id": "call1", "type": "function", "function": {"name": "read", "arguments": {"argument": ""}}}
-    env.step(write_action(ModelAnswer("", [call], finish_reason="tool_calls")))
-    running = env._running
-    assert running is not None
-    env.stop_agent("horizon")
-    running.stop(60.0)
-    assert running.ended is not None
-    assert "exit code 1" in running.ended.failure
-    env.close()

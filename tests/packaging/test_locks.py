@@ -121,19 +121,3 @@ def test_the_page_on_compatibility_says_what_is_locked_and_allowed() -> None:
     for trainer in sorted(TRAINERS):
         lock_name = "skyrl.txt" if trainer.startswith("skyrl") else f"{trainer}.txt"
         assert f"{trainer} {version(locked(lock_name)[trainer][0])}" in page
-
-
-def test_every_environment_of_tox_installs_under_a_lock() -> None:
-    tox = ConfigParser(interpolation=None)
-    tox.read(ROOT / "tox.ini")
-    assert tox["testenv"]["constraints"] == "{tox_root}{/}requirements{/}lock.txt"
-    assert tox["pkgenv"]["constraints"] == "{[testenv]constraints}"
-    for section in tox.sections():
-        own = tox[section].get("constraints")
-        if own is None or section in ("testenv", "pkgenv"):
-            continue
-        if section in ("testenv:lock", "testenv:newest"):  # they make the lock, or look beyond it
-            assert own == ""
-        else:
-            assert set(re.findall(r"requirements\{/\}([\w.-]+)", own)) <= set(LOCKS), section
-        assert "==" not in tox[section].get("deps", "") or section == "testenv:lock", section

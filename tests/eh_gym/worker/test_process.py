@@ -4,9 +4,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -78,21 +78,22 @@ def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
         assert gone(worker.pid)
 
 
-@pytest.mark.parametrize(("method", "how"), [("exit", "exited with status 7"), ("abort", "killed by signal SIGSEGV")])
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        ("exit", "exited with status 7"),
+        ("abort", "killed by signal SIGSEGV"),
+        (None, "SIGKILL"),
+    ],
+    ids=["exit", "abort", "between calls"],
+)
 def test_a_crash_says_how_it_ended(worker, method, how):
+    if method is None:
+        os.kill(worker.pid, signal.SIGKILL)
+        assert gone(worker.pid)
     with pytest.raises(WorkerDied, match=how):
-        worker.call(method, timeout_s=120)
+        worker.call(method or "pid", timeout_s=120)
     assert not worker.alive
-
-
-def test_death_between_calls_is_noticed(worker):
-    os.kill(worker.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 120
-    while worker.alive and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not worker.alive
-    with pytest.raises(WorkerDied, match="SIGKILL"):
-        worker.call("pid", timeout_s=120)
 
 
 @pytest.mark.parametrize(
@@ -231,11 +232,30 @@ def test_close_ends_the_process_and_is_idempotent(worker):
         worker.call("pid", timeout_s=120)
 
 
-def test_kill_from_another_thread_frees_the_caller(worker):
-    threading.Timer(0.5, worker.kill).start()
-    with pytest.raises(WorkerDied):
-        worker.call("hang", timeout_s=120)
+@contextmanager
+def calling(worker, method, params=None, timeout_s=120):
+    """Another thread's call, which is under way."""
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(worker.call, method, params, timeout_s)
+        while not worker._lock.locked():
+            time.sleep(0.001)
+        yield call
+
+
+@pytest.mark.parametrize("end", [lambda worker: worker.kill(), lambda worker: worker.close(timeout_s=0.2)])
+def test_a_hanging_call_ends_with_its_worker(worker, end):
+    with calling(worker, "hang") as call:
+        end(worker)
+        with pytest.raises(WorkerDied):
+            call.result(timeout=120)
     assert gone(worker.pid)
+
+
+def test_closing_lets_a_call_end(worker):
+    with calling(worker, "sleep", {"s": 0.5}) as call:
+        worker.close(timeout_s=120)
+        assert call.result(timeout=120) is None
+    assert not worker.alive
 
 
 def test_a_forgotten_worker_ends(make_backend):
@@ -275,15 +295,11 @@ def test_waiting_for_ones_turn_does_not_count_against_the_deadline(worker, monke
 
 def test_a_call_that_waits_for_one_that_fails_is_not_blamed_and_not_sent(worker):
     """The environment blames a step's own calls, and no other episode's."""
-    with ThreadPoolExecutor(2) as threads:
-        failing = threads.submit(worker.call, "hang", {}, 1.0)
-        while not worker._lock.locked():
-            time.sleep(0.001)
-        waiting = threads.submit(worker.call, "spawn", {}, 120)
+    with calling(worker, "hang", {}, 1.0) as failing:
+        with pytest.raises(WorkerDied, match="the worker cannot be called: "):
+            worker.call("spawn", {}, 120)
         with pytest.raises(WorkerTimeout, match=r"1 s .*'hang'"):
             failing.result()
-        with pytest.raises(WorkerDied, match="the worker cannot be called: "):
-            waiting.result()
 
 
 def test_an_answer_that_came_while_the_caller_was_held_up_is_taken(worker, monkeypatch):
@@ -303,27 +319,6 @@ def test_an_answer_that_came_while_the_caller_was_held_up_is_taken(worker, monke
 
     set_clock(monkeypatch, Clock())
     assert worker.call("add", {"a": 1, "b": 2}, timeout_s=10) == 3
-
-
-def test_closing_does_not_wait_for_a_hanging_call(worker):
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(worker.call, "hang", None, 120)
-        while not worker._lock.locked():
-            time.sleep(0.01)
-        worker.close(timeout_s=0.2)
-        with pytest.raises(WorkerDied):
-            call.result(timeout=120)
-    assert gone(worker.pid)
-
-
-def test_closing_lets_a_call_end(worker):
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(worker.call, "sleep", {"s": 0.5}, 120)
-        while not worker._lock.locked():
-            time.sleep(0.01)
-        worker.close(timeout_s=120)
-        assert call.result(timeout=120) is None
-    assert not worker.alive
 
 
 PARENT = """
@@ -387,10 +382,7 @@ def test_workers_agree_on_the_order_of_a_set_and_see_no_python_settings(make_wor
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_copy_forked_during_a_call_does_not_deadlock_and_may_neither_call_nor_kill_it(worker):
-    with ThreadPoolExecutor(1) as threads:
-        call = threads.submit(worker.call, "sleep", {"s": 1.0}, 120)
-        while not worker._lock.locked():
-            time.sleep(0.01)
+    with calling(worker, "sleep", {"s": 1.0}) as call:
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
