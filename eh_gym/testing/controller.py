@@ -93,27 +93,17 @@ class ControllerContract:
         first, second = live(self._new(), 20), live(self._new(), 20)
         assert first == second, f"the same outcomes gave {first} and {second}"
 
-    def test_the_state_of_the_start_has_the_same_future(self) -> None:
-        """Saved before its first update, through JSON."""
-        self._check_future(0)
-
-    def test_the_state_after_one_update_has_the_same_future(self) -> None:
-        """Saved after an update, through JSON."""
-        self._check_future(1)
-
-    def test_the_state_after_many_updates_has_the_same_future(self) -> None:
-        """Saved after seven updates, through JSON."""
-        self._check_future(7)
-
-    def _check_future(self, past: int) -> None:
-        first, second = self._new(), self._new()
-        live(first, past)
-        live(second, 2, first=100)  # outcomes that loading must undo
-        second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
-        assert second.horizon == first.horizon, f"loaded K = {second.horizon}, expected {first.horizon}"
-        expected, got = live(first, 12, past), live(second, 12, past)
-        assert got == expected, f"after loading, the same outcomes gave {got}, expected {expected}"
-        assert first.state_dict() == second.state_dict(), "the states differ after the same life"
+    def test_a_loaded_state_has_the_same_future(self) -> None:
+        """Saved at the start, after one update and after seven, through JSON."""
+        for past in (0, 1, 7):
+            first, second = self._new(), self._new()
+            live(first, past)
+            live(second, 2, first=100)  # outcomes that loading must undo
+            second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
+            assert second.horizon == first.horizon, f"loaded K = {second.horizon}, expected {first.horizon}"
+            expected, got = live(first, 12, past), live(second, 12, past)
+            assert got == expected, f"after loading, the same outcomes gave {got}, expected {expected}"
+            assert first.state_dict() == second.state_dict(), "the states differ after the same life"
 
     def test_a_saved_state_stays_as_it_was(self) -> None:
         """`state_dict` is a copy, and loading it takes one."""

@@ -113,7 +113,7 @@ FAULTS = [
     (Hasty, "test_recording_alone_moves_nothing", r"record\(\) moved K from 10 to 40"),
     (Late, METRICS, "K of the next episodes"),
     (Dice, "test_the_same_life_gives_the_same_k", "the same outcomes"),
-    (Forgetful, "test_the_state_after_many_updates_has_the_same_future", "after loading"),
+    (Forgetful, "test_a_loaded_state_has_the_same_future", "after loading"),
     (Shared, "test_a_saved_state_stays_as_it_was", r"copy in state_dict\(\)"),
     (Trusting, OTHERS, "load_state_dict took"),
     (Spoiled, OTHERS, "before it had changed"),
