@@ -23,11 +23,9 @@ from verifiers.v1.serve.pool import env_config_data, serve_env  # noqa: E402
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config  # noqa: E402
 
 MODULE = """
-from functools import partial
-
 import verifiers.v1 as vf
 
-from eh_gym import ElasticHorizon, KeyedHorizon, TaskHorizon
+from eh_gym import ElasticHorizon, TaskHorizon
 from eh_gym.integrations.verifiers import elastic
 from eh_gym.integrations.verifiers_gym import ChatHarness, GymEnv, GymTaskset
 
@@ -117,15 +115,9 @@ def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(chat_serve
     assert again.traces[0].metrics["horizon_k"] == alone.horizon
 
 
-@pytest.mark.parametrize(
-    "controller",
-    [
-        "TaskHorizon(k0=40, k_max=40, min_episodes=1, delta=1)",
-        "KeyedHorizon(partial(ElasticHorizon, k0=40, k_min=5, k_max=40, alpha=1, min_successes=1, delta=1), 'task_id')",
-    ],
-)
-def test_each_task_has_its_own_k(chat_server, plug_in, controller):
+def test_each_task_has_its_own_k(chat_server, plug_in):
     names = ["dev-000000", "dev-000001", "dev-000002"]
+    controller = "TaskHorizon(k0=40, k_max=40, min_episodes=1, delta=1)"
     config = plug_in(every=3, controller=controller, gym_id="EH-Cabinet-v0", task_ids=names * 2)
     with chat_server.serve(chat_server.cabinet_agent) as server:
         traces = [episode.traces[0] for episode in play(config, server.url, 6)]
@@ -230,7 +222,7 @@ def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
 OPENENV = """
 from verifiers.v1.tasksets.openenv import OpenEnvEnv, OpenEnvTaskset
 
-from eh_gym import ElasticHorizon, KeyedHorizon, TaskHorizon
+from eh_gym import ElasticHorizon
 from eh_gym.integrations.verifiers import elastic
 from eh_gym.integrations.verifiers_gym import ChatHarness
 
