@@ -76,8 +76,8 @@ def test_sb3_moves_one_k_for_all_environments(example, tmp_path, processes):
 
 
 @pytest.fixture
-def trl_grpo(example, monkeypatch, tmp_path):
-    """The TRL example, with a warm start of two seconds in a cache of its own."""
+def trl_grpo(example, monkeypatch):
+    """The TRL example, with a warm start of two seconds."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     module = example("trl_grpo", "trl", "tyro")
     preset = module.preset
@@ -90,7 +90,6 @@ def trl_grpo(example, monkeypatch, tmp_path):
         return dataclasses.replace(settings, warm_start=short)
 
     monkeypatch.setattr(module, "preset", quick)
-    monkeypatch.setattr(module, "cache_dir", lambda: tmp_path / "cache")
     return module
 
 
