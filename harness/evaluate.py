@@ -202,7 +202,6 @@ def _play(
         max_observation_tokens=config.max_observation_tokens or None,
         template_kwargs=read_template_kwargs(config.chat_template_kwargs),
         reasoning_format=config.reasoning_format,
-        max_context=config.max_context,
     )
     if config.sampler == "transformers" and (note := check_agreement(policy.model, trained=False)):
         console.print(f"note: {note}", highlight=False, markup=False)

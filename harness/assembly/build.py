@@ -227,7 +227,6 @@ def _prepare_training(
             ranks,
             first=checkpoint is None,
             packing=config.packing,
-            max_context=config.max_context,
         )
     weights = SampledWeights(
         policy,

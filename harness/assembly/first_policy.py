@@ -53,7 +53,6 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks, 
                 packing=config.packing,
                 template_kwargs=read_template_kwargs(config.chat_template_kwargs),
                 reasoning_format=config.reasoning_format,
-                max_context=config.max_context,
             )
     policy = ranks.hand_out(policy)
     if config.gradient_checkpointing:

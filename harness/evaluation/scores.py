@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["score_conditions", "score_rows"]
+__all__ = ["score_rows"]
 
 
 def score_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -26,25 +25,6 @@ def score_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         if part.get("scenarios_at_k") is not None:
             rows.append(_row(f"{part['kind']} {part['name']}, scenarios", part["scenarios_at_k"]))
     return rows
-
-
-def score_conditions(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Returns how an evaluation was played: temperature, tasks, episodes of each, K, and the environment's arguments."""
-    policy, temperature = settings.get("policy"), settings["temperature"]
-    sampled = "greedy" if temperature == 0 else f"temperature {temperature:g}"
-    if policy in ("expert", "empty", "random"):  # no model
-        sampled = f"policy {policy}"
-    part = f"not official: {missing}; " if (missing := _missing_part(settings, result)) else ""
-    played = f"{result['tasks']} tasks x {result['rollouts']}, K = {settings['horizon']}, {settings['env_args']}"
-    return f"{part}{sampled}, {played}"
-
-
-def _missing_part(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Returns which part of its split an evaluation has, such as "20 of 800 tasks"; nothing if it has all of it."""
-    if result["tasks"] < result["split_tasks"]:
-        return f"{result['tasks']} of {result['split_tasks']} tasks"
-    chosen = sorted({"categories", "domains"} & json.loads(settings["env_args"]).keys())
-    return f"chosen {' and '.join(chosen)}" if chosen else ""
 
 
 def _row(what: str, share: float, interval: Sequence[float] = ()) -> tuple[str, str, str]:

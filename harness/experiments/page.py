@@ -21,7 +21,7 @@ from harness.experiments.analysis import tables_of
 from harness.experiments.figures import Drawing, draw_evaluation_curves, draw_suite
 from harness.experiments.runs import Suite, all_runs
 from harness.experiments.suites import suite_file
-from harness.experiments.tables import evaluation_table, run_table, score_table, suite_tables
+from harness.experiments.tables import evaluation_table, run_table, suite_tables
 from harness.run.files import write_whole
 
 __all__ = ["draw", "write_page", "write_report"]
@@ -58,7 +58,6 @@ def write_report(
         sections=_sections(suites),
         evaluations=evaluation_table(evaluations, address, first=len(runs)),
         curves=draw_evaluation_curves(evaluations),
-        scores=score_table(evaluations),
         runs=run_table(runs, address),
         evaluated={str(kept.folder): kept.settings for kept in evaluations},
     )

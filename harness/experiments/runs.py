@@ -19,7 +19,7 @@ from eh_gym.errors import ConfigError, StateError
 from harness.experiments.manifest import has_ended, read_manifest
 from harness.experiments.suites import SUITES
 from harness.run.episode_log import episode_files
-from harness.run.files import check_fields, read_object
+from harness.run.files import read_object
 from harness.run.metrics import read_metrics
 
 __all__ = ["Arm", "Run", "Suite", "all_runs", "read_run", "read_suites"]
@@ -27,8 +27,6 @@ __all__ = ["Arm", "Run", "Suite", "all_runs", "read_run", "read_suites"]
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 _TOTALS = ("tokens/total", "time/total_s")  # every update has them
 
-_CONFIG = {"env": str, "seed": int, "updates": int, "k0": int}  # what figures and tables read of config.json
-_RESULT = {"mean_at_k": int | float, "best_at_k": int | float | None, "success_lengths": list | None}
 
 # No result depends on these settings, or they identify the run.
 _NO_MATTER = (
@@ -168,23 +166,12 @@ def read_run(folder: Path) -> Run:
     metrics, config = folder / "metrics.jsonl", read_object(folder / "config.json")
     if "env" not in config:
         raise ConfigError(f"{folder} is not a run: its config.json is another program's; give the folder of a run")
-    check_fields(folder / "config.json", config, _CONFIG)
     rows = read_metrics(metrics) if metrics.exists() else []
     for number, row in enumerate(rows, start=1):
         if lacking := [name for name in _TOTALS if row.get(name) is None]:
             raise StateError(f"line {number} of {metrics} has no {' and no '.join(lacking)}; restore the file")
     table = pd.DataFrame(rows, dtype=float, index=[row["update"] for row in rows])
-    return Run(folder, config, table, _read_evaluation(folder / "evaluation.json") if has_ended(folder) else {})
-
-
-def _read_evaluation(path: Path) -> dict[str, Any]:
-    evaluation = read_object(path)
-    check_fields(path, evaluation, dict.fromkeys(("before", "after"), dict | None))
-    for results in (evaluation.get("before") or {}, evaluation.get("after") or {}):
-        check_fields(path, results, dict.fromkeys(("sampled", "greedy"), dict | None))
-        for result in filter(None, (results.get("sampled"), results.get("greedy"))):
-            check_fields(path, result, _RESULT)
-    return evaluation
+    return Run(folder, config, table, read_object(folder / "evaluation.json") if has_ended(folder) else {})
 
 
 def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, Run]]:

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import pandas as pd
 
 from harness.evaluation.folder import KeptEvaluation
-from harness.evaluation.scores import score_conditions, score_rows
 from harness.experiments.analysis import SuiteTable, success_curve
 from harness.experiments.runs import Arm, Run, Suite
 from harness.experiments.suites import suite_file
 
-__all__ = ["Page", "evaluation_table", "run_table", "score_table", "suite_tables"]
+__all__ = ["Page", "evaluation_table", "run_table", "suite_tables"]
 
 
 class Page(NamedTuple):
@@ -86,22 +85,6 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
         rows.append(row)
     caption = "Every evaluation of this report, with 95 % intervals. Steps is the mean of the successes."
     return _page(caption, rows, [f"{episodes}#run-{first + i}" if episodes else "" for i in range(len(rows))])
-
-
-def score_table(evaluations: Sequence[KeptEvaluation]) -> Page:
-    """Returns a table with a row for each score of the evaluations of a benchmark that have ended."""
-    rows = [
-        {
-            "who": str(kept.settings.get("model") or kept.settings.get("policy")),
-            "tasks": f"{kept.settings['env']}, {kept.settings['split']}",
-            **dict(zip(("score", "%", "95 %"), score, strict=True)),
-            "how": score_conditions(kept.settings, kept.result),
-        }
-        for kept in evaluations
-        if kept.result is not None and kept.result.get("parts")
-        for score in score_rows(kept.result)
-    ]
-    return _page("Scores by the benchmarks' own measures, in percent, with 95 % intervals.", rows)
 
 
 def _page(caption: str, rows: Sequence[dict[str, str]], links: Sequence[str] = ()) -> Page:

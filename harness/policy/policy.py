@@ -34,7 +34,6 @@ from harness.policy.batch import Batch, Tokens, collate, deal, microbatches, pac
 from harness.policy.chat import ChatFormat
 from harness.policy.head import Head, token_scores
 from harness.policy.lora import has_lora, plain_parameters
-from harness.policy.rotary import settle_frequencies
 
 __all__ = ["Policy", "load_policy", "score_batch"]
 
@@ -168,7 +167,6 @@ def load_policy(
     packing: bool = True,
     template_kwargs: Mapping[str, Any] | None = None,
     reasoning_format: str = "auto",
-    max_context: int = 0,
 ) -> Policy:
     """Loads a Hugging Face folder or a hub id.
 
@@ -180,16 +178,16 @@ def load_policy(
         packing: Whether to train on packed episodes, if the model can.
         template_kwargs: Further variables of the chat template.
         reasoning_format: How the model writes its thoughts, see `find_reasoning`; "auto" finds it.
-        max_context: The most tokens of an episode; 0 for the model's positions. It decides on the frequencies of LongRoPE.
 
     Raises:
-        ConfigError: There is no model at `path`, its files are damaged, or its chat template can't be used.
+        ConfigError: There is no model at `path`, its files are damaged, its chat template can't be used, or it has LongRoPE.
     """
     if (Path(path) / "versions.json").is_file():
         raise ConfigError(f"{path} is the folder of a run; did you mean {Path(path) / 'model'}?")
     try:
         tokenizer = _load_tokenizer(path)
         config = _without_dropout(AutoConfig.from_pretrained(path))
+        _refuse_longrope(path, config)
         # SDPA, if the model can do with it.
         model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype)
     except (SafetensorError, RuntimeError) as error:  # the second for weights of other shapes than config.json says
@@ -203,7 +201,6 @@ def load_policy(
             "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
         ) from error
     torch.nn.Module.to(model, torch.device(device))
-    settle_frequencies(model, max_context)
     if packing and can_pack(model):
         model.set_attn_implementation(PACKED)
     ends = getattr(model.generation_config, "eos_token_id", None)
@@ -224,6 +221,16 @@ def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
         if isinstance(value, float) and ("dropout" in name or "pdrop" in name):
             setattr(text, name, 0.0)
     return config
+
+
+def _refuse_longrope(path: str | Path, config: PreTrainedConfig) -> None:
+    """Refuses two sets of rotary frequencies: transformers chooses one by the longest text of each pass, vLLM by its context."""
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        raise ConfigError(
+            f"the model in {str(path)!r} has two sets of rotary frequencies (LongRoPE, as Phi-3's models of 128k), so an "
+            "episode's log-probabilities would change with the others in its batch; take another model"
+        )
 
 
 def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

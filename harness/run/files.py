@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 from eh_gym.errors import ConfigError, StateError
 
 __all__ = [
-    "check_fields",
     "full_disk_named",
     "lock_folder",
     "make_folder",
@@ -135,23 +134,6 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StateError(f"{path} must hold a JSON object, got {type(value).__name__}; restore the file")
     return value
-
-
-def check_fields(path: Path, found: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Checks what an object has that was read from a file.
-
-    Args:
-        path: The file, for the message.
-        found: What it holds, or an object in it.
-        kinds: The types of its fields. A field whose type includes None may be missing.
-
-    Raises:
-        StateError: A field is missing, or is something else.
-    """
-    for name, kind in kinds.items():
-        if not isinstance(found.get(name), kind):
-            had = f"{name} is {found[name]!r:.80}" if name in found else f"there is no {name}"
-            raise StateError(f"{path} is damaged ({had}); restore the file")
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from eh_gym.errors import ConfigError
 from harness.policy.attention import PACKED
 from harness.policy.batch import collate, pack
 from harness.policy.policy import score_batch
-from harness.policy.rotary import settle_frequencies
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import SampleRequest, sample_all
 from harness.types.trajectory import TokenSequence
@@ -149,7 +148,6 @@ def _small_copy(model: PreTrainedModel, attention: str) -> PreTrainedModel:
     for weight in small.parameters():  # the usual 0.02 would make all tokens about equally likely
         if weight.dim() > 1:
             weight.normal_(0.0, 2 / math.sqrt(weight.shape[-1]))
-    settle_frequencies(small)
     small.eval()
     return small
 

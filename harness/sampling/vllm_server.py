@@ -18,7 +18,6 @@ import torch
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, SamplerError
-from harness.policy.rotary import check_frequencies
 from harness.sampling.transfer import NCCLSender, weights_file
 from harness.sampling.vllm_http import ServerGone, ServerRefused, VLLMServer
 from harness.sampling.vllm_settings import check_model, check_server, sampling_parameters
@@ -90,7 +89,6 @@ class VLLMServerSampler:
         limits = []
         for engine in self._engines:
             limit, engine.cache_tokens = check_server(engine.server, over_nccl=self._over_nccl)
-            check_frequencies(model, limit)
             limits.append(limit)
         if max_context is not None and not 1 < max_context <= min(limits):
             raise ConfigError(

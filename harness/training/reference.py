@@ -15,9 +15,7 @@ from harness.run.files import full_disk_named
 __all__ = ["reference_policy"]
 
 
-def reference_policy(
-    policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool, max_context: int
-) -> Policy:
+def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool) -> Policy:
     """Returns the policy before the first update, frozen.
 
     With LoRA it is the policy itself, because its own weights are frozen.
@@ -29,7 +27,6 @@ def reference_policy(
         ranks: The processes that train together.
         first: Whether the policy has had no update, so that it is the reference. Otherwise the folder has it.
         packing: As for `load_policy`.
-        max_context: As for `load_policy`.
 
     Raises:
         StateError: The folder is not there.
@@ -50,9 +47,7 @@ def reference_policy(
             )
         home, dtype = str(policy.model.device), policy.model.dtype
         reference = ranks.hand_out(
-            load_policy(folder, dtype=dtype, device=home, packing=packing, max_context=max_context)
-            if ranks.first
-            else None
+            load_policy(folder, dtype=dtype, device=home, packing=packing) if ranks.first else None
         )
     reference.model.eval().requires_grad_(False)
     ranks.shard(reference, device)

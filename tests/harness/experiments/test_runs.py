@@ -109,10 +109,6 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, make: Callable[[Path]
     ("text", "message"),
     [
         *(("{", "can't be read"), ("[]", "JSON object"), ("", "can't be read")),
-        ('{"after": []}', r"after is \[\]"),
-        ('{"after": {"sampled": 0.9}}', r"sampled is 0\.9"),
-        ('{"after": {"sampled": {"best_at_k": 0.9}}}', "there is no mean_at_k"),
-        ('{"before": {"sampled": {"mean_at_k": "0.9"}}}', "mean_at_k is '0.9'"),
     ],
 )
 def test_a_damaged_evaluation_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -120,16 +116,6 @@ def test_a_damaged_evaluation_is_named(tmp_path: Path, text: str, message: str) 
     (folder / "evaluation.json").write_text(text)
     with pytest.raises(StateError, match=rf"evaluation\.json .*{message}.*restore"):
         read_run(folder)
-
-
-def test_damaged_settings_are_named(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", updates=1)
-    config = json.loads((folder / "config.json").read_text())
-    without = {name: value for name, value in config.items() if name != "k0"}
-    for damaged, message in ((config | {"updates": "60"}, "updates is '60'"), (without, "there is no k0")):
-        (folder / "config.json").write_text(json.dumps(damaged))
-        with pytest.raises(StateError, match=rf"config\.json is damaged \({message}\); restore"):
-            read_run(folder)
 
 
 def test_a_row_without_what_the_tables_need_is_named(tmp_path: Path) -> None:
