@@ -53,9 +53,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
 
     script = config.policy in SCRIPTS
     split = config.split or _default_split(config.env, script)
-    environments = Environments(
-        env or config.env, {"split": split, **args}, config.slots, config.slots, config.budget_hint
-    )
+    environments = Environments(env or config.env, {"split": split, **args}, config.slots, config.slots)
     count = config.tasks if isinstance(config.tasks, int) else None  # else the file of an agent's tasks
     tasks = held_out_tasks(environments, count, every=config.every)
     alike = config.policy in ("expert", "empty") or (not script and config.temperature == 0)
@@ -87,7 +85,7 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
                 "--max-context, lower --max-action-tokens, or choose a model with a longer context"
             )
         valid = [line for line in lines if line["end"] != "environment-error"]
-        curve = None if config.budget_hint else saturation(map(steps_of_line, valid))
+        curve = saturation(map(steps_of_line, valid))
         result = dataclasses.replace(
             summarise(lines, whole_split=len(tasks) >= of, endpoint=config.policy == "openai"),
             split_tasks=of,

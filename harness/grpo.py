@@ -153,8 +153,8 @@ def _check_effects(config: GRPOConfig, words: Sequence[str]) -> None:
             raise ConfigError(
                 f"{flag} is for --sampler vllm, got --sampler {config.sampler}; servers have their own flags"
             )
-    # a budget hint's demonstrations draw K from k0 to k_max, and evaluations have k_max
-    check_horizon_flags(words, config.wrapper, {"k0", "k_max"} if config.budget_hint else {"k_max"})
+    # evaluations have k_max
+    check_horizon_flags(words, config.wrapper, {"k_max"})
 
 
 def carry_out(

@@ -205,11 +205,6 @@ def parse(words: Sequence[str]) -> Sweep:
     if "resume" in given:
         raise ConfigError("--resume is for a single run; a sweep resumes by itself, in its folder, --out")
     for suite in settings.suites:
-        if suite == "saturation" and settings.train.budget_hint:
-            raise ConfigError(
-                "with --budget-hint the agent sees K, so saturation can't count the success at each K from longer episodes; "
-                "leave it out"
-            )
         varied = {name for own in suite_arms(suite, settings.train, quick=settings.quick).values() for name in own}
         for name in sorted(given & varied - {"k_max"}):  # an arm raises the given k_max
             raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {suite} itself; leave it out")

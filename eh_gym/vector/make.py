@@ -29,7 +29,6 @@ def make_vec(
     update_every: int | None = None,
     record: bool = True,
     zero_reward_on_truncation: bool = True,
-    budget_hint: str = "",
     max_workers: int | None = None,
     **env_kwargs: Any,
 ) -> ThreadVectorEnv:
@@ -44,7 +43,6 @@ def make_vec(
             code calls it.
         record: As for ElasticTimeLimit: False for evaluations.
         zero_reward_on_truncation: As for ElasticTimeLimit: False for dense rewards.
-        budget_hint: Puts a BudgetHint with this template around each; needs a controller. Empty for none.
         max_workers: As for ThreadVectorEnv; 0 steps in the caller's thread.
         **env_kwargs: For ``gymnasium.make``, such as ``split="test"``. gymnasium's passive checker is left out, as in
             ``gymnasium.make_vec``: it breaks the step after a first reset that raised (1.4.0).
@@ -61,13 +59,10 @@ def make_vec(
         array([ True,  True,  True])
         >>> envs.close()
     """
-    from eh_gym.wrappers import BudgetHint, ElasticTimeLimit
+    from eh_gym.wrappers import ElasticTimeLimit
     from eh_gym.wrappers.elastic_time_limit import EpisodeCount
 
     num_envs = positive_int("num_envs", num_envs)
-    if budget_hint and controller is None:
-        raise ConfigError("budget_hint needs a controller, got none; pass a controller, or leave budget_hint empty")
-
     recorded = EpisodeCount()
 
     def build() -> gym.Env[Any, Any]:
@@ -91,6 +86,6 @@ def make_vec(
             zero_reward_on_truncation=zero_reward_on_truncation,
         )
         limited.recorded = recorded
-        return BudgetHint(limited, budget_hint) if budget_hint else limited
+        return limited
 
     return ThreadVectorEnv([build] * num_envs, max_workers)

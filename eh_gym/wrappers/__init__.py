@@ -1,6 +1,5 @@
 """Wrappers, one a file, each named for its effect."""
 
-from eh_gym.wrappers.budget_hint import BudgetHint
 from eh_gym.wrappers.elastic_time_limit import ElasticTimeLimit
 
-__all__ = ["BudgetHint", "ElasticTimeLimit"]
+__all__ = ["ElasticTimeLimit"]

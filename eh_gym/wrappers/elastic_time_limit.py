@@ -1,6 +1,6 @@
 """Stops an episode after K steps, where K comes from a horizon controller.
 
-The observations stay as they are; `BudgetHint` adds the number of steps left.
+The observations stay as they are.
 """
 
 from __future__ import annotations

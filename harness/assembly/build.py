@@ -282,7 +282,6 @@ def _batches(
         args=config.environment_args(),
         slots=config.slots_of_rank(ranks.size),
         threads=config.env_threads,
-        budget_hint=config.budget_hint,
     )
     return Batches(
         plan=plan,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-import eh_gym
 from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import in_actors, shared_actors
 from envs.making import make_environment
@@ -18,7 +16,6 @@ from harness.policy.ranks import Ranks
 from harness.rollout.environment import check_environment, spec_of
 from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
-from harness.types.seeding import derive_seed
 
 __all__ = ["ACTOR_SLOTS", "environment", "teacher"]
 
@@ -62,13 +59,4 @@ def teacher(config: GRPOConfig, env_id: str | EnvSpec) -> gym.Env[str, str]:
             raise
         env = make_environment(env_id, config.environment_args())
     check_environment(env)
-    return _hinted(env, config) if config.budget_hint else env
-
-
-def _hinted(env: gym.Env[str, str], config: GRPOConfig) -> gym.Env[str, str]:
-    """Adds the budget hint, for the tiny model's tokenizer and demonstrations. Each episode gets its own K, as K will move."""
-    low = min(config.k0, config.k_max)
-    seed = derive_seed(config.warm_start.seed_for(config.seed), "hints")
-    draws = np.random.default_rng(seed).integers(low, config.k_max + 1, size=2000)
-    controller = eh_gym.StagedHorizon({episode: int(k) for episode, k in enumerate(draws)})
-    return eh_gym.BudgetHint(eh_gym.ElasticTimeLimit(env, controller, update_every=1), config.budget_hint)
+    return env

@@ -57,7 +57,7 @@ class HeldOut:
         """
         args = {**config.environment_args(), "split": config.eval_split}
         slots = config.slots_of_rank(ranks.size)
-        environments = Environments(env_id, args, slots, config.env_threads, config.budget_hint)
+        environments = Environments(env_id, args, slots, config.env_threads)
         return environments, held_out_tasks(environments, config.eval_tasks) if config.eval_tasks else ()
 
     def sampled_and_greedy(self, display: Display, when: str) -> dict[str, Any]:

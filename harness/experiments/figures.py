@@ -195,13 +195,11 @@ def _over_k(suite: Suite, table: SuiteTable, *, cost: bool) -> Drawing:
 
 @matplotlib.rc_context(_STYLE)
 def draw_evaluation_curves(evaluations: Sequence[KeptEvaluation]) -> list[Drawing]:
-    """Draws success and cost under each K for each evaluation whose agent was not told K."""
+    """Draws success and cost under each K for each evaluation."""
     drawn = []
     for kept in evaluations:
         get = kept.settings.get
-        if not get("budget_hint"):
-            name = f"{get('model') or get('policy')} on {get('env')}, {get('split')}"
-            drawn += _curve(name, kept.episodes)
+        drawn += _curve(f"{get('model') or get('policy')} on {get('env')}, {get('split')}", kept.episodes)
     return drawn
 
 

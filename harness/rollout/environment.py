@@ -30,14 +30,12 @@ class Environments:
         args: Further arguments of ``gym.make``, such as the split.
         slots: The most environments that are played at once, >= 1.
         threads: The most threads that step them; 0 steps them in the caller's thread.
-        budget_hint: Appended to every observation; empty appends nothing.
     """
 
     env_id: str | EnvSpec
     args: Mapping[str, Any]
     slots: int
     threads: int
-    budget_hint: str = ""
 
     def open(self, controller: HorizonController | None, *, episodes: int | None = None) -> ThreadVectorEnv:
         """Makes the slots; whoever calls it closes them.
@@ -53,7 +51,6 @@ class Environments:
             slots,
             controller,
             record=False,
-            budget_hint=self.budget_hint,
             max_workers=min(self.threads, slots),
             **self.args,
         )

@@ -28,7 +28,7 @@ class AgentFlags:
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
 
-    def check_agent(self, env: str, *, model: str, tasks: Any, budget_hint: str, local: bool = True) -> None:
+    def check_agent(self, env: str, *, model: str, tasks: Any, local: bool = True) -> None:
         """Raises ConfigError for settings that an agent program can't have, or that only such a program has."""
         if not self.agent:
             if isinstance(tasks, (str, Path)) and tasks:
@@ -46,10 +46,6 @@ class AgentFlags:
         if model == "tiny":
             raise ConfigError(
                 "--agent needs --model, a folder or hub id: the tiny model is made for one of our environments"
-            )
-        if budget_hint:
-            raise ConfigError(
-                "--budget-hint can't change what an agent tells the model; leave out one of --agent and it"
             )
         if not local:
             raise ConfigError("an agent must run on this machine, got --env-workers ray; leave it out")

@@ -46,8 +46,6 @@ class TasksFlags:
     """The number of episodes per task (k). By default 8, and 1 if all would be alike (expert, empty, greedy)."""
     horizon: Annotated[int, Range(1)] = 50
     """The fixed K, in steps."""
-    budget_hint: str = ""
-    """A text that is appended to every observation, with {left} and {horizon} filled in. Empty appends nothing."""
     seed: int = 0
     """The seed of the evaluation. Every sampled token is derived from it."""
 
@@ -144,7 +142,6 @@ class Evaluation(
             AGENT_ENV if self.env == TasksFlags.env else self.env,
             model=self.policy,
             tasks=self.tasks if isinstance(self.tasks, Path) else None,
-            budget_hint=self.budget_hint,
         )
         if self.agent and self.policy in ("expert", "random", "empty", "openai"):
             raise ConfigError(f"--agent needs a model, got --policy {self.policy}; give --policy a folder or hub id")

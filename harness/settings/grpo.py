@@ -109,7 +109,6 @@ class GRPOConfig(
             self.env,
             model=self.model,
             tasks=self.tasks,
-            budget_hint=self.budget_hint,
             local=self.env_workers == "local",
         )
         self.check_compile(self)

@@ -46,8 +46,6 @@ class HorizonFlags:
     """The lower bound of the elastic horizon, in steps. For multiplicative the size of a stage."""
     k_max: int = 50
     """The upper bound of every horizon, in steps, and the K of evaluations."""
-    budget_hint: str = ""
-    """A text appended to every observation, such as '[{left} of {horizon} steps left]'."""
 
 
 @dataclass(frozen=True)
@@ -171,10 +169,6 @@ class HorizonSettings(StagedFlags, LinearFlags, ElasticFlags, HorizonFlags):
         if self.wrapper != "elastic" and self.horizon_key:
             raise ConfigError(
                 f"--horizon-key is about the elastic horizon, got --wrapper {self.wrapper}; leave one out"
-            )
-        if self.wrapper == "none" and self.budget_hint:
-            raise ConfigError(
-                "--budget-hint tells how many steps are left, and --wrapper none has no limit; leave one out"
             )
         if self.wrapper == "fixed" and self.k0 > self.k_max:
             raise ConfigError(

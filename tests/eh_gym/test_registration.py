@@ -41,10 +41,10 @@ def test_importing_registers_and_does_nothing_else():
         "import eh_gym, sys\n"
         "assert dict(os.environ) == environ and logging.root.handlers == handlers\n"
         "assert all(i.startswith('EH-') for i in set(gymnasium.registry) - ids)\n"
-        "print(sorted(m for m in sys.modules if m.startswith('eh_gym')))"
+        "print({'envs', 'harness', 'torch'} & set(sys.modules))"
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip() == "['eh_gym', 'eh_gym.registration']"
+    assert done.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize(("env_id", "backend"), [("EH-BFCL-v0", "bfcl"), ("EH-AppWorld-v0", "appworld")])
@@ -65,11 +65,6 @@ def test_all_is_complete():
     modules = [importlib.import_module(f"eh_gym.{name}") for name in ("horizon", "wrappers", "spaces", "vector")]
     names = {name for module in modules for name in module.__all__}
     assert list(eh_gym.__all__) == sorted({*names, "errors", "split_reply"})
-
-
-def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(AttributeError, match="'ElasticLimit'; it has BudgetHint"):
-        eh_gym.ElasticLimit  # noqa: B018
 
 
 def test_making_an_environment_names_another_projects_package_called_envs(tmp_path):

@@ -165,7 +165,6 @@ def test_a_tiny_model_reads_the_steps_left(quick: GRPOConfig, capsys: pytest.Cap
         updates=1,
         eval_tasks=0,
         k0=7,
-        budget_hint=" {left} left",
         warm_start=WarmStart(episodes=20, max_batches=2),
     )
     run(config)

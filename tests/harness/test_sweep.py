@@ -182,7 +182,6 @@ def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.Monke
         (["--resume", "x"], "--resume is for a single run"),
         (["--seeds", "0"], "seeds"),
         (["--threshold", "50"], "threshold"),
-        (["--budget-hint", "{left}"], "saturation"),
     ],
 )
 def test_flags_that_no_sweep_takes_are_refused(words: list[str], names: str) -> None:

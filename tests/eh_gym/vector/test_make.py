@@ -107,20 +107,11 @@ def test_a_slot_whose_first_reset_raised_can_be_reset_and_stepped():
     envs.close()
 
 
-def test_a_budget_hint_stands_outside_the_limit():
-    envs = make_vec("EH-Cabinet-v0", 1, FixedHorizon(3), budget_hint=" {left}/{horizon}", max_workers=0)
-    observation, _ = envs.reset(seed=0)
-    assert observation[0].endswith(" 3/3")
-    assert envs.step(["list()"])[0] == ("closed 2/3",)
-    envs.close()
-
-
 @pytest.mark.parametrize(
     ("num_envs", "told", "message"),
     [
         *((wrong, {}, "num_envs must be") for wrong in (0, "3", 2.0, True, None)),
         (1, {"spilt": "dev"}, r"update_every.*got spilt"),
-        (1, {"budget_hint": " {left}"}, "budget_hint needs a controller"),
     ],
 )
 def test_wrong_arguments_are_refused(num_envs, told, message):

@@ -41,7 +41,6 @@ def test_one_evaluation_has_what_a_sweep_of_fixed_horizons_gives(trained: Policy
 
     assert played(24, out=tmp_path / "kept").saturation == curve
     assert played(24, out=tmp_path / "kept").saturation == curve  # all from the folder
-    assert played(24, budget_hint="[{left}]").saturation is None  # the agent knows K
 
 
 def test_each_step_has_its_tokens() -> None:

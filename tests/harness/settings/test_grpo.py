@@ -93,7 +93,6 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
-        ({"wrapper": "none", "budget_hint": "{left}"}, "--wrapper none"),
         ({"wrapper": "elastc"}, "elastic, fixed, .*MODULE:CLASS.*'elastc'"),
         ({"wrapper": "no_module:Seeking"}, "no_module:Seeking"),
         ({"wrapper": "eh_gym:FixedHorizon"}, "takes k"),
