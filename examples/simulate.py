@@ -83,8 +83,11 @@ def main(argv: Sequence[str] | None = None) -> np.ndarray:
     parser.add_argument("--key", help="keep a controller for each value of this key of the info; the only key is kind")
     parser.add_argument("--law", choices=LAWS, default="appworld", help="the steps that episodes need")
     parser.add_argument("--log", type=Path, help="an episode log whose successes take the place of the law")
-    for name, default in {"episodes": 128, "group": 1, "updates": 200, "runs": 4, "seed": 0}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--episodes", type=int, default=128, help="the episodes of an update")
+    parser.add_argument("--group", type=int, default=1, help="the episodes of one task, which need the same steps")
+    parser.add_argument("--updates", type=int, default=200, help="the updates of a run")
+    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
 
     one = partial(make_controller, options.controller, **options.settings)

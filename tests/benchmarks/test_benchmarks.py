@@ -23,7 +23,7 @@ QUICK = {
     "agents": "tiny ",
     "cache": "Qwen2.5-14B +8",
     "controller": "SharedHorizon.record",
-    "pretrained": "K=15, seed 0: update",
+    "pretrained": "K=15, seed 0$",
     "sampler": "2 ",
 }
 SLOW = {

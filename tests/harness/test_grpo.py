@@ -282,15 +282,6 @@ def test_a_run_that_is_lengthened_is_the_long_one(
     assert "--updates 1" in capsys.readouterr().out
 
 
-def test_a_learning_rate_that_falls_to_the_end_is_said_to_change_with_it(
-    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
-    prepare(dataclasses.replace(quick, updates=10, final_lr_fraction=0.5))
-    main(["--resume", str(quick.out), "--updates", "20"])
-    assert "until update 20" in capsys.readouterr().out
-
-
 def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) -> None:
     run(dataclasses.replace(quick, updates=1, eval_tasks=0))
     assert quick.out is not None

@@ -11,7 +11,7 @@ from harness.assembly.training_run import Run
 
 
 def test_an_environment_that_fails_to_close_keeps_nothing_else_open() -> None:
-    """The checkpoint's thread wrote on in a folder that another process could already resume."""
+    """A log that stays open keeps the folder from another process that could resume the run."""
     closed: list[str] = []
 
     def part(name: str) -> Any:
@@ -20,11 +20,11 @@ def test_an_environment_that_fails_to_close_keeps_nothing_else_open() -> None:
     def fail() -> None:
         raise RuntimeError("its server is gone")
 
-    parts = {name: part(name) for name in ("weights", "log", "checkpoints")}
+    parts = {name: part(name) for name in ("weights", "log")}
     others: dict[str, Any] = dict.fromkeys(
         ("config", "folder", "ranks", "next_update", "controller", "learner", "held_out", "evaluations", "clock")
     )
     run = Run(**others, **parts, batches=SimpleNamespace(close=fail))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="its server is gone"):
         run.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert closed == ["weights", "log", "checkpoints"]
+    assert closed == ["weights", "log"]
