@@ -26,7 +26,7 @@ from eh_gym.horizon.controller import episode_horizon
 from harness.assembly.environments import teacher
 from harness.assembly.first_policy import load
 from harness.grpo import main
-from harness.policy.policy import Policy, load_policy
+from harness.policy.policy import Policy
 from harness.policy.ranks import Ranks
 from harness.run.episode_log import read_system_prompt
 from harness.run.files import full_disk_named, lock_folder
@@ -157,22 +157,6 @@ def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
             )
         assert controller.update()["horizon/bounded"] == row["horizon/bounded"]
     assert {12, 50} < seen
-
-
-def test_a_tiny_model_reads_the_steps_left(quick: GRPOConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    config = dataclasses.replace(
-        quick,
-        updates=1,
-        eval_tasks=0,
-        k0=7,
-        warm_start=WarmStart(episodes=20, max_batches=2),
-    )
-    run(config)
-    assert config.out is not None
-    episodes = [json.loads(line) for line in (config.out / "episodes" / "update-000000.jsonl").open()]
-    assert all(e["prompt"].endswith(" 7 left") for e in episodes)
-    policy = load_policy(config.out / "model", dtype=torch.float32, device="cpu")
-    assert policy.tokenizer.unk_token_id not in policy.tokenizer("ok 6 left")["input_ids"]
 
 
 def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_path: Path) -> None:
