@@ -52,21 +52,24 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
 ) -> None:
     """Every episode of every update is played to its end, the lost ones from their start, and they are the same."""
     changes: dict[str, Any] = {"updates": 2, "eval_tasks": 0, "env_threads": 16, "rollout": "streaming"}
-    plain_step, steps = RemoteEnv.step, itertools.count()
+    plain_step, steps, doomed = RemoteEnv.step, itertools.count(), 0
 
     def step(env: Any, action: str) -> Any:
+        nonlocal doomed
         if next(steps) == 24:  # of 16 environments: most are in their second step
-            ray_nodes.kill(env._pool.nodes[0])
+            nodes, seats = env._pool.nodes, env._pool.seats
+            doomed = sum(count for node, count in zip(nodes, seats, strict=True) if node == nodes[0])
+            ray_nodes.kill(nodes[0])
         return plain_step(env, action)
 
     with monkeypatch.context() as patch:
         patch.setattr(RemoteEnv, "step", step)
-        patch.setattr(build, "ACTOR_SLOTS", 4)  # two actors a node
+        patch.setattr(build, "ACTOR_SLOTS", 4)  # four actors: mostly two on each node, but Ray promises no equal spread
         rows = run(dataclasses.replace(in_ray, **changes))
     local = run(dataclasses.replace(quick, **changes))
     assert [row["rollout/episodes"] for row in rows] == [16, 16]
     assert [row["rollout/environment_errors"] for row in rows] == [0, 0]
-    assert 1 <= rows[0]["rollout/environment_retries"] <= 8  # nobody tries the lost node's other actor
+    assert 1 <= rows[0]["rollout/environment_retries"] <= doomed  # nobody tries the lost node's other actors
     assert rows[0]["tokens/failed_attempts"] > 0
     same = ("rollout/success", "rollout/length_mean", "tokens/update", "rollout/truncated")
     assert {name: rows[0][name] for name in same} == {name: local[0][name] for name in same}
