@@ -33,10 +33,11 @@ _OBJECT_STORE_BYTES = 100_000_000  # for a Ray started by this process; texts ne
 @dataclass(eq=False)
 class _Actor:
     handle: Any  # Ray's handle
-    begun: Any  # Ray's reference to the result of `begin`
+    begun: Any  # Ray's reference to the result of `begin`, which is called again when its node loses another actor
     node: str = ""  # the id of its node, once it has begun
     name: str = "a new node"  # the readable name of its node
     alive: bool = False  # whether it has begun and was not lost since
+    sure: bool = False  # whether it has answered the last `begin`
     seats: int = 0  # the number of its environments
 
 
@@ -122,8 +123,8 @@ class ActorPool:
     def seat(self, now: Seat | None, *, stay: bool) -> Seat:
         """A place for an environment's next episode.
 
-        The actor with the fewest environments comes first, then the present one. After the loss of an actor, actors on other
-        nodes come before both: the whole node may be lost.
+        The actor with the fewest environments comes first, then the present one. After the loss of an actor, the others of
+        its node come last until they have answered: the whole node may be lost.
 
         Args:
             now: The environment's present place; None if it has none.
@@ -136,8 +137,8 @@ class ActorPool:
             self._look()
             if now is not None and now.actor.alive and stay:
                 return now
-            actor, lost_on = (None, None) if now is None else (now.actor, None if now.actor.alive else now.actor.node)
-            best = min(self._living(), key=lambda a: (a.node == lost_on, a.seats - (a is actor), a is not actor))
+            actor = None if now is None else now.actor
+            best = min(self._living(), key=lambda a: (not a.sure, a.seats - (a is actor), a is not actor))
             if now is not None:
                 if best is actor:
                     return now
@@ -180,14 +181,14 @@ class ActorPool:
         return _Actor(handle, handle.begin.remote(self._kinds))
 
     def _look(self) -> None:
-        """Marks the actors that have begun as alive, and replaces those that died before they had begun."""
+        """Marks the actors that have begun as alive, and replaces those that died since."""
         for actor in list(self._actors):
-            if not actor.alive and self._ray.wait([actor.begun], timeout=0)[0]:
+            if not actor.sure and self._ray.wait([actor.begun], timeout=0)[0]:
                 try:
                     actor.node, actor.name, _ = self._answer(actor, actor.begun)
-                    actor.alive = True
+                    actor.alive = actor.sure = True
                 except (WorkerDied, WorkerTimeout):
-                    self._actors[self._actors.index(actor)] = self._new()
+                    pass  # it is replaced already
                 except Exception as error:  # the node can't make one of the kinds, and would fail again
                     logging.getLogger(__name__).warning("a new Ray actor is not used: %s", error)
                     self._ray.kill(actor.handle)
@@ -207,12 +208,15 @@ class ActorPool:
         return alive
 
     def _lose(self, actor: _Actor) -> None:
-        """Gives up an actor and asks for a new one. Further calls for the same actor do nothing."""
+        """Gives up an actor for a new one, and asks the others of its node whether they live. The next calls do nothing."""
         with self._lock:
-            if actor.alive:
+            if actor in self._actors:
                 actor.alive = False
                 self._ray.kill(actor.handle)
                 self._actors[self._actors.index(actor)] = self._new()
+                for other in self._actors:
+                    if other.alive and other.node == actor.node:
+                        other.sure, other.begun = False, other.handle.begin.remote([])
 
     def _answer(self, actor: _Actor, reference: Any) -> Any:
         errors = self._ray.exceptions

@@ -1,5 +1,7 @@
 """Environments in actors on two nodes, whose processes and nodes are killed."""
 
+import os
+import signal
 import time
 
 import gymnasium as gym
@@ -123,6 +125,33 @@ def test_a_killed_actor_costs_its_episodes_only_and_a_new_one_takes_its_share_of
     assert sorted(np.unique(again, return_counts=True)[1]) == [2, 2]
     assert len(set(again) - set(pids)) == 1
     assert pool.seats == [2, 2]
+
+
+@pytest.fixture
+def two_of_a_node(ray_nodes):
+    """Makes environments in four actors, and two process ids: the first actor's, and that of the other one of its node."""
+    pool = ActorPool(4, cpus=2)  # a node has 4 cores
+    envs = [gym.make(in_actors(FRAGILE, pool), split="dev") for _ in range(8)]
+    pids = [env.reset(seed=0)[1]["pid"] for env in envs[:4]]
+    yield envs, pids[0], pids[pool.nodes.index(pool.nodes[0], 1)]
+    pool.close()
+
+
+def test_nobody_moves_to_an_actor_that_was_lost_with_another_of_its_node(two_of_a_node):
+    envs, first, other = two_of_a_node
+    for pid in (first, other):
+        os.kill(pid, signal.SIGKILL)
+    assert "environment_error" in envs[0].step("list()")[4]
+    # Nobody has called the other one since. It has the fewest environments.
+    assert other not in [env.reset(seed=0)[1]["pid"] for env in (envs[0], *envs[4:])]
+
+
+def test_an_actor_that_outlives_another_of_its_node_is_used_again(two_of_a_node):
+    envs, first, other = two_of_a_node
+    os.kill(first, signal.SIGKILL)
+    assert "environment_error" in envs[0].step("list()")[4]
+    while other not in [env.reset(seed=0)[1]["pid"] for env in envs[4:]]:  # until it has answered
+        pass
 
 
 def test_a_hanging_actor_is_killed(ray_nodes, monkeypatch):
