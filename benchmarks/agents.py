@@ -27,10 +27,10 @@ from flags import command, new_parser, parse, run
 
 import eh_gym
 from harness.agents.env import AgentEnv
-from harness.policy.policy import Policy, load_policy
-from harness.quickstart.tiny import new_tiny_policy
+from harness.model.policy import Policy, load_policy
+from harness.model.tiny import new_tiny_policy
+from harness.records.versions import cpu_name
 from harness.rollout.rollout import rollout
-from harness.run.versions import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.types.rules import EpisodeRequest, Rules
 

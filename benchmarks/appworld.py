@@ -40,7 +40,7 @@ from eh_gym.worker import Worker, backend_command
 from envs.appworld import data
 from envs.appworld.env import AppWorldEnv
 from envs.backends import BACKENDS, backend_python
-from harness.run.versions import cpu_name
+from harness.records.versions import cpu_name
 
 PRINT = "print(1)"
 LOGIN = """\

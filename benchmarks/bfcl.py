@@ -30,9 +30,9 @@ CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 def one_process(rounds: int, entries: int) -> None:
     """Runs inside the virtualenv and prints the CPU seconds of each category as JSON. A cold round comes first."""
     package: Any = types.ModuleType("eh_backend")
-    package.__path__ = [str(ROOT / "envs" / "bfcl")]
+    package.__path__ = [str(ROOT / "envs" / "bfcl" / "backend")]
     sys.modules["eh_backend"] = package
-    ours = importlib.import_module("eh_backend.backend")
+    ours = importlib.import_module("eh_backend.worker")
     spec = importlib.util.spec_from_file_location("official", ROOT / "tests" / "envs" / "bfcl" / "official.py")
     assert spec is not None
     assert spec.loader is not None
@@ -147,7 +147,7 @@ def main() -> None:
     from flags import command, new_parser, parse
 
     from envs.backends import BACKENDS, backend_python
-    from harness.run.versions import cpu_name
+    from harness.records.versions import cpu_name
 
     parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="the interleaved rounds of the first part")

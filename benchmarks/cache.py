@@ -29,8 +29,8 @@ from pathlib import Path
 import numpy as np
 from flags import command, new_parser, parse, run
 
+from harness.records.episode_log import read_episodes
 from harness.rollout.slots import fitting
-from harness.run.episode_log import read_episodes
 
 _BLOCK = 16
 

@@ -22,7 +22,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController, LinearHorizon, SharedHorizon
 from eh_gym.wrappers import ElasticTimeLimit
-from harness.run.versions import cpu_name
+from harness.records.versions import cpu_name
 
 K = 50
 LONG = 5000  # steps of an episode of which resets and ends are a negligible part

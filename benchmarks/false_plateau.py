@@ -23,12 +23,12 @@ from flags import SMALL_RUN, command, new_parser, parse, run, trained
 
 from envs.cabinet.tasks import make_task, task_ids
 from harness.evaluation.play import evaluation_requests, play_policy
-from harness.policy.policy import load_policy
+from harness.machine.runtime import pick_dtype, set_threads
+from harness.model.policy import load_policy
+from harness.records.files import write_whole
+from harness.records.metrics import read_metrics
+from harness.records.versions import cpu_name
 from harness.rollout.environment import Environments
-from harness.run.files import write_whole
-from harness.run.metrics import read_metrics
-from harness.run.runtime import pick_dtype, set_threads
-from harness.run.versions import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.types.rules import Rules
 

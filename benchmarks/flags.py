@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import EHError
-from harness.experiments.manifest import has_ended
+from harness.sweep.manifest import has_ended
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

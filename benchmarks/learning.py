@@ -23,10 +23,10 @@ from flags import SMALL_RUN, command, interval, new_parser, parse, run, save
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from harness.experiments.analysis import paired_difference, suite_numbers
-from harness.experiments.runs import read_suites
-from harness.run.versions import cpu_name
-from harness.sweep import print_table, read_tables
+from harness.records.versions import cpu_name
+from harness.sweep.analysis import paired_difference, suite_numbers
+from harness.sweep.runs import read_suites
+from harness.sweep.sweep import print_table, read_tables
 
 CABINETS = ("EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0")
 FLAGS = ["--quick", "--eval-tasks", "128", "--eval-rollouts", "2", "--eval-every", "10"]

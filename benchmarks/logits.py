@@ -26,17 +26,17 @@ from torch.nn.functional import linear
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
-from harness.policy.policy import Policy, load_policy
-from harness.quickstart.tiny import new_tiny_policy
-from harness.run.versions import cpu_name
-from harness.sampling.vllm import VLLMSampler
+from harness.model.policy import Policy, load_policy
+from harness.model.tiny import new_tiny_policy
+from harness.records.versions import cpu_name
+from harness.sampling.vllm.engine import VLLMSampler
 from harness.types.sampler import Sample, SampleRequest, sample_all
 from harness.types.trajectory import Trajectory
 
 
 def play(policy: Policy, prompts: list[list[int]], tokens: int, head: str) -> list[Sample]:
     """One sample for each prompt; `head` is "bfloat16" or "float32"."""
-    with mock.patch("harness.sampling.vllm.FLOAT32_LOGITS", {"head_dtype": head}):
+    with mock.patch("harness.sampling.vllm.engine.FLOAT32_LOGITS", {"head_dtype": head}):
         sampler = VLLMSampler(policy.model, max_context=2048)
         return sample_all(sampler, [SampleRequest(i, prompt, tokens, seed=i) for i, prompt in enumerate(prompts)])
 
@@ -45,7 +45,7 @@ def play(policy: Policy, prompts: list[list[int]], tokens: int, head: str) -> li
 def score(policy: Policy, prompts: list[list[int]], samples: list[Sample], head: str) -> list[Tensor]:
     """The trainer's log-probabilities of each sample's tokens."""
     found = []
-    rounds = mock.patch("harness.policy.head._wide_linear", lambda *layer: linear(*layer).float())
+    rounds = mock.patch("harness.model.head._wide_linear", lambda *layer: linear(*layer).float())
     with rounds if head == "bfloat16" else nullcontext():
         for prompt, sample in zip(prompts, samples, strict=True):
             episode = Trajectory("task", 0)

@@ -15,9 +15,9 @@ import pandas as pd
 from flags import command, interval, new_parser, parse, run
 from rich.console import Console
 
-from harness.experiments.analysis import baseline_of, paired_difference
-from harness.experiments.runs import Run, read_suites
-from harness.sweep import print_table, read_tables
+from harness.sweep.analysis import baseline_of, paired_difference
+from harness.sweep.runs import Run, read_suites
+from harness.sweep.sweep import print_table, read_tables
 
 KEPT = Path(__file__).parent / "results" / "pretrained-bfcl"
 SUITE = "pretrained"

@@ -28,7 +28,7 @@ from played import Script, microseconds, pss_mb, scripts
 
 import eh_gym  # noqa: F401 - registers the ids
 from envs.actors import ActorPool, in_actors
-from harness.run.versions import cpu_name
+from harness.records.versions import cpu_name
 
 ENVS: dict[str, dict[str, Any]] = {"EH-Cabinet-v0": {"split": "dev"}, "EH-BFCL-v0": {"split": "dev"}}
 

@@ -30,7 +30,7 @@ from played import Script, microseconds, pss_mb, scripts
 
 import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.errors import EHError
-from harness.run.versions import cpu_name
+from harness.records.versions import cpu_name
 
 SPLITS = {"EH-Cabinet-v0": "dev", "EH-CabinetLocked-v0": "dev", "EH-BFCL-v0": "dev", "EH-AppWorld-v0": "mini"}
 MORE = {"EH-AppWorld-v0": {"step_timeout_s": 600.0}}  # 64 worlds on few cores are slow

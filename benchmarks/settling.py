@@ -13,8 +13,8 @@ from pathlib import Path
 from flags import SMALL_RUN, command, new_parser, parse, run, save, trained
 from matplotlib.figure import Figure
 
-from harness.experiments.runs import Run, read_run
-from harness.run.versions import cpu_name
+from harness.records.versions import cpu_name
+from harness.sweep.runs import Run, read_run
 
 
 def row(name: str, one: Run) -> str:

@@ -43,14 +43,14 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from harness.policy.attention import PACKED
-from harness.policy.fresh import fresh_qwen2
-from harness.policy.head import Head, token_scores
-from harness.policy.policy import Policy
-from harness.run.versions import cpu_name
-from harness.training.update import select_episodes, update_policy
+from harness.model.attention import PACKED
+from harness.model.fresh import fresh_qwen2
+from harness.model.head import Head, token_scores
+from harness.model.policy import Policy
+from harness.records.versions import cpu_name
 from harness.types.loss_settings import LossSettings
 from harness.types.trajectory import Trajectory
+from harness.update.update import select_episodes, update_policy
 
 VOCABULARY, HEAD_WIDTH = 16_384, 128
 
@@ -107,7 +107,7 @@ def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: b
     policy, optimizer = Policy(model, tokenizer, chat), torch.optim.SGD(model.parameters(), lr=0.0)
 
     def run() -> float:
-        unshared = mock.patch("harness.policy.batch._LEAST_SHARED", sys.maxsize)
+        unshared = mock.patch("harness.model.batch._LEAST_SHARED", sys.maxsize)
         with contextlib.nullcontext() if shared else unshared:
             return update_policy(policy, optimizer, episodes, settings(tokens), seed=0)["train/grad_norm"]
 

@@ -23,8 +23,8 @@ import openai
 from drawing import draw_k_and_success
 
 from harness import GRPOConfig, train
-from harness.quickstart.cloning import warm_start
-from harness.quickstart.tiny import new_tiny_policy
+from harness.clone.cloning import warm_start
+from harness.model.tiny import new_tiny_policy
 from harness.settings.warm_start import WarmStart
 
 CABINET = "eh_gym:EH-Cabinet-v0"

@@ -42,7 +42,7 @@ def evaluate() -> None:
 
 def report() -> None:
     """The script eh-report: ``python -m harness.report``."""
-    _run("report")
+    _run("report.__main__")
 
 
 def _run(command: str) -> None:

@@ -85,9 +85,9 @@ def train(
         >>> result.evaluations["after"]["sampled"]["mean_at_k"]  # doctest: +SKIP
         0.59
     """
-    from harness.assembly.given import Given, name_of, spec_from  # torch takes seconds to import
-    from harness.run.metrics import read_metrics
-    from harness.run.run_folder import saved_config
+    from harness.records.metrics import read_metrics
+    from harness.records.run_folder import saved_config
+    from harness.training.given import Given, name_of, spec_from  # torch takes seconds to import
 
     if config is not None and not isinstance(config, GRPOConfig):
         raise ConfigError(f"config must be a GRPOConfig, got {config!r}; write train(GRPOConfig(...))")

@@ -48,8 +48,8 @@ def run(config: Evaluation, console: Console, *, env: EnvSpec | None = None) -> 
     from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks
     from harness.evaluation.result import result_table, summarise
     from harness.evaluation.saturation import saturation, saturation_table, steps_of_line
+    from harness.records.episode_log import episode_line
     from harness.rollout.environment import Environments
-    from harness.run.episode_log import episode_line
 
     script = config.policy in SCRIPTS
     split = config.split or _default_split(config.env, script)
@@ -139,8 +139,8 @@ def evaluate_policy(
         >>> evaluate_policy("expert", "EH-Cabinet-v0", tasks=20, show=False).mean_at_k
         1.0
     """
-    from harness.assembly.given import name_of, spec_from
-    from harness.run.runtime import library_settings
+    from harness.machine.runtime import library_settings
+    from harness.training.given import name_of, spec_from
 
     spec, name = (
         (None, env or Evaluation.env) if env is None or isinstance(env, str) else (spec_from(env), name_of(env))
@@ -155,7 +155,7 @@ def evaluate_policy(
 
 def _kept(config: Evaluation, split: str) -> dict[str, Any]:
     """What the episodes depend on. After more training, the folder of a model has the same name and other weights."""
-    from harness.run.files import sha256
+    from harness.records.files import sha256
 
     settings, weights = {**config.decisive(), "split": split}, sorted(Path(config.policy).glob("*.safetensors"))
     return settings | {"weights": sha256(*weights)} if weights else settings
@@ -185,11 +185,11 @@ def _play(
         return play_with_endpoint(
             lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
         )
-    from harness.policy.policy import load_policy
-    from harness.run.runtime import pick_device, pick_dtype, set_threads
+    from harness.machine.runtime import pick_device, pick_dtype, set_threads
+    from harness.model.policy import load_policy
     from harness.sampling.agreement import check_agreement
     from harness.sampling.make import check_engine, make_sampler
-    from harness.sampling.vllm_server import VLLMServerSampler
+    from harness.sampling.vllm.server import VLLMServerSampler
 
     device = pick_device(config.device)
     check_engine(config, device)

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from eh_gym.errors import ConfigError, EHError, StateError
-from harness.run.display import Display
 from harness.settings.command_line import errors_in_one_line, given_flags, parse
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
 from harness.settings.horizon import check_horizon_flags
 from harness.settings.presets import preset
+from harness.terminal.display import Display
 
 if TYPE_CHECKING:
-    from harness.assembly.given import Given
-    from harness.assembly.training_run import Run
-    from harness.policy.ranks import Ranks
+    from harness.machine.ranks import Ranks
+    from harness.training.given import Given
+    from harness.training.training_run import Run
 
 __all__ = ["OnUpdate", "carry_out", "main", "train"]
 
@@ -63,9 +63,9 @@ def train(
         KeyboardInterrupt: After Ctrl-C or SIGTERM. If training had begun, the last whole update is saved; a second signal stops
             without that.
     """
-    from harness.assembly.build import build  # torch takes seconds to import, and `--help` needs none of it
     from harness.rollout.outcomes import tell_controller
-    from harness.run.interrupts import Interrupts, Stopped
+    from harness.terminal.interrupts import Interrupts, Stopped
+    from harness.training.build import build  # torch takes seconds to import, and `--help` needs none of it
 
     started = time.perf_counter()
     with (
@@ -118,7 +118,7 @@ def train(
 
 def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
     """Saves and evaluates the policy after so many updates. ``evaluation.json`` is written last: a run that has it has ended."""
-    from harness.run.files import full_disk_named, write_whole
+    from harness.records.files import full_disk_named, write_whole
 
     config, folder, training_s = run.config, run.folder, run.clock.seconds
     with full_disk_named(f"the disk is full, and {folder / 'model'} was not written"):
@@ -181,10 +181,10 @@ def carry_out(
     """
     from torch import OutOfMemoryError
 
-    from harness.policy.ranks import join
-    from harness.run.files import lock_folder
-    from harness.run.run_folder import forget, prepare, saved_config
-    from harness.run.runtime import choose_dtype, library_settings, pick_device
+    from harness.machine.ranks import join
+    from harness.machine.runtime import choose_dtype, library_settings, pick_device
+    from harness.records.files import lock_folder
+    from harness.records.run_folder import forget, prepare, saved_config
 
     flags = words or ()
     if wanted.resume is None:  # chosen once: a resumed run computes as it began
@@ -236,7 +236,7 @@ def carry_out(
 
 
 def _how_to_go_on(run_dir: Path | None, words: Sequence[str] | None) -> str:
-    from harness.run.run_folder import latest_checkpoint, update_of
+    from harness.records.run_folder import latest_checkpoint, update_of
 
     if run_dir is None:
         return "run it again"
@@ -251,8 +251,8 @@ def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Displa
     Raises:
         ConfigError: The run has done more updates.
     """
-    from harness.run.files import write_whole
-    from harness.run.metrics import read_metrics
+    from harness.records.files import write_whole
+    from harness.records.metrics import read_metrics
 
     log, path = run_dir / "metrics.jsonl", run_dir / "config.json"
     done = len(read_metrics(log)) if log.exists() else 0

@@ -18,13 +18,13 @@ from typing import Any
 import tyro
 from markdown_it import MarkdownIt
 
-from harness.export import Export
-from harness.report import Report
-from harness.run.glossary import glossary_markdown
+from harness.export.export import Export
+from harness.records.glossary import glossary_markdown
+from harness.report.report import Report
 from harness.settings.command_line import parser_of
 from harness.settings.evaluate import Evaluation
 from harness.settings.presets import preset
-from harness.sweep import Sweep
+from harness.sweep.sweep import Sweep
 
 ROOT = Path(__file__).parents[1]
 _NOTE = "`python tools/reference.py` makes this page from the code, and a test compares the two."

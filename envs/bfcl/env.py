@@ -26,7 +26,7 @@ from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
 from envs.backends import backend_python
-from envs.bfcl.calls import LONGEST, LONGEST_PYTHON
+from envs.bfcl.backend.calls import LONGEST, LONGEST_PYTHON
 from envs.bfcl.splits import task_ids
 from envs.options import named_task
 
@@ -149,7 +149,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         self._workers = workers if workers is not None else min(os.cpu_count() or 1, 4)
         self._timeout_s = float(step_timeout_s)
         self._max_chars = max_observation_chars
-        self._command = backend_command(backend_python("bfcl"), Path(__file__).with_name("backend.py"))
+        self._command = backend_command(backend_python("bfcl"), Path(__file__).parent / "backend" / "worker.py")
         self._session: Session | None = None
         self._about: Mapping[str, Any] = {}  # what is the same in all episodes of the present entry
         self._turn = 0

@@ -1,7 +1,7 @@
 """The folder of an evaluation: its settings, every episode as soon as it ends, and finally the result.
 
 If the command is stopped, the same command continues from where it was. A command that asks for more tasks or rollouts plays
-only the missing episodes; the seed of an episode identifies it. `harness.run.episode_log` keeps the episodes of a training run.
+only the missing episodes; the seed of an episode identifies it. `harness.records.episode_log` keeps those of a training run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from envs.making import read_env_args
 from harness.evaluation.requests import episode_seed
-from harness.run.episode_log import EpisodeWriter, read_episodes
-from harness.run.files import lock_folder, read_object, write_whole
+from harness.records.episode_log import EpisodeWriter, read_episodes
+from harness.records.files import lock_folder, read_object, write_whole
 from harness.types.rules import EpisodeRequest
 from harness.types.trajectory import Trajectory
 

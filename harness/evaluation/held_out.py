@@ -15,12 +15,12 @@ from gymnasium.envs.registration import EnvSpec
 
 from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy
 from harness.evaluation.result import EvalResult, summarise
-from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks
+from harness.machine.ranks import Ranks
+from harness.model.policy import Policy
+from harness.records.episode_log import episode_line
 from harness.rollout.environment import Environments
-from harness.run.display import Display, UpdateBars
-from harness.run.episode_log import episode_line
 from harness.settings.grpo import GRPOConfig
+from harness.terminal.display import Display, UpdateBars
 from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory

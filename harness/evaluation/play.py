@@ -19,7 +19,7 @@ from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
-    from harness.policy.chat import ChatFormat
+    from harness.chat.chat import ChatFormat
 
 __all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_policy", "play_script"]
 

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Line = Mapping[str, Any]
-"""An episode as a line of the log; `harness.run.episode_log` describes it."""
+"""An episode as a line of the log; `harness.records.episode_log` describes it."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from harness.types.sampler import Sample, spans
 from harness.types.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:
-    from harness.policy.chat import ChatFormat, Reply
+    from harness.chat.chat import ChatFormat, Reply
 
 __all__ = ["AgentConversation", "UnreadableRequestError"]
 
@@ -122,7 +122,7 @@ class AgentConversation:
         return self._ids()
 
     def _hear(self, call: ModelCall) -> None:
-        from harness.policy.messages import MessageFormat  # transformers takes seconds to import
+        from harness.chat.messages import MessageFormat  # transformers takes seconds to import
 
         self._call, self._messages = call, call.messages
         self._format = MessageFormat(self._chat, call.tools)

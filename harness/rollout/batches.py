@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager, suppress
 
 from eh_gym import HorizonController
 from eh_gym.errors import WorkerError
-from harness.policy.chat import ChatFormat
-from harness.policy.ranks import Ranks
+from harness.chat.chat import ChatFormat
+from harness.machine.ranks import Ranks
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.environment import Environments
 from harness.rollout.episode_metrics import mean, rollout_metrics
 from harness.rollout.in_turn import InTurn, Played
 from harness.rollout.slots import OnEnd
 from harness.rollout.tasks import BatchPlan
-from harness.run.interrupts import Interrupts, Stopped
+from harness.terminal.interrupts import Interrupts, Stopped
 from harness.types.rules import Rules
 from harness.types.sampler import CacheMetrics, Sampler
 from harness.types.trajectory import Trajectory

@@ -10,7 +10,7 @@ from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
-    from harness.policy.chat import ChatFormat, Reply
+    from harness.chat.chat import ChatFormat, Reply
 
 __all__ = ["UNFINISHED", "Conversation"]
 

@@ -19,7 +19,7 @@ from harness.types.seeding import derive_seed
 from harness.types.trajectory import EndReason, Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
-    from harness.policy.chat import ChatFormat
+    from harness.chat.chat import ChatFormat
 
 __all__ = ["RETRIES", "Episode", "Next"]
 

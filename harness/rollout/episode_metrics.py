@@ -1,7 +1,7 @@
 """The ``rollout/…`` and ``tokens/…`` metrics of one update's episodes.
 
 The other metrics are measured where the work is done: ``horizon/…`` in `harness.rollout.outcomes` and ``train/…`` in
-`harness.training.update`.
+`harness.update.update`.
 """
 
 from __future__ import annotations

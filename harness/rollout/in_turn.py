@@ -17,7 +17,7 @@ from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from harness.policy.chat import ChatFormat
+    from harness.chat.chat import ChatFormat
 
 __all__ = ["InTurn", "Played"]
 

@@ -18,7 +18,7 @@ from harness.types.sampler import Sampler, sample_all
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
-    from harness.policy.chat import ChatFormat
+    from harness.chat.chat import ChatFormat
 
 __all__ = ["rollout"]
 

@@ -21,7 +21,7 @@ from harness.types.sampler import LimitedCache, Sample, Sampler, SampleRequest
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
-    from harness.policy.chat import ChatFormat
+    from harness.chat.chat import ChatFormat
 
 __all__ = ["OnEnd", "Slots", "fitting"]
 

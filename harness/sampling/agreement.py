@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import PACKED
-from harness.policy.batch import collate, pack
-from harness.policy.policy import score_batch
+from harness.model.attention import PACKED
+from harness.model.batch import collate, pack
+from harness.model.policy import score_batch
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import SampleRequest, sample_all
 from harness.types.trajectory import TokenSequence

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 import torch
 
 from eh_gym.errors import MissingExtraError
-from harness.policy.policy import Policy
+from harness.model.policy import Policy
 from harness.sampling.transformers import TransformersSampler
-from harness.sampling.vllm import NOT_INSTALLED, VLLMSampler
-from harness.sampling.vllm_http import VLLMServer
-from harness.sampling.vllm_server import VLLMServerSampler
-from harness.sampling.vllm_settings import check_server
+from harness.sampling.vllm.engine import NOT_INSTALLED, VLLMSampler
+from harness.sampling.vllm.http import VLLMServer
+from harness.sampling.vllm.server import VLLMServerSampler
+from harness.sampling.vllm.settings import check_server
 from harness.settings.sampling import SamplingFlags
 from harness.types.sampler import Sampler
 

@@ -2,7 +2,7 @@
 
 The key-value cache is kept over the turns of an episode. What several episodes begin with, such as the prompt of a group's task,
 is computed once. Finished requests leave the batch at once. Each request draws from its own seed. For paged memory, CUDA graphs
-and tensor parallelism, use vLLM (`harness.sampling.vllm`).
+and tensor parallelism, use vLLM (`harness.sampling.vllm.engine`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import attention_windows
-from harness.policy.head import float32_head, float32_logits
+from harness.model.attention import attention_windows
+from harness.model.head import float32_head, float32_logits
 from harness.sampling.slot_cache import SlotCache
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 from harness.types.seeding import uniforms

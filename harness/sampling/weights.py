@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks
-from harness.sampling.vllm_server import VLLMServerSampler
+from harness.machine.ranks import Ranks
+from harness.model.policy import Policy
+from harness.sampling.vllm.server import VLLMServerSampler
 from harness.types.sampler import Sampler
 
 __all__ = ["SampledWeights"]

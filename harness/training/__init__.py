@@ -1,1 +1,1 @@
-"""The policy update: the loss, the optimizer, what the update reports, and the checkpoints of its state."""
+"""Builds a training run from its settings, and saves and restores it."""

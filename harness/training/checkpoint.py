@@ -30,10 +30,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
-from harness.policy.ranks import Ranks
-from harness.run.files import full_disk_named, sync, whole_file
-from harness.run.run_folder import checkpoint_name, checkpoints_in
-from harness.training.optimizer import parameters_of
+from harness.machine.ranks import Ranks
+from harness.records.files import full_disk_named, sync, whole_file
+from harness.records.run_folder import checkpoint_name, checkpoints_in
+from harness.update.optimizer import parameters_of
 
 __all__ = ["keep_frozen", "load_frozen", "load_training_state", "save_checkpoint", "write_training_state"]
 

@@ -9,7 +9,7 @@ __all__ = ["REASONING_FORMATS", "EpisodeRequest", "RolloutMode", "Rules"]
 
 RolloutMode = Literal["streaming", "lockstep"]
 REASONING_FORMATS = ("auto", "none", "tags", "opened", "harmony")
-"""How a model writes its thoughts; `harness.policy.reasoning` reads them. Instead of a name, the text may be two tags."""
+"""How a model writes its thoughts; `harness.chat.reasoning` reads them. Instead of a name, the text may be two tags."""
 
 
 @dataclass(frozen=True)

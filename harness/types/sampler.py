@@ -3,7 +3,7 @@
 A sampler does not run by itself. `submit` hands over one request per turn of an episode. `step` advances every running
 request and returns those that are finished. A lockstep rollout steps until all requests are back. A streaming rollout
 submits the next turn of an episode as soon as its environment has answered. A sampler never handles text, so nothing is
-tokenised twice; `harness.policy.chat` turns texts into ids.
+tokenised twice; `harness.chat.chat` turns texts into ids.
 """
 
 from __future__ import annotations

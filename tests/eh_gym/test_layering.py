@@ -30,7 +30,7 @@ _WITH_APPWORLD = {
     "traitlets",
 }
 BACKEND = {
-    ROOT / "envs" / "bfcl": {"bfcl_eval", "mpmath"},
+    ROOT / "envs" / "bfcl" / "backend": {"bfcl_eval", "mpmath"},
     ROOT / "envs" / "appworld" / "backend": _WITH_APPWORLD,
     ROOT / "envs" / "appworld" / "mini": _WITH_APPWORLD,
     ROOT / "envs" / "actors": {"ray"},  # when a pool is made
@@ -47,7 +47,7 @@ package = importlib.import_module({package!r})
 seen = 0
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     parts = module.name.split(".")
-    if parts[-1] not in ("__main__", "backend") and not {{"integrations", "openenv"}} & set(parts):
+    if parts[-1] != "__main__" and parts[-2:] != ["backend", "worker"] and not {{"integrations", "openenv"}} & set(parts):
         importlib.import_module(module.name)
         seen += 1
 wrong = sorted(set(m.partition(".")[0] for m in sys.modules) & {forbidden!r})

@@ -11,7 +11,7 @@ import pytest
 
 from eh_gym.replies import split_reply
 from envs.appworld.actions import code_of
-from envs.bfcl.calls import LONGEST_PYTHON, DecodeError, decode_hermes, decode_native, decode_python
+from envs.bfcl.backend.calls import LONGEST_PYTHON, DecodeError, decode_hermes, decode_native, decode_python
 from envs.cabinet.env import CabinetEnv
 
 LENGTH = 100_000

@@ -18,8 +18,8 @@ import pytest
 import torch
 from gpus import assert_sound, train
 
-from harness.run.runtime import visible_gpus
-from harness.sampling.vllm_settings import FLOAT32_LOGITS, WORKER_EXTENSION
+from harness.machine.runtime import visible_gpus
+from harness.sampling.vllm.settings import FLOAT32_LOGITS, WORKER_EXTENSION
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 

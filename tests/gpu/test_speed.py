@@ -10,8 +10,8 @@ import pytest
 import torch
 from gpus import QWEN_15B, in_own_process, large_model, launch, new_episodes, new_policy, on_h100, seconds_of
 
-from harness.policy.head import float32_logits
-from harness.policy.lora import add_lora
+from harness.model.head import float32_logits
+from harness.model.lora import add_lora
 from harness.types.sampler import SampleRequest, sample_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
@@ -34,7 +34,7 @@ def packed_attention() -> None:
 
 def engine(lora_rank: int) -> None:
     """Samples with an engine beside the model, lets it sleep, changes the weights and hands them over."""
-    from harness.sampling.vllm import VLLMSampler
+    from harness.sampling.vllm.engine import VLLMSampler
 
     shape, context, at_once = large_model(), 2048, 64
     policy = new_policy(shape, "cuda")

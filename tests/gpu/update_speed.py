@@ -14,11 +14,11 @@ sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 from gpus import H100_TFLOPS, QWEN_7B, QWEN_15B, large_model, model_flops, new_episodes, new_policy, on_h100, seconds_of
 
-from harness.policy.lora import add_lora
-from harness.policy.ranks import join
+from harness.machine.ranks import join
+from harness.model.lora import add_lora
 from harness.settings.grpo import GRPOConfig
-from harness.training.optimizer import HostMoments, make_optimizer
-from harness.training.update import update_policy
+from harness.update.optimizer import HostMoments, make_optimizer
+from harness.update.update import update_policy
 
 PAPER_MFU = {"adapters": 0.299, "all": 0.437}  # on one GPU; on eight
 TOKENS = 16_384

@@ -5,20 +5,22 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from made_up_runs import write_sweep
 from rich.console import Console
 
-from harness.assembly.environments import teacher
-from harness.assembly.first_policy import clone_expert, load
-from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks
-from harness.run.display import Display
+from harness.machine.ranks import Ranks
+from harness.model.policy import Policy
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
+from harness.terminal.display import Display
+from harness.training.environments import teacher
+from harness.training.first_policy import clone_expert, load
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,7 +40,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs in this process keep their warm starts there."""
-    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.training.first_policy.cache_dir", lambda: cache)
     return cache
 
 
@@ -63,7 +65,7 @@ def trained(cache: Path) -> Policy:
     config, ranks, display = preset([]), Ranks(), Display(Console(quiet=True))
     env = teacher(config, config.env)
     with pytest.MonkeyPatch.context() as patch, (cache / "lock").open("w") as lock:
-        patch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+        patch.setattr("harness.training.first_policy.cache_dir", lambda: cache)
         fcntl.flock(lock, fcntl.LOCK_EX)  # one process clones, the others wait for it
         clone = clone_expert(config, env, load(config, env, "cpu", ranks), "cpu", display, cache)
     return load(config, env, "cpu", ranks, clone=clone)  # the one that `quick` starts from
@@ -82,3 +84,9 @@ def stand_in_server(monkeypatch: pytest.MonkeyPatch) -> Any:
     import stand_in_server
 
     return stand_in_server
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a made-up sweep; `write_sweep` has the arguments."""
+    return lambda **how: write_sweep(tmp_path / "sweep", **how)

@@ -6,7 +6,7 @@ A run that did not wait would on a busy machine end before a test that watches i
 import time
 
 from harness import grpo
-from harness.run.metrics import MetricsLog
+from harness.records.metrics import MetricsLog
 
 train, write = grpo.train, MetricsLog.write
 last = -1

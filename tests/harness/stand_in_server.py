@@ -12,7 +12,7 @@ from safetensors.torch import load_model
 from transformers import PreTrainedModel
 
 from harness.sampling.transformers import TransformersSampler
-from harness.sampling.vllm_settings import WORKER_EXTENSION
+from harness.sampling.vllm.settings import WORKER_EXTENSION
 from harness.types.sampler import SampleRequest, sample_all
 
 

@@ -26,8 +26,8 @@ from envs.cabinet.env import CabinetEnv
 from harness import GRPOConfig, TrainResult, WarmStart, evaluate_policy, train
 from harness.__main__ import COMMANDS
 from harness.agents.program import Agent, find_agent
+from harness.records.run_folder import prepare
 from harness.rollout.rollout import rollout
-from harness.run.run_folder import prepare
 from harness.settings.command_line import parse
 from harness.settings.presets import preset
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.assembly.first_policy.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.training.first_policy.cache_dir", lambda: cache)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_what_is_interrupted_before_its_first_update_begins_again(
     short: GRPOConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("harness.assembly.build.clone_expert", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+        patch.setattr("harness.training.build.clone_expert", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(KeyboardInterrupt, match=r"train\(resume=.*from its beginning"):
             train(short, show=False)
     assert short.out is not None

@@ -13,9 +13,9 @@ from quiet_run import rows_of_run as run
 
 from eh_gym.errors import MissingBackendError
 from envs.actors import RemoteEnv, close_shared_actors
-from harness.assembly import environments as build
-from harness.policy.ranks import Ranks
+from harness.machine.ranks import Ranks
 from harness.settings.grpo import GRPOConfig
+from harness.training import environments as build
 
 LOCAL: dict[str, Any] = {name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address")}
 

@@ -16,9 +16,9 @@ from rich.progress import Progress
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, _default_split, evaluate_policy, main, run
-from harness.policy.policy import Policy
+from harness.model.policy import Policy
+from harness.records.episode_log import read_episodes
 from harness.rollout.rollout import rollout
-from harness.run.episode_log import read_episodes
 
 
 def quiet(**settings: Any) -> Any:

@@ -23,18 +23,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from eh_gym import EpisodeOutcome
 from eh_gym.errors import StateError
 from eh_gym.horizon.controller import episode_horizon
-from harness.assembly.environments import teacher
-from harness.assembly.first_policy import load
 from harness.grpo import main
-from harness.policy.policy import Policy
-from harness.policy.ranks import Ranks
-from harness.run.episode_log import read_system_prompt
-from harness.run.files import full_disk_named, lock_folder
-from harness.run.glossary import GLOSSARY
-from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
+from harness.machine.ranks import Ranks
+from harness.model.policy import Policy
+from harness.records.episode_log import read_system_prompt
+from harness.records.files import full_disk_named, lock_folder
+from harness.records.glossary import GLOSSARY
+from harness.records.metrics import read_metrics
+from harness.records.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
 from harness.settings.warm_start import WarmStart
+from harness.training.environments import teacher
+from harness.training.first_policy import load
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -179,7 +179,7 @@ def test_a_second_process_is_kept_out_of_a_run(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else it cuts off the metrics that the first still writes, and each deletes the other's checkpoints."""
-    monkeypatch.setattr("harness.run.files._PATIENCE_S", 0.0)
+    monkeypatch.setattr("harness.records.files._PATIENCE_S", 0.0)
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
     folder = quick.out
     assert folder is not None
@@ -214,7 +214,7 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
         return Ranks()
 
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
-    monkeypatch.setattr("harness.policy.ranks.join", spy)
+    monkeypatch.setattr("harness.machine.ranks.join", spy)
     prepare(dataclasses.replace(quick, device="cuda:9", rank_timeout_s=7200.0))
     words = ["--k0", str(quick.k0), "--group-size=400", "--no-packing", "--warm-start.episodes", "3"]
     main(["--resume", str(quick.out), *words, "--device", "cpu", "--threads", str(quick.threads + 1)])
@@ -301,9 +301,9 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
     value: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr("harness.assembly.first_policy.load_policy", lambda *_: pytest.fail("a model was made"))
-    monkeypatch.setattr("harness.assembly.build.load", lambda *_: pytest.fail("a model was made"))
-    for module in ("harness.run.trackers", "harness.sampling.make"):
+    monkeypatch.setattr("harness.training.first_policy.load_policy", lambda *_: pytest.fail("a model was made"))
+    monkeypatch.setattr("harness.training.build.load", lambda *_: pytest.fail("a model was made"))
+    for module in ("harness.records.trackers", "harness.sampling.make"):
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name in ("wandb", "vllm") else name)
     with pytest.raises(SystemExit) as exit_:
         main([flag, value, "--out", str(tmp_path / "x")])
@@ -332,7 +332,7 @@ def test_a_full_disk_ends_the_command_and_the_run_can_be_resumed(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("harness.assembly.training_run.write_training_state", full)
+        patch.setattr("harness.training.training_run.write_training_state", full)
         with pytest.raises(SystemExit) as exit_:
             main(["--resume", str(folder)])
     assert exit_.value.code == 2

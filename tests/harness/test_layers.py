@@ -1,4 +1,4 @@
-"""The rooms of harness/: a file is a command, a folder is a stage, and each folder imports only those below it."""
+"""The rooms of harness/: a folder has one subject, and each folder imports only those below it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ LAYERS = [
     "types",
     "settings",
     "agents",
-    "run",
-    "policy",
+    "records",
+    "terminal",
+    "chat",
+    "model",
+    "machine",
     "rollout",
     "sampling",
-    "training",
-    "quickstart",
+    "update",
+    "clone",
     "evaluation",
-    "assembly",
-    "experiments",
+    "training",
+    "export",
+    "sweep",
+    "report",
 ]
 """The folders, the lowest first."""
 
-COMMANDS = [
-    "evaluate",
-    "export",
-    "grpo",
-    "report",
-    "sweep",
-]
+COMMANDS = ["evaluate", "grpo", "export.__main__", "report.__main__", "sweep.__main__"]
 TORCH_FREE = {"types", "settings"}
 
 
@@ -65,13 +64,13 @@ def _modules(file: Path) -> set[str]:
     return found
 
 
-def test_every_file_is_a_command_and_every_folder_has_its_place() -> None:
-    files = {p.stem for p in ROOT.glob("*.py")} - {"__init__"}
-    assert files == {*COMMANDS, "api", "__main__"}
-    assert set(LISTED) == set(COMMANDS)
+def test_every_folder_has_its_place_and_every_command_is_a_module() -> None:
+    assert {p.name for p in ROOT.glob("*.py")} == {"__init__.py", "__main__.py", "api.py", "evaluate.py", "grpo.py"}
     assert {p.parent.name for p in ROOT.glob("*/__init__.py")} == set(LAYERS)
+    assert not set(LAYERS) & set(harness.__all__)  # a folder that is imported would take the name
+    assert set(LISTED) == {name.removesuffix(".__main__") for name in COMMANDS}
     for name in COMMANDS:
-        assert 'if __name__ == "__main__":' in (ROOT / f"{name}.py").read_text("utf-8")
+        assert 'if __name__ == "__main__":' in (ROOT / f"{name.replace('.', '/')}.py").read_text("utf-8")
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -94,7 +93,8 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 def test_two_folders_have_no_file_of_one_name() -> None:
     """Except `settings/`, where a file has the flags of the command or the folder's file with its name."""
-    names = [file.name for file in ROOT.glob("*/**/*.py") if "settings" not in file.parts and file.stem != "__init__"]
+    own = {"__init__", "__main__"}
+    names = [file.name for file in ROOT.glob("*/**/*.py") if "settings" not in file.parts and file.stem not in own]
     assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
 
 

@@ -13,12 +13,12 @@ from quiet_run import rows_of_run as run
 
 from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
-from harness.assembly import build
-from harness.assembly.environments import teacher
 from harness.evaluation.play import play_policy
-from harness.run.metrics import read_metrics
+from harness.records.metrics import read_metrics
 from harness.settings.grpo import GRPOConfig
 from harness.settings.warm_start import WarmStart
+from harness.training import build
+from harness.training.environments import teacher
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -13,7 +13,7 @@ from quiet_run import metrics_of
 from quiet_run import run as run_in
 
 from harness.evaluate import main as evaluate
-from harness.run.glossary import GLOSSARY
+from harness.records.glossary import GLOSSARY
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from harness.run.metrics import MetricsLog
+from harness.records.metrics import MetricsLog
 
 
 def _log(folder, first, values):

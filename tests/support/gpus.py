@@ -19,10 +19,10 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from harness.policy.attention import PACKED
-from harness.policy.fresh import fresh_qwen2
-from harness.policy.policy import Policy
-from harness.run.metrics import read_metrics
+from harness.model.attention import PACKED
+from harness.model.fresh import fresh_qwen2
+from harness.model.policy import Policy
+from harness.records.metrics import read_metrics
 from harness.types.trajectory import Trajectory
 
 # The vocabulary, width, feed-forward width, layers, heads, and heads of the keys and values.

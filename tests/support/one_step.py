@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from harness.policy.policy import Policy
+from harness.model.policy import Policy
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 

@@ -13,10 +13,10 @@ from typing import Any
 from rich.console import Console
 
 from harness.grpo import train
-from harness.run.display import Display
-from harness.run.metrics import read_metrics
-from harness.run.run_folder import prepare
+from harness.records.metrics import read_metrics
+from harness.records.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
+from harness.terminal.display import Display
 
 
 def run(config: GRPOConfig, *, resume: bool = False) -> dict[str, Any]:

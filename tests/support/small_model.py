@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
-from harness.policy.fresh import fresh_qwen2
+from harness.model.fresh import fresh_qwen2
 from harness.types.sampler import Sample, Sampler, SampleRequest
 from harness.types.trajectory import TokenSequence, Trajectory
 

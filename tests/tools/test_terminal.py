@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.run.display import _HEADER
+from harness.terminal.display import _HEADER
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"

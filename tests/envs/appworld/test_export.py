@@ -13,11 +13,11 @@ import pytest
 
 import eh_gym  # noqa: F401 - registers the ids
 from envs.appworld import data
-from harness.evaluation.appworld_outputs import write_appworld_outputs
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.requests import evaluation_requests
 from harness.evaluation.result import summarise
-from harness.run.episode_log import episode_line
+from harness.export.appworld_outputs import write_appworld_outputs
+from harness.records.episode_log import episode_line
 from harness.types.trajectory import Trajectory, Turn
 
 pytestmark = pytest.mark.campaign

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from envs.bfcl.splits import CATEGORIES, task_ids
-from harness.evaluation.bfcl_results import result_entry, write_bfcl_results
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.requests import evaluation_requests
-from harness.run.episode_log import read_episodes
+from harness.export.bfcl_results import result_entry, write_bfcl_results
+from harness.records.episode_log import read_episodes
 from harness.types.trajectory import Trajectory, Turn
 
 QUIET = Console(quiet=True)

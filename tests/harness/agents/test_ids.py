@@ -14,14 +14,14 @@ from small_model import of_written, plain_logprobs
 
 import eh_gym
 from harness.agents.env import AgentEnv
-from harness.policy.chat import ChatFormat
-from harness.policy.fresh import fresh_qwen2
-from harness.policy.policy import Policy
+from harness.chat.chat import ChatFormat
+from harness.model.fresh import fresh_qwen2
+from harness.model.policy import Policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
-from harness.training.update import select_episodes
 from harness.types.rules import EpisodeRequest, Rules
 from harness.types.trajectory import Trajectory
+from harness.update.update import select_episodes
 
 Asked = list[dict[str, Any]]
 Agent = Callable[[Callable[..., str]], None]

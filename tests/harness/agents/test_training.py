@@ -15,8 +15,8 @@ from quiet_run import kill_and_resume, metrics_of, rows_of_run
 
 from harness import GRPOConfig, evaluate_policy, train
 from harness.agents.env import AgentEnv
-from harness.policy.policy import Policy
-from harness.run.glossary import GLOSSARY
+from harness.model.policy import Policy
+from harness.records.glossary import GLOSSARY
 from harness.settings.warm_start import WarmStart
 
 SUPPORT = Path(cabinet_agent.__file__).parent

@@ -14,7 +14,7 @@ from envs.cabinet.env import CabinetEnv
 from harness.evaluate import Evaluation, run
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.result import summarise
-from harness.run.episode_log import read_episodes
+from harness.records.episode_log import read_episodes
 from harness.types.trajectory import Trajectory
 
 
@@ -86,7 +86,7 @@ def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any]) -> N
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.run.files._PATIENCE_S", 0)
+    monkeypatch.setattr("harness.records.files._PATIENCE_S", 0)
     first = EvaluationFolder(tmp_path / "out", {})
     with pytest.raises(ConfigError, match=r"another process"):
         EvaluationFolder(tmp_path / "out", {})

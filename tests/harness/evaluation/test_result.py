@@ -12,7 +12,7 @@ from harness.evaluation.intervals import wilson_interval
 from harness.evaluation.result import EvalResult
 from harness.evaluation.result import summarise as result_of
 from harness.evaluation.scores import score_rows
-from harness.run.episode_log import episode_line
+from harness.records.episode_log import episode_line
 from harness.types.trajectory import Trajectory, Turn
 
 

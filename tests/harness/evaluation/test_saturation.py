@@ -13,7 +13,7 @@ from eh_gym.errors import ConfigError
 from harness.evaluate import Evaluation, run
 from harness.evaluation.result import EvalResult
 from harness.evaluation.saturation import PlayedSteps, saturation, saturation_table, steps_of_line
-from harness.policy.policy import Policy
+from harness.model.policy import Policy
 
 
 def episode(task: str, horizon: int, length: int, *, success: bool) -> PlayedSteps:

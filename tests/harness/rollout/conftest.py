@@ -17,7 +17,7 @@ import pytest
 from eh_gym import ThreadVectorEnv
 from eh_gym.errors import WorkerDied
 from eh_gym.spaces import UnicodeText
-from harness.policy.chat import Reply
+from harness.chat.chat import Reply
 from harness.types.rules import EpisodeRequest
 from harness.types.sampler import Sample, SampleRequest
 

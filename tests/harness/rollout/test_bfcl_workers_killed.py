@@ -16,7 +16,7 @@ import pytest
 import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.worker import pool as pools
-from harness.policy.chat import Reply
+from harness.chat.chat import Reply
 from harness.rollout.rollout import rollout
 from harness.types.rules import EpisodeRequest, Rules
 

@@ -14,13 +14,13 @@ import pytest
 from quiet_run import rows_of_run as run
 
 from eh_gym.errors import SamplerError
-from harness.assembly.training_run import Run
+from harness.records.episode_log import read_episodes
 from harness.rollout.batches import Batches
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.in_turn import Played
 from harness.rollout.rollout import rollout
-from harness.run.episode_log import read_episodes
 from harness.settings.grpo import GRPOConfig
+from harness.training.training_run import Run
 from harness.types.rules import EpisodeRequest, Rules
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 import eh_gym
 from eh_gym import FixedHorizon
-from harness.policy.chat import ChatFormat
+from harness.chat.chat import ChatFormat
 from harness.rollout.conversation import UNFINISHED
 from harness.rollout.episode_metrics import rollout_metrics
 from harness.rollout.rollout import rollout

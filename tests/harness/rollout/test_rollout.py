@@ -8,7 +8,7 @@ import pytest
 
 import eh_gym
 from eh_gym import FixedHorizon
-from harness.policy.policy import Policy
+from harness.model.policy import Policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.types.rules import EpisodeRequest, Rules

@@ -21,9 +21,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from harness.sampling.transformers import TransformersSampler
-from harness.sampling.vllm import VLLMSampler
-from harness.sampling.vllm_server import VLLMServerSampler
-from harness.sampling.vllm_settings import WORKER_EXTENSION
+from harness.sampling.vllm.engine import VLLMSampler
+from harness.sampling.vllm.server import VLLMServerSampler
+from harness.sampling.vllm.settings import WORKER_EXTENSION
 from harness.types.sampler import Sampler
 
 

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import PACKED, can_pack
+from harness.model.attention import PACKED, can_pack
 from harness.sampling import agreement
 from harness.sampling.agreement import TESTED, check_agreement
 

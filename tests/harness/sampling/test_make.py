@@ -10,7 +10,7 @@ import pytest
 from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, MissingExtraError
-from harness.policy.policy import Policy
+from harness.model.policy import Policy
 from harness.sampling.make import make_sampler
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.presets import preset

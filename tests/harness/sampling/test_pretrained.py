@@ -18,15 +18,15 @@ from smollm2 import smollm2_folder
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import eh_gym  # noqa: F401 - registers the environments
-from harness.assembly.first_policy import clone_expert
 from harness.evaluation.play import evaluation_requests, play_policy
-from harness.policy.policy import Policy, load_policy
+from harness.model.policy import Policy, load_policy
 from harness.rollout.environment import Environments
-from harness.run.display import Display
 from harness.sampling.transformers import TransformersSampler
-from harness.sampling.vllm import VLLMSampler
+from harness.sampling.vllm.engine import VLLMSampler
 from harness.settings.grpo import GRPOConfig
 from harness.settings.warm_start import WarmStart
+from harness.terminal.display import Display
+from harness.training.first_policy import clone_expert
 from harness.types.rules import Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory

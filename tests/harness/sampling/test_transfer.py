@@ -17,11 +17,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from eh_gym.errors import ConfigError
-from harness.policy import lora
-from harness.policy.lora import add_lora
-from harness.sampling.transfer import NCCLSender, PolicySource
-from harness.sampling.vllm import VLLMSampler
-from harness.sampling.vllm_server import VLLMServerSampler
+from harness.model import lora
+from harness.model.lora import add_lora
+from harness.sampling.vllm.engine import VLLMSampler
+from harness.sampling.vllm.server import VLLMServerSampler
+from harness.sampling.vllm.transfer import NCCLSender, PolicySource
 from harness.sampling.weights import _on_host
 
 META = torch.device("meta")  # stands in for the GPU
@@ -245,7 +245,7 @@ def test_a_server_that_fails_inside_the_group_ends_the_run(
     try:
         sampler = VLLMServerSampler(copy.deepcopy(new_model()), [server.url for server in servers])
         monkeypatch.setattr(sampler, "_over_nccl", True)
-        monkeypatch.setattr("harness.sampling.vllm_http.VLLMServer.world_size", lambda _: 1)
+        monkeypatch.setattr("harness.sampling.vllm.http.VLLMServer.world_size", lambda _: 1)
         sampler.weights_changed()
         assert [server.version for server in servers] == ["1", "1"]
         servers[1].dead = True

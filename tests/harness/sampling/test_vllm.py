@@ -19,8 +19,8 @@ from quiet_run import rows_of_run
 from small_model import ask, forward_logprobs, new_model
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 
-from harness.policy.policy import load_policy
-from harness.sampling.vllm import VLLMSampler
+from harness.model.policy import load_policy
+from harness.sampling.vllm.engine import VLLMSampler
 from harness.settings.grpo import GRPOConfig
 from harness.types.sampler import Sampler, SampleRequest, sample_all
 

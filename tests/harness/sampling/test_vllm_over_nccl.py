@@ -21,9 +21,9 @@ import torch
 from small_model import new_model
 from torch import Tensor
 
-from harness.policy.lora import add_lora, plain_parameters
-from harness.sampling import vllm_http
-from harness.sampling.transfer import NCCLSender
+from harness.model.lora import add_lora, plain_parameters
+from harness.sampling.vllm import http as vllm_http
+from harness.sampling.vllm.transfer import NCCLSender
 
 
 class Stream:

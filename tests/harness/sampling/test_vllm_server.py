@@ -16,8 +16,8 @@ from small_model import ask, forward_logprobs
 from transformers import MixtralConfig, MixtralForCausalLM, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
-from harness.sampling.vllm_http import VLLMServer
-from harness.sampling.vllm_server import VLLMServerSampler
+from harness.sampling.vllm.http import VLLMServer
+from harness.sampling.vllm.server import VLLMServerSampler
 from harness.sampling.weights import SampledWeights
 from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from eh_gym.errors import ConfigError
-from harness.policy.attention import PACKED, Segments, attention_windows, can_pack, no_mask
+from harness.model.attention import PACKED, Segments, attention_windows, can_pack, no_mask
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import SampleRequest, sample_all
 

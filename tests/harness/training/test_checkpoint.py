@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig
 
 from eh_gym.errors import StateError
-from harness.policy.lora import add_lora
-from harness.run.run_folder import latest_checkpoint
+from harness.model.lora import add_lora
+from harness.records.run_folder import latest_checkpoint
 from harness.training.checkpoint import (
     keep_frozen,
     load_frozen,
@@ -19,7 +19,7 @@ from harness.training.checkpoint import (
     save_checkpoint,
     write_training_state,
 )
-from harness.training.optimizer import make_optimizer, parameters_of
+from harness.update.optimizer import make_optimizer, parameters_of
 
 
 def tiny(seed=0, hidden_size=8, layers=1):
@@ -117,8 +117,8 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from harness.training.checkpoint import load_training_state, save_checkpoint, write_training_state
-from harness.training.optimizer import make_optimizer
-from harness.run.run_folder import latest_checkpoint
+from harness.update.optimizer import make_optimizer
+from harness.records.run_folder import latest_checkpoint
 root = Path(sys.argv[1])
 model, other = (torch.nn.Linear(2, 2) for _ in range(2))
 optimizer, others = (make_optimizer(m, learning_rate=1.0, betas=(0.9, 0.99), weight_decay=0.0) for m in (model, other))

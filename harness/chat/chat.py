@@ -1,0 +1,307 @@
+"""Turns messages into token ids, each message once, and what the model wrote into an action.
+
+An episode is one list of token ids that only grows: the prompt, what the model sampled, the next observation, and so on.
+What the model sampled is kept as it was sampled; only new text is tokenised. The text that the template puts between two
+messages is found once, at the start: a conversation of marker texts is rendered through the tokenizer's own chat template.
+So any template works that delimits its turns (Qwen, Llama 3, ChatML, …).
+
+As a result, the ids of a conversation are always a prefix of the ids of its next turn, whatever the template does. Some
+templates would render earlier messages differently when later ones follow: Qwen3's strips the thinking of earlier replies.
+This is detected at the start and reported in `ChatFormat.notes`; nothing is removed from what the model wrote.
+
+`harness.chat.reasoning` knows how models write their thoughts, `harness.chat.tools` how they write function calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from eh_gym.answers import results_fault
+from eh_gym.errors import ConfigError
+from eh_gym.surrogates import escaped
+from harness.chat.reasoning import find_reasoning, first_with
+from harness.chat.template import Message, Template
+from harness.chat.tools import ToolFormat, call_names, result_message
+
+__all__ = ["ChatFormat", "Reply"]
+
+# The markers have upper and lower case, so that a template that changes the case is detected.
+_REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"
+_THOUGHT, _SYSTEM = "Eh-Thought-Mark", "Eh-System-Mark"
+_ASKED: Message = {"role": "user", "content": "question"}
+
+_CHARACTERS = 128  # The longest tokens of the usual vocabularies have so many, all of them spaces.
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the model wrote in one turn.
+
+    Attributes:
+        action: What the environment gets: the answer without the thought. With tools it is the assistant's message as JSON.
+        reasoning: The thought, without its tags.
+        thought_tokens: How many of the reply's ids are its thought, including the tags.
+        unfinished: Whether a thought began and did not end. Then there is no action.
+        malformed: Whether the reply has calls that can't be read.
+    """
+
+    action: str
+    reasoning: str = ""
+    thought_tokens: int = 0
+    unfinished: bool = False
+    malformed: bool = False
+
+
+class ChatFormat:
+    """Turns the messages of one episode into token ids, and replies into actions.
+
+    Args:
+        tokenizer: A tokenizer with a chat template.
+        max_observation_tokens: A longer observation keeps its first and its last ``max_observation_tokens // 2`` tokens; a
+            note replaces the middle. None keeps every observation whole. The note counts the tokens that were left out, or the
+            characters if there are more than 128 per token of the limit; then only the ends are tokenised.
+        template_kwargs: Further variables of the chat template, such as ``{"enable_thinking": False}``.
+        reasoning_format: How the model writes its thoughts, see `find_reasoning`; "auto" finds it.
+        stop_ids: Further tokens that end a reply, such as those of the model's generation config.
+
+    Attributes:
+        stop_ids: The tokens that end a reply.
+        reasoning: How the model writes its thoughts.
+        notes: What the template would change in a growing conversation, but is not changed here; one sentence each.
+
+    Raises:
+        ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_observation_tokens: int | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        reasoning_format: str = "auto",
+        stop_ids: Iterable[int] = (),
+    ) -> None:
+        if max_observation_tokens is not None and max_observation_tokens < 16:
+            raise ConfigError(f"max_observation_tokens must be >= 16, got {max_observation_tokens}")
+        self._tokenizer = tokenizer
+        self._template = Template(tokenizer, template_kwargs)
+        self._max_observation_tokens = max_observation_tokens
+        self._after_reply, self._before_reply = self._around_observation()
+        self.reasoning = find_reasoning(tokenizer, self._template.source, self._before_reply, reasoning_format)
+        self._system_apart = self._takes_system()
+        self.notes = self._notes()
+        # `all_special_ids` has only the named ones: if Llama's eos is <|end_of_text|>, <|eot_id|> is not among them.
+        added = tokenizer.added_tokens_decoder
+        self._special = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+        self.stop_ids = self._find_stop_ids(stop_ids)
+        self._tool_format: ToolFormat | None = None  # until functions are on offer: a parser may need TRL
+
+    def tool_format(self) -> ToolFormat:
+        """How the model writes function calls. The first call of this method adds the token that ends them to `stop_ids`.
+
+        Raises:
+            ConfigError: Its template has none, or no parser for them is known.
+            MissingExtraError: The parser needs TRL.
+        """
+        if self._tool_format is None:
+            self._tool_format = ToolFormat(self._tokenizer, self._template, self._special)
+            self.stop_ids |= {self._tool_format.end_id}
+            self._ends |= {self._tool_format.end_id}
+        return self._tool_format
+
+    def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
+        """The ids of the first prompt, up to the place where the model starts to write.
+
+        Args:
+            system_prompt: The system prompt; empty for none. A template without a system role gets it in the first message.
+            observation: The environment's first message.
+            tools: The functions that the model may call.
+        """
+        if tools:
+            self.tool_format()  # a model without calls is refused here
+        system = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        messages = [*system, {"role": "user", "content": self.cut(observation)}]
+        return self.messages_ids(self.with_system_apart(messages), tools)
+
+    def result_messages(self, action: str, results: Sequence[str]) -> list[Message]:
+        """The results of an action with calls, one of each, as messages of the role tool."""
+        names = call_names(action)
+        if fault := results_fault(results, len(names)):
+            raise ConfigError(fault)
+        named = enumerate(zip(names, results, strict=True))
+        return [result_message(name, self.cut(text, share=len(results)), at) for at, (name, text) in named]
+
+    def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
+        """The ids that follow a reply, up to the place where the model writes again.
+
+        Args:
+            observation: The environment's answer.
+            stopped: Whether the reply ended with a stop token. If it was cut off, the template's end of a reply is added; the
+                model did not write it.
+        """
+        return self.following_ids([], [{"role": "user", "content": self.cut(observation)}], stopped=stopped)
+
+    def messages_ids(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
+        """The ids of any conversation as the template renders it, up to the place where the model starts to write."""
+        return self._ids(self._template(messages, tools=tools))
+
+    def following_ids(self, names: Sequence[str], new: Sequence[Message], *, stopped: bool) -> list[int]:
+        """As `observation_ids`, for any messages, as they are, after calls of the functions `names`, or after words."""
+        if names:
+            return self._following(self.tool_format().after_calls(names, new), stopped)
+        if [message["role"] for message in new] == ["user"]:
+            return self._following(self._after_reply + new[0]["content"] + self._before_reply, stopped)
+        text = self._template([_ASKED, {"role": "assistant", "content": _REPLY}, *new])
+        return self._following(text.partition(_REPLY)[2], stopped)
+
+    def with_system_apart(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages for a template without a system role: the system prompt is at the beginning of the first message."""
+        if self._system_apart or not messages or messages[0]["role"] != "system":
+            return list(messages)
+        system, *rest = messages
+        if not rest or rest[0]["role"] != "user":
+            return [{**system, "role": "user"}, *rest]
+        return [{**rest[0], "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
+
+    def until(self, ids: Sequence[int], stops: Sequence[str]) -> int:
+        """How many ids of a reply are written when the first of some texts is complete in its answer; all if none is."""
+        begin = self.reasoning.thought(self._tokenizer, ids)
+        answer = list(ids[begin:]) if begin is not None else []
+        ends = [first_with(self._tokenizer, answer, stop) for stop in stops if stop in self.text(answer)]
+        return min((begin or 0) + end for end in ends) if ends else len(ids)
+
+    def reply_ids(self, action: str) -> list[int]:
+        """The ids of a reply that the model did not write (a demonstration), including the stop token."""
+        if call_names(action):
+            return [*self._ids(self.tool_format().call_text(json.loads(action))), self.tool_format().end_id]
+        begin = self.reasoning.end if self.reasoning.name == "opened" else self.reasoning.answer
+        return [*self._ids(begin + action), self._end_id]
+
+    def read(self, ids: Sequence[int], tools: Sequence[Any] = ()) -> Reply:
+        """Splits a sampled reply into its thought and its action.
+
+        Args:
+            ids: The reply, with its stop token if there is one.
+            tools: The functions on offer. If there are any, the action is the assistant's message as JSON.
+        """
+        body = list(ids[:-1] if ids and ids[-1] in self.stop_ids else ids)
+        length = self.reasoning.thought(self._tokenizer, body)
+        thought = self.reasoning.text(self.text(body[:length])) if length != 0 else ""
+        if length is None:
+            return Reply("", thought, len(body), unfinished=True)
+        answer = str(
+            self._tokenizer.decode(body[length:], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+        answer = answer.lstrip() if length else answer
+        if not tools:
+            return Reply(answer, thought, length)
+        parsed = self.tool_format().parse(self.text(ids), tools)
+        if parsed is None:
+            return Reply(answer, thought, length, malformed=True)
+        words, calls = parsed
+        # Some parsers, such as GLM-4.5's, count the stop token as words.
+        words = words.removesuffix(self.text(ids[len(body) :]))
+        message: Message = {"role": "assistant", "content": words}
+        if calls:
+            message["tool_calls"] = calls
+        return Reply(json.dumps(message), thought, length)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """All ids as text, including special tokens; for logs."""
+        return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(escaped(text), add_special_tokens=False))
+
+    def _following(self, text: str, stopped: bool) -> list[int]:
+        """The ids of the text from the end of a reply on. The reply's own stop token stands for the template's."""
+        ids = self._ids(text)
+        if not stopped:
+            return ids
+        end = next((at for at, i in enumerate(ids) if i in self._ends), None)
+        blank = end is not None and not self.text(ids[:end]).strip()  # Llama 2 has a blank before the stop token
+        return ids[end + 1 :] if end is not None and blank else ids
+
+    def cut(self, observation: str, share: int = 1) -> str:
+        """A text that the model reads, without its middle if it is too long. `share` texts share the limit."""
+        limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)
+        # A token holds at least one byte, so a text with no more bytes than the limit fits.
+        observation = escaped(observation)
+        if limit is None or len(observation.encode()) <= limit:
+            return observation
+        room = _CHARACTERS * (limit // 2)  # at each end
+        long = len(observation) > 2 * room
+        first = self._ids(observation[:room] if long else observation)
+        last = self._ids(observation[-room:]) if long else first
+        if not long and len(first) <= limit:
+            return observation
+        # A cut inside the bytes of a character leaves the replacement character.
+        head = str(self._tokenizer.decode(first[: limit // 2])).rstrip("\ufffd")
+        tail = str(self._tokenizer.decode(last[-(limit // 2) :])).lstrip("\ufffd")
+        left = len(observation) - len(head) - len(tail) if long else len(first) - 2 * (limit // 2)
+        return f"{head}\n[{left} {'characters' if long else 'tokens'} left out]\n{tail}"
+
+    def _find_stop_ids(self, more: Iterable[int]) -> frozenset[int]:
+        """The tokenizer's end-of-sequence token, the token with which the template ends a reply, and `more`."""
+        after = self._ids(self._after_reply)
+        eos = self._tokenizer.eos_token_id
+        ends = frozenset({int(eos)} if eos is not None else set()) | frozenset(more)
+        # In channels, the template's own end of a reply also ends its parts, such as a thought.
+        if after and after[0] in self._special and not (self.reasoning.answer and ends):
+            self._end_id = after[0]
+        elif eos is not None:
+            self._end_id = int(eos)
+        else:
+            raise ConfigError(
+                f"the chat template of {self._template.name} ends a reply with no special token and the tokenizer has no "
+                "eos_token; set tokenizer.eos_token and save the tokenizer"
+            )
+        self._ends = ends | {self._end_id} | (set(after[:1]) & self._special)
+        return ends | {self._end_id}
+
+    def _around_observation(self) -> tuple[str, str]:
+        """The template's text before an observation, from the end of the reply on, and after it."""
+        text = self._template(_conversation(_REPLY))
+        if text.count(_REPLY) != 1 or text.count(_OBSERVATION) != 1 or text.index(_REPLY) > text.index(_OBSERVATION):
+            raise ConfigError(
+                f"the chat template of {self._template.name} does not keep the messages as they are, one after the other; "
+                "a growing conversation can't be built from it"
+            )
+        after_reply, before_reply = text.split(_REPLY)[1].split(_OBSERVATION)
+        return after_reply, before_reply
+
+    def _takes_system(self) -> bool:
+        try:
+            text = self._template([{"role": "system", "content": _SYSTEM}, _ASKED])
+        except ConfigError:
+            return False
+        # A template without a branch for the role drops the text. If it names the role, it does so on purpose, as the tiny ones.
+        return _SYSTEM in text or "system" in self._template.source
+
+    def _notes(self) -> tuple[str, ...]:
+        """What the template does to messages when later ones follow. This is found by rendering marker texts."""
+        found = []
+        if not self._system_apart:
+            found.append(
+                "the chat template has no system role; the system prompt is at the beginning of the first message"
+            )
+        shown = self._template(_conversation(_REPLY, reasoning_content=_THOUGHT, thinking=_THOUGHT))
+        style = self.reasoning
+        opening, end = (style.opening, style.end) if style.opening else ("<think>\n", "\n</think>\n\n")
+        shown += "" if style.answer else self._template(_conversation(f"{opening}{_THOUGHT}{end}{_REPLY}"))
+        if _THOUGHT not in shown:
+            found.append(
+                "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
+                "sampled, so that the model is trained on exactly what it sampled"
+            )
+        return tuple(found)
+
+
+def _conversation(reply: str, **more: str) -> list[Message]:
+    return [_ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": _OBSERVATION}]

@@ -1,0 +1,167 @@
+"""Conversations as agents send them, as lists of chat messages with function calls, in the tokens of a model.
+
+A model whose chat template has no functions reads about them in its system prompt. It writes calls as JSON in ``<tool_call>``
+tags, and reads their results in ``<tool_response>`` tags, which is the form of Hermes' and Qwen's models.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from eh_gym.errors import ConfigError
+from harness.chat.chat import ChatFormat, Reply
+from harness.chat.template import Message
+from harness.chat.tools import call_id, result_message
+
+__all__ = ["MessageFormat"]
+
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_FUNCTIONS = """# Tools
+
+You may call one or more functions. Their signatures are within <tools></tools> tags:
+<tools>
+{functions}
+</tools>
+
+For each call, return a JSON object with the function's name and arguments within <tool_call></tool_call> tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+class MessageFormat:
+    """The messages of a conversation with some functions on offer.
+
+    A message is as in `harness.agents.protocol.ModelCall.messages`; an assistant's may also have ``"reasoning"``.
+
+    Args:
+        chat: The model's chat format.
+        tools: The functions.
+
+    Raises:
+        MissingExtraError: The model's template has functions, and the parser for its calls needs TRL.
+    """
+
+    def __init__(self, chat: ChatFormat, tools: Sequence[Any]) -> None:
+        self._chat, self.tools = chat, list(tools)
+        self._written_out = False  # the functions stand in the system prompt
+        if tools:
+            try:
+                chat.tool_format()
+            except ConfigError:
+                self._written_out = True
+
+    def ids(self, messages: Sequence[Message]) -> list[int]:
+        """The ids of a conversation, up to the place where the model starts to write.
+
+        Raises:
+            ConfigError: The chat template refuses the messages.
+        """
+        return _joining(lambda some: self._chat.messages_ids(some, self._offered), self._rendered(messages))
+
+    def following_ids(self, said: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
+        """The ids from the end of a reply on, up to the place where the model writes again.
+
+        Args:
+            said: The reply.
+            new: The messages after it, at least one.
+            stopped: Whether the reply ended with a stop token.
+
+        Raises:
+            ConfigError: The chat template refuses the messages.
+        """
+        rendered = self._rendered([said, *new], begins=False)
+        names = [] if self._written_out else [call["function"]["name"] for call in said.get("tool_calls", ())]
+        return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])
+
+    def read(self, ids: Sequence[int]) -> Reply:
+        """Splits a sampled reply into its thought and its action: words, or with functions on offer a message as JSON."""
+        if not self._written_out:
+            return self._chat.read(ids, self.tools)
+        reply = self._chat.read(ids)
+        calls: list[Message] = []
+        for text in _CALL.findall(reply.action):
+            try:
+                call = json.loads(text)
+                name, arguments = call["name"], call.get("arguments") or {}
+            except (ValueError, TypeError, KeyError, RecursionError):
+                name, arguments = None, None
+            if not isinstance(name, str) or not isinstance(arguments, dict):
+                return replace(reply, malformed=True)
+            calls.append({"type": "function", "function": {"name": name, "arguments": arguments}})
+        if reply.unfinished:
+            return reply
+        message: Message = {
+            "role": "assistant",
+            "content": _CALL.sub("", reply.action).strip() if calls else reply.action,
+        }
+        if calls:
+            message["tool_calls"] = calls
+        return replace(reply, action=json.dumps(message))
+
+    def said(self, reply: Reply) -> Message:
+        """A reply as a message: what `read` found in it."""
+        if self.tools and not reply.malformed and not reply.unfinished:
+            return dict(json.loads(reply.action))
+        return {"role": "assistant", "content": reply.action}
+
+    @property
+    def _offered(self) -> list[Any]:
+        """What the template gets as its functions."""
+        return [] if self._written_out else self.tools
+
+    def _rendered(self, messages: Sequence[Message], *, begins: bool = True) -> list[Message]:
+        """The messages as the template takes them; `begins` says that they are the beginning of a conversation."""
+        found: list[Message] = []
+        if begins and self._written_out:
+            functions = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in self.tools)
+            system = _FUNCTIONS.format(functions=functions)
+            if messages and messages[0]["role"] == "system":
+                system, messages = f"{messages[0]['content']}\n\n{system}", messages[1:]
+            messages = [{"role": "system", "content": system}, *messages]
+        # Of the calls so far, by their ids: the function, and the call's place in its message.
+        places: dict[str, tuple[str, int]] = {}
+        for message in messages:
+            role, content = message["role"], message["content"]
+            if role == "assistant":
+                calls = message.get("tool_calls", ())
+                places |= {call["id"]: (call["function"]["name"], at) for at, call in enumerate(calls)}
+                found.append(self._said(content, calls, message.get("reasoning", "")))
+            elif role == "tool":
+                name, at = places.get(message["tool_call_id"], ("", 0))
+                found.append(self._result(name, at, content))
+            else:
+                found.append({"role": role, "content": self._chat.cut(content) if role == "user" else content})
+        return self._chat.with_system_apart(found)
+
+    def _said(self, content: str, calls: Sequence[Any], reasoning: str) -> Message:
+        thought = {"reasoning_content": reasoning, "thinking": reasoning} if reasoning else {}
+        if self._written_out:
+            texts = [f"<tool_call>\n{json.dumps(call['function'])}\n</tool_call>" for call in calls]
+            return {"role": "assistant", "content": "\n".join(filter(None, [content, *texts])), **thought}
+        named = [{**call, "id": call_id(at)} for at, call in enumerate(calls)]
+        return {"role": "assistant", "content": content, **thought, **({"tool_calls": named} if named else {})}
+
+    def _result(self, name: str, at: int, content: str) -> Message:
+        content = self._chat.cut(content)
+        if self._written_out:
+            return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+        return result_message(name, content, at)
+
+
+def _joining(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:
+    """Renders messages. If the template refuses them, as Gemma's does two of a user in a row, such messages become one."""
+    try:
+        return render(messages)
+    except ConfigError:
+        joined: list[Message] = []
+        for message in messages:
+            if joined and message["role"] == joined[-1]["role"] == "user":
+                joined[-1] = {**joined[-1], "content": f"{joined[-1]['content']}\n\n{message['content']}"}
+            else:
+                joined.append(message)
+        return render(joined)

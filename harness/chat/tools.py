@@ -1,0 +1,170 @@
+"""Function calls in a model's own form: the chat template renders the functions and the results, a kept parser reads the calls.
+
+The parsers are response templates of transformers: the tokenizer's own one, or else the one that TRL has for the chat template.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_parsing import parse_response
+
+from eh_gym.errors import ConfigError, MissingExtraError
+from harness.chat.template import Message, Template
+
+__all__ = ["ToolFormat", "call_id", "call_names", "result_message"]
+
+_CALL = "Eh-Call-Mark"
+_ASKED: Message = {"role": "user", "content": "question"}
+
+
+class ToolFormat:
+    """How a family writes calls and reads results.
+
+    Args:
+        tokenizer: A tokenizer whose chat template has tools.
+        template: The template of this tokenizer.
+        special: The ids that are special tokens.
+
+    Attributes:
+        end_id: The token that ends a reply with calls.
+
+    Raises:
+        ConfigError: The template has no calls or no results, or there is no parser for its calls.
+        MissingExtraError: The tokenizer brings no parser, and TRL, which has parsers for many, is not installed.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, special: frozenset[int]) -> None:
+        self._tokenizer, self._template, self._special = tokenizer, template, special
+        mark = "Eh-Result-Mark"
+        if not template.takes([_ASKED, _calling(["name"]), result_message("name", mark)], mark) or not template.takes(
+            [_ASKED, _calling(["name"])], _CALL
+        ):
+            raise ConfigError(
+                f'action_format="native" needs a chat template with calls and the role tool, which {template.name} lacks; '
+                "take another action_format, or another model"
+            )
+        self._parser = _parser(tokenizer, template.name)
+        self._before_reply = template([_ASKED])
+        self.end_id = self._ids(self.after_calls(["name"], [result_message("name", mark)]))[0]
+        if self.end_id not in special:
+            raise ConfigError(
+                f"the chat template of {template.name} ends calls with no special token, so that nothing would stop the model "
+                "there; take another action_format, or another model"
+            )
+
+    def after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
+        """The text from the end of a reply with calls to the place where the model writes again.
+
+        Args:
+            names: The name of each called function.
+            answers: The messages after the calls: their results, or others.
+        """
+        try:
+            return self._after_calls(names, answers)
+        except ConfigError:
+            if len(names) == 1 or any(answer["role"] != "tool" for answer in answers):
+                raise
+            # Llama's templates take one call per message. All results are then those of the first one.
+            joined = "\n".join(answer["content"] for answer in answers)
+            return self._after_calls(names[:1], [result_message(names[0], joined)])
+
+    def _after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
+        """The template's text after the calls. It is found by rendering calls to the same functions that end in a mark."""
+        calling = _calling(names)
+        alone = self._template([_ASKED, calling], reply_next=False).split(_CALL, len(names))[-1].rstrip()
+        text = self._template([_ASKED, calling, *answers]).split(_CALL, len(names))[-1]
+        last = self._ids(alone)[-1]
+        end = len(alone) - (len(str(self._tokenizer.decode([last]))) if last in self._special else 0)
+        if not text.startswith(alone[:end]):
+            raise ConfigError(
+                f"the chat template of {self._template.name} writes earlier calls in another form once there are results; a "
+                "growing conversation can't be built from it; take another action_format"
+            )
+        return text[end:]
+
+    def call_text(self, message: Mapping[str, Any]) -> str:
+        """A message with calls as the model would write it, without its stop token."""
+        whole = self._template([_ASKED, {"role": "assistant", **message}], reply_next=False).rstrip()
+        last = self._ids(whole)[-1]
+        if last in self._special and last == self.end_id:
+            whole = whole.removesuffix(str(self._tokenizer.decode([last])))
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(whole, self._before_reply, strict=False))
+        return whole[len(list(same)) :]
+
+    def parse(self, reply: str, tools: Sequence[Any]) -> tuple[str, list[dict[str, Any]]] | None:
+        """The words and the calls of a reply; None if it has calls that can't be read.
+
+        Args:
+            reply: All of the reply's text, with its special tokens.
+            tools: The functions on offer. Their schemas give the types of arguments that a family writes as plain text.
+        """
+        try:
+            message = parse_response(reply, self._parser, prefix=self._before_reply, tools=list(tools))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        calls = []
+        for call in message.get("tool_calls") or []:
+            function = call.get("function") if isinstance(call, dict) else None
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+                return None
+            arguments = function.get("arguments") or {}
+            if not isinstance(arguments, dict):
+                return None
+            calls.append({"type": "function", "function": {"name": function["name"], "arguments": arguments}})
+        return str(message.get("content") or ""), calls
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def call_names(action: str) -> list[str]:
+    """The names of the functions that an action in the native format calls; none if it is words."""
+    try:
+        message = json.loads(action)
+        return [call["function"]["name"] for call in message["tool_calls"]]
+    except (ValueError, TypeError, KeyError):
+        return []
+
+
+def _parser(tokenizer: PreTrainedTokenizerBase, name: str) -> Any:
+    own = getattr(tokenizer, "response_template", None)
+    if own is not None:
+        return own
+    try:
+        from trl.chat_template_utils import add_response_schema
+    except ImportError as error:
+        raise MissingExtraError(
+            f'action_format="native" needs a parser for the calls of {name}, and its tokenizer brings none. TRL has those of '
+            "many families; run, in a checkout: pip install -e '.[tools]'"
+        ) from error
+    try:
+        return add_response_schema(copy.copy(tokenizer)).response_template
+    except ValueError as error:
+        raise ConfigError(
+            f'action_format="native" needs a parser for the calls of {name}: its tokenizer brings none, and TRL knows no other '
+            "revision of its chat template; set tokenizer.response_template and save the tokenizer, or take another action_format"
+        ) from error
+
+
+def _calling(names: Sequence[str]) -> Message:
+    calls = [
+        {"id": call_id(at), "type": "function", "function": {"name": name, "arguments": {"mark": _CALL}}}
+        for at, name in enumerate(names)
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def result_message(name: str, result: str, at: int = 0) -> Message:
+    """The result of a call as a message; `at` is the place of the call among those of its message."""
+    return {"role": "tool", "name": name, "tool_call_id": call_id(at), "content": result}
+
+
+def call_id(at: int) -> str:
+    """The name that a call and its result share; `at` is the place of the call among those of its message."""
+    return f"call{at:05d}"  # Mistral's templates want nine letters or digits

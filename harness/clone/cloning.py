@@ -1,0 +1,256 @@
+"""Behaviour cloning from the environment's own expert, so that GRPO starts with successes to learn from.
+
+Without it, a model with random weights never succeeds, and a small pretrained one hardly ever: the rewards in every group are
+equal, and every advantage is 0. Cloning stops at a loss target and not after a number of steps, because the loss of a tiny model
+falls in a phase transition whose time varies with the seed. A pretrained model with LoRA learns in its adapters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from eh_gym.errors import ConfigError
+from envs.expert import Demonstration, check_expert, demonstrate, demonstrated_tasks, first_episodes
+from harness.machine.runtime import return_memory
+from harness.model.batch import microbatches, padded_microbatches
+from harness.model.lora import has_lora
+from harness.model.policy import Policy
+from harness.rollout.conversation import Conversation
+from harness.settings.warm_start import WarmStart
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import TokenSequence, Trajectory, Turn
+from harness.update.optimizer import make_optimizer, parameters_of
+
+__all__ = ["Cloned", "clone_key", "demonstrations", "is_pretrained", "warm_start"]
+
+_LEAST_PRETRAINED = 10_000_000  # a model with fewer parameters is a tiny one, made here with random weights
+_MAX_STEPS, _MAX_POLISH_STEPS = 60, 40  # then a demonstration is stopped
+
+
+@dataclasses.dataclass(frozen=True)
+class Cloned:
+    """What cloning has done: the tokens count padding, and the loss is the mean of the last batches, in nats per token."""
+
+    demonstrations: int
+    batches: int
+    loss: float
+    tokens: int
+
+
+def is_pretrained(policy: Policy) -> bool:
+    """Whether the model is too large to be one of the tiny ones, whose weights were random at first."""
+    return policy.model.num_parameters() >= _LEAST_PRETRAINED
+
+
+def demonstrations(
+    env: gym.Env[str, str],
+    policy: Policy,
+    settings: WarmStart,
+    *,
+    waste: float,
+    count: int,
+    seed: int,
+    max_steps: int = _MAX_STEPS,
+) -> list[Trajectory]:
+    """Plays at most `count` tasks with the expert, and writes them in the policy's tokens.
+
+    Args:
+        env: An environment with ``task_ids`` (of the training split), ``expert()`` and ``random_action(rng)``.
+        policy: The policy, whose chat format makes the ids.
+        settings: They say which tasks are played, and how many tokens an episode may have.
+        waste: The probability that a step is a random action.
+        count: There are fewer episodes if too few tasks fit the settings.
+        seed: Draws the tasks and the wasted steps.
+        max_steps: An episode is stopped after this many steps.
+
+    Raises:
+        ConfigError: The environment has no expert, or no episode is short enough.
+    """
+    check_expert(env, "the warm start", "leave it out with --warm-start.episodes 0")
+    task_ids = demonstrated_tasks(env)
+    found: list[Trajectory] = []
+    order = np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids))
+    for index in order[: 1000 + 100 * count].tolist():  # a split of a million tasks is not searched to its end
+        if len(found) == count:
+            break
+        played = demonstrate(
+            env,
+            task_ids[index],
+            waste=waste,
+            max_steps=max_steps,
+            rng=np.random.default_rng(derive_seed(seed, "waste", len(found))),
+            max_optimal_steps=settings.max_optimal_steps,
+        )
+        if played is None:
+            continue
+        trajectory = _written(policy, task_ids[index], played, group=len(found))
+        if len(trajectory.ids) <= settings.max_tokens:
+            found.append(trajectory)
+    if not found:
+        raise ConfigError(
+            f"no task that was tried takes the expert at most {settings.max_optimal_steps} steps (0: any number) and "
+            f"{settings.max_tokens} tokens; raise --warm-start.max-optimal-steps, or max_tokens in a recipe's [warm_start]"
+        )
+    return found
+
+
+def _written(policy: Policy, task_id: str, played: Demonstration, *, group: int) -> Trajectory:
+    """Writes a demonstration in the policy's tokens."""
+    trajectory = Trajectory(task_id, group=group, system_prompt=played.info["system_prompt"])
+    conversation = Conversation(policy.chat, played.observations[0], played.info)
+    trajectory.add_prompt(conversation.prompt_ids)
+    for step, action in enumerate(played.actions, 1):
+        reply = policy.chat.reply_ids(action)
+        trajectory.ids += reply
+        trajectory.action_mask += [1] * len(reply)
+        trajectory.logprobs += [0.0] * len(reply)
+        if step < len(played.actions) or not played.ended:
+            turn = Turn(action, played.observations[step], cut=False, malformed=False)
+            trajectory.go_on(conversation.answered(trajectory.ids, turn, played.infos[step - 1], stopped=True))
+    return trajectory
+
+
+def warm_start(
+    env: gym.Env[str, str],
+    policy: Policy,
+    settings: WarmStart,
+    *,
+    seed: int,
+    on_batch: Callable[[int, float], None] = lambda batch, loss: None,
+) -> Cloned:
+    """Trains the policy to imitate the expert, in place: its adapters if it has some, otherwise all weights.
+
+    Args:
+        env: An environment with the training split.
+        policy: The policy. Its model is trained.
+        settings: See `WarmStart`.
+        seed: Draws the demonstrations and the batches.
+        on_batch: Called after each batch with its number and its loss.
+
+    Raises:
+        ConfigError: There are no demonstrations, see `demonstrations`.
+    """
+    play = partial(demonstrations, env, policy, settings)
+    rate = settings.rate(policy.model.num_parameters(), lora=has_lora(policy.model))
+    done = _clone(
+        policy,
+        play(waste=0.0, count=settings.episodes, seed=derive_seed(seed, "demonstrations")),
+        learning_rate=rate,
+        batch_tokens=settings.batch_tokens,
+        limit=settings.max_batches,
+        target=settings.loss_target,
+        seed=derive_seed(seed, "clone"),
+        on_batch=on_batch,
+    )
+    if not settings.polish_batches:
+        return done
+    mixed = [
+        trajectory
+        for waste in (0.0, settings.polish_waste)
+        for trajectory in play(
+            waste=waste,
+            count=max(1, settings.episodes // 2),
+            seed=derive_seed(seed, f"mixed-{waste}"),
+            max_steps=_MAX_POLISH_STEPS,
+        )
+    ]
+    polished = _clone(
+        policy,
+        mixed,
+        learning_rate=settings.polish_learning_rate or rate / 3,
+        batch_tokens=settings.batch_tokens,
+        limit=settings.polish_batches,
+        target=0.0,
+        seed=derive_seed(seed, "polish"),
+        on_batch=lambda batch, loss: on_batch(done.batches + batch, loss),
+    )
+    return Cloned(done.demonstrations, done.batches + polished.batches, polished.loss, done.tokens + polished.tokens)
+
+
+def clone_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int) -> str:
+    """Returns the name of a clone's folder: a hash of all that decides it, also of weights and the expert's texts."""
+    spec, chat, key = env.spec, policy.chat, hashlib.blake2b(digest_size=16)
+    arguments = sorted((k, repr(v)) for k, v in spec.kwargs.items()) if spec else []
+    name = [spec.id, arguments, *map(repr, spec.additional_wrappers)] if spec else repr(env)
+    how = [str(policy.model.dtype), policy.packs, lora_rank, torch.__version__, torch.get_num_threads()]
+    # Texts as the demonstrations have them: they show the template, and how long observations are cut.
+    texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
+    played = first_episodes(env, max_steps=_MAX_STEPS)
+    about = [name, dataclasses.asdict(settings), seed, how, texts, played, sorted(policy.tokenizer.get_vocab().items())]
+    key.update(json.dumps(about, sort_keys=True).encode())
+    for weight in (*policy.model.state_dict().values(), *policy.model.buffers()):  # the rotary frequencies are buffers
+        key.update(weight.detach().cpu().float().numpy().tobytes())
+    return key.hexdigest()
+
+
+def _clone(
+    policy: Policy,
+    demos: list[Trajectory],
+    *,
+    learning_rate: float,
+    batch_tokens: int,
+    limit: int,
+    target: float,
+    seed: int,
+    on_batch: Callable[[int, float], None],
+) -> Cloned:
+    """Minimises the cross-entropy of the demonstrations' action tokens, until `limit` batches or a mean loss below `target`."""
+    optimizer = make_optimizer(policy.model, learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    # The learning rate rises until this batch, and no earlier one is the last.
+    least = 4 if is_pretrained(policy) else 20
+    recent: deque[float] = deque(maxlen=min(10, least))
+    policy.model.train()
+    source = _batches(policy, demos, batch_tokens, np.random.default_rng(seed))
+    batches = tokens = 0
+    while batches < limit:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * min(1.0, (batches + 1) / least)
+        batch = policy.batch(next(source))
+        logp, _ = policy.score(batch, 1.0)
+        loss = -logp.sum() / batch.action_mask.sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), 1.0)
+        optimizer.step()
+        recent.append(loss.item())
+        batches += 1
+        tokens += batch.ids.numel()
+        on_batch(batches, recent[-1])
+        if batches > least and sum(recent) / len(recent) < target:
+            break
+    optimizer.zero_grad(set_to_none=True)
+    return_memory(policy.model.device)
+    return Cloned(len(demos), batches, sum(recent) / max(1, len(recent)), tokens)
+
+
+def _batches(
+    policy: Policy, demos: list[Trajectory], batch_tokens: int, rng: np.random.Generator
+) -> Iterator[list[TokenSequence]]:
+    """Batches in random order, pass after pass.
+
+    A pretrained model's demonstrations with the same system prompt share its tokens. Others are padded to similar lengths, which
+    are jittered, so that the batches differ.
+    """
+    shares = is_pretrained(policy) and policy.packs
+    prompts = {t.system_prompt: number for number, t in enumerate(demos)}
+    sequences = [
+        dataclasses.replace(s, group=prompts[t.system_prompt]) if shares else s for t in demos for s in t.sequences
+    ]
+    while True:
+        order = [sequences[i] for i in rng.permutation(len(sequences))]
+        if shares:
+            batches = microbatches(order, batch_tokens)
+        else:
+            lengths = [len(s.ids) + int(8 * rng.random()) for s in order]
+            batches = list(padded_microbatches(lengths, batch_tokens))
+        for i in rng.permutation(len(batches)):
+            yield [order[j] for j in batches[i]]

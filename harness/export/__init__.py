@@ -1,0 +1,1 @@
+"""Episodes of an evaluation as the files of BFCL and AppWorld."""

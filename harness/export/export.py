@@ -1,0 +1,71 @@
+"""The command: writes the episodes of an evaluation as a benchmark's own files, which its own command scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+
+__all__ = ["Export", "export"]
+
+
+@dataclass(frozen=True)
+class Export:
+    """Writes the episodes of an evaluation, the first of each task, as a benchmark's own files."""
+
+    what: Annotated[Literal["bfcl", "appworld"], tyro.conf.Positional]
+    """bfcl (for bfcl evaluate), or appworld (for appworld evaluate)."""
+    folder: Annotated[Path, tyro.conf.Positional]
+    """The folder of an evaluation (harness.evaluate --out)."""
+    out: Path
+    """The folder for the files."""
+    name: str = ""
+    """bfcl: a name in bfcl-eval's list of models, whose handler reads the messages. By default one for the action format.
+    appworld: the name of the experiment, followed by the split."""
+
+
+def export(wanted: Export, console: Console) -> None:
+    """Writes the files, and prints where they are and the command that scores them.
+
+    Raises:
+        ConfigError: The folder holds no such episodes, or the files can't be written.
+        StateError: A file in the folder is damaged.
+    """
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    if wanted.what == "bfcl":
+        from harness.export.bfcl_results import write_bfcl_results
+
+        results = write_bfcl_results(wanted.folder, wanted.out, name=wanted.name)
+        missing, where = results.missing, results.folder.resolve()
+        say(f"{results.folder}: {results.entries} entries" + (f", {missing} missing" if missing else ""))
+        say(
+            f"{'OPENAI_API_KEY=unused ' if results.needs_key else ''}bfcl evaluate --model {results.name} --test-category "
+            f"multi_turn --result-dir {where} --score-dir {where / 'score'}{' --partial-eval' if missing else ''}"
+        )
+        return
+
+    from harness.export.appworld_outputs import write_appworld_outputs
+
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("tasks", total=None)
+        outputs = write_appworld_outputs(
+            wanted.folder,
+            wanted.out,
+            name=wanted.name,
+            on_task=lambda done, of: progress.update(bar, completed=done, total=of),
+        )
+    say(f"{wanted.out}: {outputs.tasks} tasks" + (f", {outputs.missing} missing" if outputs.missing else ""))
+    for tasks, why in (
+        (outputs.differing, "got another verdict when their code ran again"),
+        (outputs.solved_but_stopped, "were solved but not completed, which AppWorld's evaluation counts as solved"),
+    ):
+        if tasks:
+            say(f"{len(tasks)} tasks {why}: {', '.join(tasks)}")
+    say(f"appworld evaluate {outputs.experiment} {outputs.split} --root {wanted.out.resolve()}")

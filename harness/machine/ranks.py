@@ -1,0 +1,232 @@
+"""The processes of a run: one, or with `torchrun -m harness.grpo …` several ("ranks") that train one policy together.
+
+Each rank plays its share of the episodes, with servers or with its own whole copy of the policy. Then the trajectories are
+gathered on every rank, so each rank computes the same controller state, advantages and metrics by itself. The policy is sharded
+over the ranks (FSDP2); only the forward and backward passes of the update are split. Only rank 0 loads the policy, into the
+memory of its host. A run of one process without torchrun uses the same code with `Ranks()`, which does nothing and does not
+start torch.distributed. There is no tensor or context parallelism.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import dataclasses
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import MethodType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from eh_gym.errors import StateError
+from harness.model.policy import Policy, score_batch
+from harness.model.shards import whole
+
+__all__ = ["Ranks", "join"]
+
+T = TypeVar("T")
+
+_PR_SET_PDEATHSIG = 1
+# What gloo and NCCL say about a rank that has died, or for which the others have waited too long.
+_GONE = re.compile(r"\bclosed\b|reset by peer|refused|timed? ?out|NCCL|gloo", re.IGNORECASE)
+_OWN = "unhandled cuda error"  # what NCCL says if this rank's GPU failed, for want of memory for example
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the processes of the run.
+
+    Attributes:
+        rank: The number of this process, from 0.
+        size: The number of processes.
+        group: The torch.distributed group that sends Python objects over the CPU; None for a run without torchrun.
+    """
+
+    rank: int = 0
+    size: int = 1
+    group: Any = field(default=None, repr=False)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the policy is sharded.
+
+        It is with torchrun, even with one rank, so that a run can be resumed with another number of ranks.
+        """
+        return self.group is not None
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes logs and prints."""
+        return self.rank == 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Turns the error of a collective into a clear one if other ranks have stopped or do not answer."""
+        try:
+            yield
+        except RuntimeError as error:  # gloo and NCCL raise it
+            if not self.sharded or _OWN in str(error) or not _GONE.search(str(error)):
+                raise
+            raise StateError(
+                f"another rank of this run has stopped or has not answered in time ({str(error).splitlines()[0]}); see its own "
+                "message above, and start the run again with torchrun -m harness.grpo --resume RUN_DIR"
+            ) from error
+
+    def share(self, things: Sequence[T]) -> Sequence[T]:
+        """This rank's part of a sequence. Parts are contiguous, and their lengths differ by at most one.
+
+        >>> [Ranks(rank, 3).share("abcdefgh") for rank in range(3)]
+        ['abc', 'de', 'fgh']
+        """
+        n = len(things)
+        return things[round(n * self.rank / self.size) : round(n * (self.rank + 1) / self.size)]
+
+    def gather(self, mine: Sequence[T]) -> list[T]:
+        """The things of all ranks, in the order of ranks; every rank gets them."""
+        if self.group is None:
+            return list(mine)
+        found: list[Any] = [None] * self.size
+        with self.together():
+            dist.all_gather_object(found, list(mine), group=self.group)
+        return [thing for part in found for thing in part]
+
+    def from_first(self, thing: T) -> T:
+        """Rank 0's thing; every rank gets it."""
+        if self.group is None:
+            return thing
+        box = [thing]
+        with self.together():
+            dist.broadcast_object_list(box, src=0, group=self.group)
+        return box[0]
+
+    def sums(self, mine: Mapping[str, float]) -> dict[str, float]:
+        """The sum of each number over the ranks. It is added in the order of ranks, so every rank gets the same bits."""
+        every = self.gather([mine])
+        return {name: sum(numbers[name] for numbers in every) for name in mine}
+
+    def wait(self) -> None:
+        """Waits until every rank has reached this call."""
+        self.gather([])
+
+    def device(self, name: str) -> str:
+        """The device of this rank, for a kind of device such as "cuda". A GPU with a number becomes the present one."""
+        device = torch.device(name)
+        number = int(os.environ["LOCAL_RANK"]) if self.sharded else device.index
+        if device.type != "cuda" or number is None:
+            return name
+        torch.cuda.set_device(number)
+        return f"cuda:{number}"
+
+    def hand_out(self, policy: Policy | None) -> Policy:
+        """Gives every rank the policy of rank 0. On the other ranks its model has no weights: it is on the "meta" device."""
+        if self.group is not None:
+            light = policy and dataclasses.replace(policy, model=_without_weights(policy.model))
+            received = self.from_first(light)
+            policy = policy or received
+        assert policy is not None, "rank 0 has the policy"
+        return policy
+
+    @torch.no_grad()
+    def fill(self, module: nn.Module, device: str, dtype: torch.dtype | None = None) -> None:
+        """Copies rank 0's weights and buffers to every rank's `device`, one tensor at a time. Does nothing without torchrun.
+
+        Args:
+            module: The same module on every rank; on ranks other than 0, its tensors may have no data. Sharded tensors are
+                skipped.
+            device: The device of this rank.
+            dtype: The type of the weights; None keeps the type of each weight.
+        """
+        if self.group is None:
+            return
+        made: dict[int, Tensor] = {}  # by the id of the tensor that is replaced, so that tied weights stay tied
+        for owner in module.modules():
+            for tensors in (owner._parameters, owner._buffers):
+                for name, old in tensors.items():
+                    if old is None or isinstance(old, DTensor):
+                        continue
+                    if id(old) not in made:
+                        trained = isinstance(old, nn.Parameter)
+                        new = torch.empty(old.shape, device=device, dtype=(trained and dtype) or old.dtype)
+                        if self.first:
+                            new.copy_(old)
+                        with self.together():
+                            dist.broadcast(new, src=0)
+                        made[id(old)] = nn.Parameter(new, old.requires_grad) if trained else new
+                    tensors[name] = made[id(old)]  # type: ignore[assignment]
+
+    @torch.no_grad()
+    def copy_weights(self, source: PreTrainedModel, target: PreTrainedModel) -> None:
+        """Copies the weights of `source` into `target`, in place, one tensor at a time. Nothing may be sampling meanwhile.
+
+        If `source` is sharded, every rank must call this, even if its own `target` has no data.
+        """
+        with self.together():
+            for new, old in zip(source.parameters(), target.parameters(), strict=True):
+                # Narrowed before it is gathered: half the bytes, and no work for the host's cores.
+                old.copy_(whole(new.to(old.dtype)), non_blocking=True)
+        if source.device.type == "cuda":
+            torch.cuda.synchronize(source.device)
+
+    def shard(self, policy: Policy, device: str) -> None:
+        """Shards rank 0's weights over the ranks, layer by layer, in float32. The model computes in the type that it had.
+
+        The optimizer then steps float32 shards, so a bfloat16 policy needs no other master weights. Besides its shards, a rank
+        never holds more than one whole layer, or the embedding and the output layer.
+        """
+        if self.group is None:
+            return
+        model, dtype = policy.model, policy.model.dtype
+        options: dict[str, Any] = {
+            "mesh": init_device_mesh(torch.device(device).type, (self.size,)),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
+            "reshard_after_forward": True,
+        }
+        for module in [*model.base_model.get_submodule("layers").children(), model]:
+            self.fill(module, device, torch.float32)
+            fully_shard(module, **options)
+        # FSDP gathers the weights of the embedding and the output layer for this method, as it does for `forward`.
+        model.score_batch = MethodType(score_batch, model)  # type: ignore[assignment]
+        register_fsdp_forward_method(model, "score_batch")
+
+    def close(self) -> None:
+        """Closes the group of ranks."""
+        if self.group is not None:
+            dist.destroy_process_group()
+
+
+def join(*, device: str, timeout_s: float) -> Ranks:
+    """Joins the ranks that torchrun has started; without torchrun, returns `Ranks` of one process.
+
+    Args:
+        device: "cpu" or "cuda".
+        timeout_s: A rank that has waited this many seconds for another one stops the run.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return Ranks()
+    if sys.platform == "linux":  # a rank ends with its torchrun, which may be killed and then ends none
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    timeout = timedelta(seconds=timeout_s)
+    backend = "gloo" if torch.device(device).type == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=timeout)
+    return Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=timeout))
+
+
+def _without_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of the model whose tensors have only shapes and types."""
+    light: dict[int, Any] = {id(b): torch.empty_like(b, device="meta") for b in model.buffers()}
+    for p in model.parameters():
+        light[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
+    return copy.deepcopy(model, light)

@@ -1,0 +1,151 @@
+"""LoRA (arXiv 2106.09685) through peft: the model's own weights are frozen, and a small pair of matrices per weight is trained.
+
+Every plain linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank); experts and routers
+of a mixture stay as they are. The model keeps its class, so scoring, sampling and the optimizer work as without adapters. To copy
+the weights elsewhere, read `plain_parameters`, which merges the adapters into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from eh_gym.errors import ConfigError, MissingExtraError
+from harness.model.shards import whole
+
+__all__ = [
+    "add_lora",
+    "check_peft",
+    "has_lora",
+    "plain_parameters",
+    "redraw_lora",
+    "without_lora",
+]
+
+_ADAPTER = "default"  # peft's name for a single adapter
+
+
+def check_peft() -> None:
+    """Raises if no adapters can be made here. It needs no model, so that a run can ask before it loads one.
+
+    Raises:
+        MissingExtraError: peft is not installed.
+    """
+    try:
+        import peft  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise MissingExtraError(
+            f"--lora-rank needs peft ({error}); run pip install -e '.[train,lora]', or train all weights"
+        ) from error
+
+
+def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
+    """Freezes the model and adds adapters. At first they change nothing, because one matrix of each pair is zero.
+
+    Args:
+        model: The model, which is changed in place.
+        rank: The rank of the adapters, >= 1.
+        seed: Draws the other matrix of each pair.
+
+    Raises:
+        ConfigError: peft can't adapt the model, or would adapt something else than its linear layers, which can't be merged here.
+        MissingExtraError: peft is not installed.
+    """
+    check_peft()
+    from peft import LoraConfig
+    from peft.tuners.lora import LoraLayer
+
+    # By name, because peft counts the experts of some mixtures to "all-linear". Subclasses of Linear compute something else.
+    head = model.get_output_embeddings()
+    linear = [name for name, m in model.named_modules() if type(m) is torch.nn.Linear and m is not head]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model.add_adapter(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=linear), _ADAPTER)
+        except ValueError as error:
+            raise ConfigError(
+                f"peft can't adapt {type(model).__name__} ({error}); leave --lora-rank out, which trains all weights"
+            ) from error
+    if {name for name, module in model.named_modules() if isinstance(module, LoraLayer)} != set(linear):
+        # peft takes a shared expert's gate_proj for that of every expert.
+        raise ConfigError(
+            f"--lora-rank adapts linear layers, and peft would adapt the experts of {type(model).__name__}, too; leave it out, "
+            "which trains all weights"
+        )
+
+
+def redraw_lora(model: PreTrainedModel, *, seed: int) -> None:
+    """Draws the adapters again. They change nothing then. The draws of `add_lora` with the same seed are others."""
+    from peft.tuners.lora import LoraLayer
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in model.modules():
+            if isinstance(module, LoraLayer):
+                layer: Any = module
+                layer.reset_lora_parameters(_ADAPTER, init_lora_weights=True)
+
+
+def has_lora(model: PreTrainedModel) -> bool:
+    """Whether the model has adapters."""
+    return bool(getattr(model, "_hf_peft_config_loaded", False))
+
+
+@contextmanager
+def without_lora(model: PreTrainedModel) -> Iterator[None]:
+    """Inside this context, the model computes without its adapters. A model without adapters is left unchanged."""
+    if not has_lora(model):
+        yield
+        return
+    model.disable_adapters()
+    try:
+        yield
+    finally:
+        model.enable_adapters()
+
+
+@torch.no_grad()
+def plain_parameters(
+    model: PreTrainedModel,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    *,
+    merged: bool = True,
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights with the adapters merged, under the names of a model without adapters. Each is merged when it is read.
+
+    The buffers that a checkpoint has, such as Gemma 4's scales of its layers, come last.
+
+    Args:
+        model: The model. If it is sharded, every rank must read all of the weights, in this order.
+        dtype: The type of the weights; None for that of the model. Buffers keep their own.
+        device: Where adapters are merged, and so where those weights arrive; None for the device of the model. On one core of a
+            host, merging a 7B model takes about a minute.
+        merged: Without it, the frozen weights come as they are.
+    """
+    layers = dict(model.named_modules()) if has_lora(model) else {}
+    for name, parameter in model.named_parameters():
+        owner, adapted, part = name.partition(".base_layer.")
+        narrow = dtype or parameter.dtype
+        if adapted and part == "weight" and merged:
+            weight = whole(parameter).to(device, non_blocking=True).float()
+            yield f"{owner}.{part}", (weight + _delta(layers[owner], device).float()).to(narrow)
+        elif adapted:
+            yield f"{owner}.{part}", whole(parameter.detach().to(narrow))
+        elif ".lora_" not in name:
+            yield name, whole(parameter.detach().to(narrow))
+    saved = model.state_dict().keys()
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
+
+
+def _delta(layer: Any, device: torch.device | None) -> Tensor:
+    """What the adapters of a layer add to its weight, in their own type."""
+    down, up = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
+    wide_down, wide_up = (whole(matrix).to(device, non_blocking=True).float() for matrix in (down, up))
+    delta: Tensor = (wide_up @ wide_down * layer.scaling[_ADAPTER]).to(up.dtype)
+    return delta

@@ -1,0 +1,246 @@
+"""The policy: a causal language model, its tokenizer and its chat format.
+
+`harness.sampling` samples with the policy and `harness.update` trains it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+from eh_gym.errors import ConfigError
+from harness.chat.chat import ChatFormat
+from harness.model.attention import PACKED, can_pack, keep_outputs, no_mask, packed_attention
+from harness.model.batch import Batch, Tokens, collate, deal, microbatches, pack, padded_microbatches
+from harness.model.head import Head, token_scores
+from harness.model.lora import has_lora, plain_parameters
+
+__all__ = ["Policy", "load_policy", "score_batch"]
+
+
+@dataclass
+class Policy:
+    """A language model that acts."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    chat: ChatFormat
+
+    @property
+    def packs(self) -> bool:
+        """Whether the model takes packed rows, which hold episodes one after the other."""
+        return bool(self.model.config._attn_implementation == PACKED)
+
+    def batch(self, trajectories: Sequence[Tokens]) -> Batch:
+        """Episodes as the input of one forward pass, packed if the model takes packed rows."""
+        if self.packs:
+            return pack(trajectories, device=self.model.device)
+        # Padding is never attended to, so any id will do if the tokenizer has no padding token.
+        return collate(trajectories, pad_id=int(self.tokenizer.pad_token_id or 0), device=self.model.device)
+
+    def batches(
+        self, trajectories: Sequence[Tokens], max_tokens: int, *, rank: int = 0, ranks: int = 1
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Splits the episodes into forward passes of at most `max_tokens` tokens, including padding, or of one episode.
+
+        Args:
+            trajectories: The episodes of all ranks.
+            max_tokens: The most tokens of one pass.
+            rank: The rank whose passes are returned.
+            ranks: The number of ranks. Each rank gets the same number of passes.
+
+        Yields:
+            The indices of the episodes of a pass, and their batch. If the passes do not divide evenly among the ranks, some get
+            an idle pass: a batch of one episode without an index, which must not count. Sharded weights need every rank in
+            every pass.
+        """
+        lengths = [len(t.ids) for t in trajectories]
+        limit = max_tokens if ranks == 1 else min(max_tokens, -(-sum(lengths) // ranks))
+        parts = microbatches(trajectories, limit) if self.packs else list(padded_microbatches(lengths, limit))
+        for part in parts if ranks == 1 else deal(parts, lengths, rank, ranks):
+            yield part, self.batch([trajectories[i] for i in part or [lengths.index(min(lengths))]])
+
+    def score(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies of the written tokens under the present weights.
+
+        Args:
+            batch: B episodes with up to A written tokens each.
+            temperature: The temperature of the distribution.
+
+        Returns:
+            ``logp`` and ``entropy``, both float32 [B, A], in nats; 0 outside the batch's mask.
+        """
+        assert batch.segments is None or self.packs, "a packed batch needs packed attention"
+        sharded = getattr(self.model, "score_batch", None)  # see `Ranks.shard`
+        return score_batch(self.model, batch, temperature) if sharded is None else sharded(batch, temperature)
+
+    def checkpoint_activations(self, *, keep_attention: bool = False) -> None:
+        """From now on, computes each layer's activations again in the backward pass instead of storing them.
+
+        Args:
+            keep_attention: Whether attention's output is stored all the same. The gradients are the same.
+        """
+        model = self.model  # later versions of transformers warn about the older name
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False} | ({"context_fn": keep_outputs} if keep_attention else {}))
+
+    def compile_layers(self) -> None:
+        """From now on, computes the parts of each layer (norms, attention, feed-forward) with fused kernels.
+
+        The parts are compiled, and not the layer, so that what FSDP2 and checkpointing do around a layer stays as it is. All
+        layers share one compiled code, for any number of tokens. A copy of the model is not compiled.
+        """
+        if self.packs:  # its lists of lengths would be compiled anew for each micro-batch
+            AttentionInterface.register(PACKED, torch.compiler.disable(packed_attention))
+        for layer in self.model.base_model.get_submodule("layers").children():
+            for part in layer.children():
+                part.compile(dynamic=True)
+
+    def save(self, folder: Path, *, dtype: torch.dtype | None = None, write: bool = True) -> None:
+        """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into the weights.
+
+        Args:
+            folder: The folder.
+            dtype: The type of the weights; None for that of the model.
+            write: Whether this process writes. If the model is sharded, every rank must call this, and one of them writes.
+        """
+        sharded = any(isinstance(p, DTensor) for p in self.model.parameters())
+        if has_lora(self.model) or sharded:
+            weights = {}
+            for name, weight in plain_parameters(self.model, dtype):
+                if write:
+                    weights[name] = weight.cpu().contiguous()
+            if write:
+                config = copy.deepcopy(self.model.config)
+                config.architectures = [
+                    type(self.model).__name__.removeprefix("FSDP")
+                ]  # `fully_shard` renames the class
+                config.save_pretrained(folder)
+                save_file(weights, folder / "model.safetensors", {"format": "pt"})
+                if self.model.can_generate():
+                    self.model.generation_config.save_pretrained(folder)
+        elif write:
+            self.model.save_pretrained(folder)
+        if write:
+            self.tokenizer.save_pretrained(folder)
+
+
+def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+    """`Policy.score` for a model whose weights are all on this rank."""
+    packed = batch.segments is not None
+    segments = {"segments": batch.segments, "attention_mask": no_mask(batch.ids.device)} if packed else {}
+    states = model.base_model(
+        input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
+    ).last_hidden_state
+    hidden = states.flatten(0, 1)[batch.sources]
+    logp, entropy = token_scores(hidden, batch.targets, Head.of(model), temperature)
+    empty = logp.new_zeros(batch.action_mask.shape)
+    return tuple(empty.masked_scatter(batch.action_mask, found) for found in (logp, entropy))  # type: ignore[return-value]
+
+
+def load_policy(
+    path: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    max_observation_tokens: int | None = None,
+    packing: bool = True,
+    template_kwargs: Mapping[str, Any] | None = None,
+    reasoning_format: str = "auto",
+) -> Policy:
+    """Loads a Hugging Face folder or a hub id.
+
+    Args:
+        path: The folder or the hub id.
+        dtype: The type of the weights.
+        device: The device of the weights.
+        max_observation_tokens: A longer observation loses its middle; None keeps every observation whole.
+        packing: Whether to train on packed episodes, if the model can.
+        template_kwargs: Further variables of the chat template.
+        reasoning_format: How the model writes its thoughts, see `find_reasoning`; "auto" finds it.
+
+    Raises:
+        ConfigError: There is no model at `path`, its files are damaged, its chat template can't be used, or it has LongRoPE.
+    """
+    if (Path(path) / "versions.json").is_file():
+        raise ConfigError(f"{path} is the folder of a run; did you mean {Path(path) / 'model'}?")
+    try:
+        tokenizer = _load_tokenizer(path)
+        config = _without_dropout(AutoConfig.from_pretrained(path))
+        _refuse_longrope(path, config)
+        # SDPA, if the model can do with it.
+        model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype)
+    except (SafetensorError, RuntimeError) as error:  # the second for weights of other shapes than config.json says
+        raise ConfigError(
+            f"the model in {str(path)!r} can't be loaded ({str(error).splitlines()[0]}); if its files are damaged, copy or "
+            "download them again"
+        ) from error
+    except (OSError, ValueError) as error:  # transformers raises ValueError for a folder without tokenizer files
+        raise ConfigError(
+            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with config.json, "
+            "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
+        ) from error
+    torch.nn.Module.to(model, torch.device(device))
+    if packing and can_pack(model):
+        model.set_attn_implementation(PACKED)
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    chat = ChatFormat(
+        tokenizer,
+        max_observation_tokens=max_observation_tokens,
+        template_kwargs=template_kwargs,
+        reasoning_format=reasoning_format,
+        stop_ids=[] if ends is None else ends if isinstance(ends, list) else [ends],
+    )
+    return Policy(model, tokenizer, chat)
+
+
+def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Returns `config` with every dropout 0, because with it the trainer's log-probabilities are not the sampler's."""
+    text = config.get_text_config()
+    for name, value in vars(text).items():
+        if isinstance(value, float) and ("dropout" in name or "pdrop" in name):
+            setattr(text, name, 0.0)
+    return config
+
+
+def _refuse_longrope(path: str | Path, config: PreTrainedConfig) -> None:
+    """Refuses two sets of rotary frequencies: transformers chooses one by the longest text of each pass, vLLM by its context."""
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        raise ConfigError(
+            f"the model in {str(path)!r} has two sets of rotary frequencies (LongRoPE, as Phi-3's models of 128k), so an "
+            "episode's log-probabilities would change with the others in its batch; take another model"
+        )
+
+
+def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """Loads the tokenizer as it was saved.
+
+    For some model types, such as Qwen2, AutoTokenizer uses the model's usual class, whatever the folder says. That class
+    replaces the saved word splitting with its own. So if the folder names the generic class, as those of the tiny models do, the
+    generic class is used.
+    """
+    if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        saved: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(path)
+        return saved
+    return AutoTokenizer.from_pretrained(path)

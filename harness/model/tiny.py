@@ -1,0 +1,148 @@
+"""`--model tiny`: a new Qwen2 of about 100,000 to 2,000,000 parameters, with a tokenizer made for one environment.
+
+It shows every part of training on one CPU core within minutes, and can do nothing outside its environment. The tokenizer is built
+from transcripts of the environment's own expert and of random actions: of whole words if there are only a few dozen and no blanks
+in actions, otherwise a byte-level BPE. A word that no transcript holds is `<unk>`, such as the cabinet's `empty`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import gymnasium as gym
+import numpy as np
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from eh_gym.errors import ConfigError
+from envs.expert import check_expert, demonstrate, demonstrated_tasks
+from harness.chat.chat import ChatFormat
+from harness.model.attention import PACKED
+from harness.model.fresh import fresh_qwen2
+from harness.model.policy import Policy
+
+__all__ = ["new_tiny_policy"]
+
+_TINY_TASKS = 600  # a tiny tokenizer is built from this many tasks of the training split
+_FEW_WORDS = 256  # an environment with fewer distinct words than this gets a word-level tokenizer
+_WORD = r"[a-z]+\(|\d|[a-z]+|[^\s]"
+_SPECIAL = ["<pad>", "<eos>", "<obs>", "<act>", "<unk>"]
+# The system prompt is the same for every task, or far longer than such a model can use. The comment tells `ChatFormat`
+# that it is left out on purpose.
+_TEMPLATE = (
+    "{# the system prompt is left out #}"
+    "{% for m in messages %}{% if m.role == 'user' %}<obs>{{ m.content }}<act>"
+    "{% elif m.role == 'assistant' %}{{ m.content }}<eos>{% endif %}{% endfor %}"
+)
+
+# With a tokenizer of words or a BPE: width, feed-forward width, layers, heads, and heads of the keys and values; the positions;
+# the standard deviation of the first weights. With the usual one, 0.02, a model of width 64 did not learn.
+_OF_WORDS = (64, 192, 2, 2, 2), 2048, 0.1
+_OF_BYTES = (128, 384, 2, 4, 4), 4096, 0.05
+_BYTE_PAIRS = 2048
+
+
+def _tokenizer(texts: Iterable[str], *, of_words: bool) -> PreTrainedTokenizerFast:
+    """Builds a tokenizer of words or a BPE from `texts`, with the chat template of the tiny models."""
+    if of_words:
+        words = sorted({w for text in texts for w in re.findall(_WORD, text)} | set("0123456789"))
+        vocabulary = {w: i for i, w in enumerate([*_SPECIAL, *words])}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
+        tokenizer.decoder = decoders.Fuse()
+    else:
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=_BYTE_PAIRS,
+            special_tokens=_SPECIAL,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        additional_special_tokens=["<obs>", "<act>"],
+    )
+    fast.chat_template = _TEMPLATE
+    return fast
+
+
+def new_tiny_policy(
+    env: gym.Env[str, str],
+    *,
+    seed: int,
+    max_observation_tokens: int | None = None,
+    max_action_tokens: int | None = None,
+    packing: bool = True,
+) -> Policy:
+    """Makes a tiny model with random weights and a tokenizer for `env`. The tasks of `env` must be the training split's.
+
+    Args:
+        env: An environment with ``task_ids``, ``expert()`` and ``random_action(rng)``.
+        seed: Draws the weights.
+        max_observation_tokens: As for `ChatFormat`.
+        max_action_tokens: The most tokens of an action; None for no limit.
+        packing: Use the attention for packed episodes.
+
+    Raises:
+        ConfigError: `env` has no expert, or the model could not write the expert's actions.
+    """
+    check_expert(env, "--model tiny", "give --model a folder or hub id")
+    rng = np.random.default_rng(0)
+    texts: list[str] = []
+    actions: list[str] = []
+    for task in demonstrated_tasks(env)[:_TINY_TASKS]:
+        played = demonstrate(env, task, waste=0.3, max_steps=60, rng=rng)
+        assert played is not None, "no task is too long without a limit"
+        actions += played.actions
+        texts += [played.observations[0], *chain(*zip(played.actions, played.observations[1:], strict=True))]
+    of_words = len(set(" ".join(texts).split())) < _FEW_WORDS
+    tokenizer = _tokenizer(texts, of_words=of_words)
+    if of_words and _changed(ChatFormat(tokenizer), actions):  # such as blanks, which the words leave out
+        of_words = False
+        tokenizer = _tokenizer(texts, of_words=of_words)
+    chat = ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens)
+    _check_actions(chat, actions, max_action_tokens)
+    shape, positions, deviation = _OF_WORDS if of_words else _OF_BYTES
+    model = fresh_qwen2(
+        len(tokenizer),
+        *shape,
+        positions=positions,
+        eos_id=tokenizer.eos_token_id,
+        pad_id=tokenizer.pad_token_id,
+        initializer_range=deviation,
+        seed=seed,
+    )
+    if packing:
+        model.set_attn_implementation(PACKED)
+    return Policy(model, tokenizer, chat)
+
+
+def _changed(chat: ChatFormat, actions: Iterable[str]) -> list[str]:
+    """Returns the actions that are other texts once they are encoded and decoded as the sampler does."""
+    return [action for action in set(actions) if chat.read(chat.reply_ids(action)).action != action]
+
+
+def _check_actions(chat: ChatFormat, actions: Sequence[str], max_action_tokens: int | None) -> None:
+    """Raises ConfigError if the model could not write the expert's actions."""
+    if changed := _changed(chat, actions):
+        text = min(changed)
+        raise ConfigError(
+            f"--model tiny can't write the expert's action {text!r}: its tokenizer makes "
+            f"{chat.read(chat.reply_ids(text)).action!r} of it; leave {', '.join(_SPECIAL)} out of actions, or give --model a "
+            "folder or hub id"
+        )
+    lengths = {action: len(chat.reply_ids(action)) for action in set(actions)}
+    long = [action for action in actions if max_action_tokens is not None and lengths[action] > max_action_tokens]
+    if 2 * len(long) > len(actions):
+        raise ConfigError(
+            f"{len(long)} of the expert's {len(actions)} actions are longer than --max-action-tokens {max_action_tokens}, such "
+            f"as {long[0]!r} with {lengths[long[0]]} tokens; pass --max-action-tokens {max(lengths.values())}"
+        )

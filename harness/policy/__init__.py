@@ -1,1 +1,0 @@
-"""The policy: a language model, its chat format and its adapters, in one process or sharded over several."""

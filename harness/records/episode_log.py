@@ -1,0 +1,155 @@
+"""The episode log: JSON Lines files that show what the agent did in each turn, and what was trained on.
+
+The log of a run has one file per update. The log of an evaluation is one file, to which each episode is appended.
+
+The log has no token ids, only numbers of tokens. They give the mask: an episode begins with the tokens of its prompt, and each
+turn adds those of its action and of its observation. The model wrote only the actions. Those of a turn include its thought, which
+the log shows apart. A turn in which an agent program changes the history begins another list of ids, with ``prompt_tokens`` that
+the model did not write; a later one may go on in an earlier list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import StateError
+from harness.records.files import whole_file, write_whole
+from harness.types.trajectory import Trajectory, Turn
+
+__all__ = ["EpisodeWriter", "episode_files", "episode_line", "read_episodes", "read_system_prompt", "write_episodes"]
+
+_SYSTEM_PROMPTS = "system-prompts"
+_NEEDED = {"task_id", "horizon", "length", "success", "end", "turns"}
+_LOGGED = (
+    *("task_id", "group", "seed", "horizon", "length", "reward", "success", "end", "error", "failure", "optimal_steps"),
+    *("tokens", "action_tokens", "prompt_tokens", "prompt", "kinds"),
+)
+_ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair: JSON can hold it, UTF-8 can't
+
+
+def write_episodes(
+    folder: Path, update: int, trajectories: Sequence[Trajectory], chosen: Sequence[tuple[Trajectory, float]] = ()
+) -> Path:
+    """Writes ``update-000012.jsonl`` and returns its path. The file is written completely or not at all.
+
+    A line has the task, group, seed, K, reward, success, the reason of the end, the check that failed if the environment names
+    it, and the ``turns``. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action
+    was cut or malformed. ``system_prompt`` names a file under ``system-prompts/``, because thousands of episodes share one.
+    ``tools`` does so too, if functions were on offer. ``advantage`` is null if the episode is not in the loss.
+
+    Args:
+        folder: The folder ``episodes`` of the run.
+        update: The index of the update.
+        trajectories: The update's episodes.
+        chosen: The episodes that are in the loss, with their advantages.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = {t.system_prompt: _shared(folder, t) for t in trajectories}
+    advantages = {id(t): advantage for t, advantage in chosen}
+    path = folder / f"update-{update:06d}.jsonl"
+    lines = (episode_line(t, shared[t.system_prompt], update, advantages.get(id(t))) for t in trajectories)
+    with whole_file(path) as part, part.open("w", encoding="utf-8", errors=_ESCAPED) as file:
+        file.writelines(_as_json(line) + "\n" for line in lines)
+    return path
+
+
+class EpisodeWriter:
+    """Appends each episode of an evaluation to one file when it ends. A line is as in `write_episodes`, but its update is null.
+
+    Args:
+        path: The file. If a killed process left its last line unfinished, that line is removed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._folder = path.parent
+        self._file = path.open("ab")
+        self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Writes one episode. If the process is killed after this, the episode is not lost."""
+        line = episode_line(trajectory, _shared(self._folder, trajectory))
+        self._file.write(_as_json(line).encode("utf-8", _ESCAPED) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def episode_files(folder: Path) -> list[Path]:
+    """Returns the files of an episode log in the order of their updates. The list is empty if nothing was logged."""
+    return sorted(folder.glob("update-*[0-9].jsonl"))
+
+
+def read_episodes(path: Path) -> list[dict[str, Any]]:
+    """Reads the episodes of one file. It drops an unfinished last line.
+
+    Raises:
+        StateError: Another line is not an episode.
+    """
+    episodes: list[dict[str, Any]] = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            episodes.append(json.loads(line))
+            if missing := _NEEDED - episodes[-1].keys():
+                raise ValueError(f"it has no {', '.join(sorted(missing))}")
+        except (ValueError, AttributeError) as error:
+            raise StateError(
+                f"line {number} of {path} is not an episode ({error!r}); restore or remove the file"
+            ) from error
+    return episodes
+
+
+def read_system_prompt(folder: Path, name: str) -> str | None:
+    """Reads the text that an episode's ``system_prompt`` names. Returns None if there is no such file."""
+    path = folder / _SYSTEM_PROMPTS / f"{name}.txt"
+    return path.read_bytes().decode("utf-8", "replace") if name.isalnum() and path.is_file() else None
+
+
+def _as_json(line: Mapping[str, Any]) -> str:
+    """A line as JSON, whatever an environment's info has: a value that JSON has not is its text, and such a key is left out."""
+    return json.dumps(line, ensure_ascii=False, default=str, skipkeys=True)
+
+
+def _shared(folder: Path, t: Trajectory) -> dict[str, str]:
+    """Writes what many episodes share, unless its files exist, and returns the fields of a line that name them."""
+    names = {"system_prompt": _write_shared(folder, t.system_prompt, ".txt")}
+    if t.tools:
+        names["tools"] = _write_shared(folder, json.dumps(t.tools, ensure_ascii=False), ".json")
+    return names
+
+
+def _write_shared(folder: Path, text: str, ending: str) -> str:
+    """Writes the text, unless its file exists, and returns its name."""
+    data = text.encode("utf-8", _ESCAPED)
+    name = hashlib.sha256(data).hexdigest()[:16]
+    path = folder / _SYSTEM_PROMPTS / f"{name}{ending}"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, data)
+    return name
+
+
+def episode_line(
+    t: Trajectory, shared: Mapping[str, str], update: int | None = None, advantage: float | None = None
+) -> dict[str, Any]:
+    """The line of an episode in the log; `shared` has the fields that name texts of many episodes."""
+    return {
+        "update": update,
+        **{name: getattr(t, name) for name in _LOGGED},
+        "advantage": advantage,
+        "versions": sorted(set(t.versions)),
+        **shared,
+        "turns": [_turn(turn, timed=update is None) for turn in t.turns],
+    }
+
+
+def _turn(turn: Turn, *, timed: bool) -> dict[str, Any]:
+    """A turn's fields. The log of a run has no latencies: it is the same in every run with the same seed."""
+    fields = {name: value for name, value in vars(turn).items() if value or name not in ("results", "new_tools")}
+    return fields if timed else {name: value for name, value in fields.items() if name != "latency_s"}

@@ -1,0 +1,103 @@
+"""The log of a run's metrics: one JSON line per update, and what `--log` names."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError, StateError
+from harness.records.files import write_whole
+from harness.records.glossary import CUSTOM, GLOSSARY
+from harness.records.trackers import open_trackers
+
+__all__ = ["MetricsLog", "read_metrics"]
+
+
+class MetricsLog:
+    """Appends metrics to ``metrics.jsonl``, and gives them to the trackers.
+
+    Args:
+        run_dir: The run's folder.
+        next_update: The first update that will be written. A run that was killed after its last checkpoint has lines of this
+            update and later ones. They are removed, and TensorBoard hides their points.
+        trackers: Where the metrics go too: some of "tensorboard" and "wandb".
+        settings: The run's settings, which Weights & Biases shows.
+
+    Raises:
+        StateError: Lines before `next_update` are missing, or can't be read.
+        ConfigError: Weights & Biases did not take a new run.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        next_update: int = 0,
+        trackers: Sequence[str] = ("tensorboard",),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._path = run_dir / "metrics.jsonl"
+        kept = [row for row in read_metrics(self._path) if row["update"] < next_update] if self._path.exists() else []
+        if len(kept) != next_update:
+            raise StateError(
+                f"{self._path} holds {len(kept)} updates before update {next_update}, where the checkpoint goes on; "
+                f"restore the file, or delete the checkpoints after update-{len(kept):06d} to go on from an older one"
+            )
+        write_whole(self._path, "".join(json.dumps(row) + "\n" for row in kept))
+        self._file = self._path.open("a", encoding="ascii")
+        self._trackers = open_trackers(trackers, settings or {}, run_dir, next_update)
+
+    def write(self, update: int, metrics: Mapping[str, float]) -> None:
+        """Writes one update. Its metrics are on disk when this returns.
+
+        Args:
+            update: The index of the update.
+            metrics: The metrics by name. A NaN or infinite value becomes null in the file, and no point in the trackers.
+
+        Raises:
+            ConfigError: A name is neither in the glossary nor begins with ``custom/``. Then nothing is written.
+        """
+        for name in metrics:
+            if not name.startswith(CUSTOM) and "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
+                raise ConfigError(f"metric {name!r} is not in the glossary; a metric of your own is named {CUSTOM}…")
+        row = {"update": update} | {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        for tracker in self._trackers:
+            tracker.write(update, finite)
+
+    def close(self) -> None:
+        """Closes the file and the trackers."""
+        self._file.close()
+        for tracker in self._trackers:
+            tracker.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Reads the rows of a ``metrics.jsonl``, in order. It drops a last line that a killed run left unfinished.
+
+    Raises:
+        StateError: The file can't be read, or another line is not a row of metrics.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"{path} can't be read ({error.strerror}); restore the file, or start a new run") from error
+    whole = content.split(b"\n")[:-1]  # the part after the last newline is not a whole line
+    for update, line in enumerate(whole):
+        try:
+            rows.append(json.loads(line))
+            if rows[-1]["update"] != update:
+                raise ValueError(f"its update is {rows[-1]['update']!r}, not {update}")
+        except (ValueError, TypeError, KeyError) as error:
+            raise StateError(
+                f"line {update + 1} of {path} is not a row of metrics ({error!r}); restore the file, or delete this line, those "
+                f"below it and the checkpoints after update-{update:06d} to go on from an older one"
+            ) from error
+    return rows

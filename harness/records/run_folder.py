@@ -1,0 +1,147 @@
+"""The folder of a run: a new run makes it and writes its settings into it, and a resumed run finds it again.
+
+`harness.training.checkpoint` has the checkpoints in it, and `harness.report` reads the folders of finished runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from eh_gym.errors import ConfigError, StateError
+from harness.records.files import lock_folder, write_whole
+from harness.records.metrics import read_metrics
+from harness.records.versions import package_versions
+from harness.settings.command_line import given_flags
+from harness.settings.grpo import GRPOConfig
+
+__all__ = [
+    "checkpoint_name",
+    "checkpoint_to_resume",
+    "checkpoints_in",
+    "forget",
+    "free_folder",
+    "latest_checkpoint",
+    "prepare",
+    "saved_config",
+    "update_of",
+]
+
+# A run may go on elsewhere, and with what it lacked: time, or memory. The last six change the result by rounding alone.
+_OF_THE_MACHINE = (
+    *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),
+    *("keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"),
+)
+_CHECKPOINT = re.compile(r"update-(\d{6,})")
+
+
+def prepare(config: GRPOConfig, words: Sequence[str] = ()) -> tuple[GRPOConfig, Path, bool]:
+    """Makes or finds the run folder. Returns the settings to use, the folder, and whether the run is resumed.
+
+    Args:
+        config: The settings that the command line gives.
+        words: The command line; see `saved_config`.
+
+    Raises:
+        ConfigError: The folder already holds a run, or can't be made. For a resumed run: the folder holds none.
+        StateError: The settings of the resumed run are damaged.
+    """
+    if config.resume is not None:
+        return saved_config(config.resume, config, words), config.resume, True
+    name = f"{config.agent_name or config.env_name}-{config.wrapper_name}-seed{config.seed}"
+    run_dir = config.out or free_folder(Path("runs") / name)
+    if run_dir == Path():  # also for an empty text
+        raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
+    settings = run_dir / "config.json"
+    taken = ConfigError(f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out")
+    if settings.exists():
+        raise taken
+    with lock_folder(run_dir, str(taken)):  # of several processes that begin at once, only one can hold it
+        if settings.exists():
+            raise taken
+        (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
+        write_whole(settings, config.to_json())  # whole or not there: a folder that has it holds a run
+    return config, run_dir, False
+
+
+def saved_config(run_dir: Path, wanted: GRPOConfig, words: Sequence[str]) -> GRPOConfig:
+    """Reads the settings of the run in a folder. Those about this machine are from the command line if it gives them.
+
+    Args:
+        run_dir: The folder.
+        wanted: The settings that the command line gives.
+        words: The command line.
+
+    Raises:
+        ConfigError: The folder holds no run.
+        StateError: The settings can't be read.
+    """
+    path = run_dir / "config.json"
+    if not path.exists():
+        raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
+    try:
+        kept = GRPOConfig.from_json(path.read_text(encoding="utf-8"))
+    except (ConfigError, StateError, OSError, UnicodeDecodeError) as error:
+        raise StateError(
+            f"{path} can't be resumed from ({error}); it was edited or damaged, is of another version or of a model: restore it, "
+            "or give the folder of a run"
+        ) from error
+    here = {name: getattr(wanted, name) for name in given_flags(words).values() if name in _OF_THE_MACHINE}
+    return dataclasses.replace(kept, **here)
+
+
+def checkpoint_name(update: int) -> str:
+    """Returns the name of the checkpoint from which a run continues with `update`."""
+    return f"update-{update:06d}"
+
+
+def update_of(checkpoint: Path) -> int:
+    """Returns the update with which a run continues from a checkpoint."""
+    return int(checkpoint.name.removeprefix("update-"))
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Returns the complete checkpoints in a folder, the oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """Returns the newest complete checkpoint in a folder, or None."""
+    found = checkpoints_in(folder)
+    return found[-1] if found else None
+
+
+def checkpoint_to_resume(run_dir: Path) -> Path | None:
+    """Returns the newest checkpoint of a run; None if it was stopped before its first one.
+
+    Raises:
+        StateError: The run has metrics and no checkpoint. If it began again, it would write over them.
+    """
+    checkpoint = latest_checkpoint(run_dir / "checkpoints")
+    path = run_dir / "metrics.jsonl"
+    done = len(read_metrics(path)) if checkpoint is None and path.exists() else 0
+    if done:
+        raise StateError(
+            f"{path} has {done} updates, but {run_dir / 'checkpoints'} has no checkpoint to go on from; restore it, or start a "
+            "new run"
+        )
+    return checkpoint
+
+
+def forget(run_dir: Path) -> None:
+    """Removes the settings of a run that has no checkpoint, so that the corrected command can use its folder."""
+    if latest_checkpoint(run_dir / "checkpoints") is None:
+        (run_dir / "config.json").unlink(missing_ok=True)
+
+
+def free_folder(name: Path) -> Path:
+    """Returns the folder `name`. If it holds a run, returns the first of `name-2`, `name-3`, ... that does not."""
+    numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
+    return next(folder for folder in itertools.chain([name], numbered) if not (folder / "config.json").exists())

@@ -1,0 +1,110 @@
+"""Where a run's metrics go beside metrics.jsonl: TensorBoard and Weights & Biases (`--log`).
+
+A run does not read them. If a service fails during a run, it gets nothing more, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError, MissingExtraError
+from harness.records.files import write_whole
+
+__all__ = ["open_trackers", "require"]
+
+
+def require(names: Sequence[str]) -> None:
+    """Raises MissingExtraError if the package of a tracker is not installed. It imports none of them."""
+    for name in names:
+        if find_spec(name) is None:
+            raise MissingExtraError(
+                f"--log {name} needs {name}; run pip install -e '.[train,{name}]', or leave {name} out of --log"
+            )
+
+
+def open_trackers(
+    names: Sequence[str], settings: Mapping[str, Any], run_dir: Path, next_update: int
+) -> list[_TensorBoard | _WeightsAndBiases]:
+    """Opens the trackers of a run, or those of a resumed run again. Each takes the finite metrics of one update after the other.
+
+    Args:
+        names: Some of "tensorboard" and "wandb".
+        settings: The run's settings, which Weights & Biases shows.
+        run_dir: The run's folder. Its name and an id in it (``tracker-id``) name the run in Weights & Biases.
+        next_update: The first update that will be written.
+
+    Raises:
+        ConfigError: Weights & Biases did not take a new run. If it does not take a resumed one, a warning says so.
+    """
+    made: list[_TensorBoard | _WeightsAndBiases] = []
+    if "tensorboard" in names:
+        made.append(_TensorBoard(run_dir, next_update))
+    if "wandb" in names:
+        try:
+            made.append(_WeightsAndBiases(run_dir, settings))
+        except Exception as error:  # whatever its package raises, such as for a missing login
+            fix = "run wandb login, or set WANDB_MODE=offline, or leave wandb out of --log"
+            if not next_update:
+                raise ConfigError(f"--log wandb did not begin ({error}); {fix}") from error
+            text = f"wandb did not begin again ({error}), and gets nothing more from this run; {fix}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return made
+
+
+class _TensorBoard:
+    """Writes ``tensorboard/RUN/`` in the run's folder. Points of `next_update` and later ones are hidden."""
+
+    def __init__(self, run_dir: Path, next_update: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._board = SummaryWriter(str(run_dir / "tensorboard" / run_dir.resolve().name), purge_step=next_update)
+
+    def write(self, update: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._board.add_scalar(name, value, update)
+        self._board.flush()  # if the run is killed, it does not write the points before its checkpoint again
+
+    def close(self) -> None:
+        self._board.close()
+
+
+class _WeightsAndBiases:
+    """A run there. After a failure it gets nothing more. The package reads the project from WANDB_PROJECT."""
+
+    def __init__(self, run_dir: Path, settings: Mapping[str, Any]) -> None:
+        import wandb
+
+        kept = run_dir.resolve() / "tracker-id"  # drawn once, so that a resumed run goes on there
+        if not kept.exists():
+            write_whole(kept, uuid.uuid4().hex[:8])
+        self._lost = False
+        self._run = wandb.init(
+            id=kept.read_text(encoding="ascii"),
+            name=run_dir.name,
+            dir=run_dir,
+            config=dict(settings),
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(console="off", quiet=True),
+        )
+
+    def write(self, update: int, metrics: Mapping[str, float]) -> None:
+        self._try(lambda: self._run.log(dict(metrics), step=update))
+
+    def close(self) -> None:
+        self._try(self._run.finish)
+
+    def _try(self, call: Callable[[], object]) -> None:
+        if self._lost:
+            return
+        try:
+            call()
+        except Exception as error:  # no fault of a service may end a run
+            self._lost = True
+            text = f"wandb failed ({error}), and gets nothing more from this run; metrics.jsonl has all of it"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,24 @@
+"""`python -m harness.report`: writes a page with the figures and tables of runs, and a page with their episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tyro
+from rich.console import Console
+
+from harness.report.report import Report, report
+from harness.settings.command_line import errors_in_one_line, parse
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    console = Console()
+    with errors_in_one_line(console):
+        report(parse(Report(runs=tyro.MISSING), argv, prog="python -m harness.report"), console)
+
+
+if __name__ == "__main__":
+    main()

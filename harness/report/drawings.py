@@ -1,0 +1,258 @@
+"""Draws the report's figures as SVG, from the runs' metrics and episode logs.
+
+Each figure is one panel that can be read on a phone. Arms differ in colour, line style and marker, so that colour-blind readers
+can distinguish them, also in grey print. pyplot's state is not touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+from harness.evaluation.folder import KeptEvaluation
+from harness.evaluation.saturation import saturation, steps_of_line
+from harness.records.episode_log import read_episodes
+from harness.sweep.analysis import Band, SuiteTable, success_curve
+from harness.sweep.runs import Run, Suite
+from harness.sweep.suites import suite_file
+
+__all__ = ["Drawing", "draw_evaluation_curves", "draw_suite"]
+
+# Okabe and Ito's colours, without the yellow, which is hard to see on white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
+_STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
+_MARKERS = "os^DvPX*<"
+_GREY, _BAND = "#6E6E6E", "#F0C36D"
+_STYLE: Any = {
+    "font.size": 10,
+    "svg.fonttype": "path",  # letters as outlines look the same everywhere
+    "svg.hashsalt": "report",  # the same figure gives the same bytes
+    "text.parse_math": False,  # a dollar sign in an arm's label is a dollar sign
+}
+_MOST_RIBBONS = 5
+_SEEDS = "Thick lines are means over seeds, thin lines are single seeds, and ribbons are ± 1 standard deviation."
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure: what it shows, how to read it, the picture, and what it shows in words, for screen readers."""
+
+    title: str
+    caption: str
+    svg: str = field(repr=False)
+    alternative: str
+
+    def data_uri(self) -> str:
+        """Returns the picture for an ``img``. There a browser runs no script, whatever an arm's label contains."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode('ascii')}"
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows."""
+        words = f"<b>{escape(self.title)}.</b> {escape(self.caption)}"
+        return f'<figure><img src="{self.data_uri()}" alt="{escape(self.alternative)}"><figcaption>{words}</figcaption></figure>'
+
+
+_Lines = Mapping[str, tuple[pd.DataFrame, pd.DataFrame]]
+"""For each arm x and y: a row per point and a column per seed. Where a seed has no such point, they are NaN."""
+
+_BY_UPDATE = {
+    "k": ("K by update", "horizon/k", 1, "K (steps)",
+          "The controller's K in each update. Tasks that have a K of their own may have another."),
+    "tokens": ("Tokens per update", "tokens/update", 5, "tokens per update",
+               "The tokens of all episodes of an update: prompts, observations, actions, each counted once. Mean of 5 updates."),
+    "lengths": ("Lengths of the successes", "rollout/length_success_mean", 5, "steps, mean of the successes",
+                "The mean number of steps of the successful training episodes. Mean of 5 updates. "
+                "(In the paper, at step 100: 18.14 on AppWorld, 11.93 on BFCL.)"),  # Table "Quantile statistics"
+}  # fmt: skip
+"""For each figure of a metric by update: its title, the metric, over how many updates it is averaged, its axis and caption."""
+
+
+@matplotlib.rc_context(_STYLE)
+def draw_suite(suite: Suite, table: SuiteTable, band: Band | None) -> list[Drawing]:
+    """Draws the figures that the suite's file names. Runs without metrics are not drawn, and a known plateau is shaded."""
+    found = {arm.label: [run for run in arm.runs if len(run.rows)] for arm in suite.arms}
+    runs = {label: some for label, some in found.items() if some}
+    drawn = []
+    for name in suite_file(suite.name).figures if runs else ():
+        if name in ("saturation", "cost"):
+            drawn.append(_over_k(suite, table, cost=name == "cost"))
+        elif name in _BY_UPDATE:
+            drawn.append(_by_update(name, runs, band if name == "k" else None))
+        else:
+            drawn.append(_success(runs, by_tokens=name == "success by tokens", held_out=suite.held_out))
+    return drawn
+
+
+def _success(runs: Mapping[str, Sequence[Run]], *, by_tokens: bool, held_out: bool) -> Drawing:
+    """Draws success by update, or by the tokens until then."""
+    what = "held-out episodes at K = k_max"
+    if not held_out:
+        what = "training episodes at the K of that time, as the mean of 5 updates"
+    lines = {}
+    for label, some in runs.items():
+        curves = {run.seed: success_curve(run, held_out=held_out).set_index("updates") for run in some}
+        tokens, y = (pd.DataFrame({seed: one[name] for seed, one in curves.items()}) for name in ("tokens", "success"))
+        lines[label] = (tokens if by_tokens else _indices(y), y)
+    figure, axes = _panel("training tokens so far" if by_tokens else "updates", "success", percent=True)
+    if by_tokens:
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    words = _draw_lines(axes, lines, 100, " %")
+    caption = f"The share of successes among {what}. {_SEEDS}"
+    return _drawing(f"Success by {'tokens' if by_tokens else 'update'}", caption, figure, words)
+
+
+def _by_update(name: str, runs: Mapping[str, Sequence[Run]], band: Band | None) -> Drawing:
+    """Draws a metric by update."""
+    title, metric, updates, axis, caption = _BY_UPDATE[name]
+    lines = {}
+    for label, some in runs.items():
+        y = pd.DataFrame({run.seed: run.metric(metric).rolling(updates, min_periods=1).mean() for run in some})
+        lines[label] = (_indices(y), y)
+    figure, axes = _panel("update", axis)
+    shaded = ""
+    if band:
+        half = 0.5 if band[0] == band[1] else 0.0  # a band of one K must be visible too
+        axes.axhspan(band[0] - half, band[1] + half, color=_BAND, alpha=0.35, linewidth=0, label="plateau band")
+        shaded = f" The plateau of the saturation suite, from {band[0]:g} to {band[1]:g} steps, is shaded."
+    words = _draw_lines(axes, lines, 1, "")
+    axes.set_ylim(bottom=0)
+    return _drawing(title, f"{caption}{shaded} {_SEEDS}", figure, words + shaded)
+
+
+def _indices(y: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(dict.fromkeys(y, y.index), index=y.index, dtype=float)
+
+
+def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
+    """Draws for each arm the mean over all seeds that have reached a point, and each seed as a thin line. Returns the ends."""
+    words = []
+    for i, (label, (x, y)) in enumerate(lines.items()):
+        colour = _COLOURS[i % len(_COLOURS)]
+        at, mean, std = x.mean(axis=1), y.mean(axis=1), y.std(axis=1)
+        for seed in y if len(y.columns) > 1 else ():
+            axes.plot(x[seed], y[seed], color=colour, linewidth=0.6, alpha=0.3)
+        (thick,) = axes.plot(at, mean, _MARKERS[i % len(_MARKERS)], color=colour, linewidth=1.8, label=label)
+        thick.set(linestyle=_STYLES[(i + i // len(_COLOURS)) % len(_STYLES)], markersize=4.5)
+        thick.set_markevery((min(i, max(0, len(at) - 1)), max(1, math.ceil(len(at) / 8))))
+        if len(lines) <= _MOST_RIBBONS:
+            axes.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
+        first, last = (f"{scale * value:,.1f}{unit}" for value in (*mean[:1], *mean[-1:])) if len(mean) else ("", "")
+        words.append(f"{label}: from {first} to {last}" if first else f"{label}: not recorded")
+    return "; ".join(words) + "."
+
+
+def _over_k(suite: Suite, table: SuiteTable, *, cost: bool) -> Drawing:
+    """Draws success after training, with the plateau shaded, or the cost, by the K of the training."""
+    if cost:
+        title, axis = "Cost over the training K", "tokens per update"
+        caption = "The tokens of all episodes of an update, as the mean over the run."
+        drawn = [("tokens_per_update", "tokens per update, mean of the run", "s-", _COLOURS[1])]
+    else:
+        title, axis = "Success over the training K", "success after training"
+        caption = "The held-out success of models that were trained under a fixed K."
+        drawn = [
+            ("success_at_k", "success at its own K, held-out", "o-", _COLOURS[0]),
+            ("mean_at_k", "mean@k, at K = k_max", "s--", _GREY),
+        ]
+    figure, axes = _panel("K of the training (steps)", axis, percent=not cost)
+    arms = {arm.label: arm.fixed_k for arm in suite.arms if arm.fixed_k is not None}
+    ks, found = sorted(arms.values()), table.plateau
+    if found is not None and not cost:
+        band = str(found.low) if found.low == found.high else f"{found.low} to {found.high}"
+        # Its edges lie halfway to the next K that was tried, so that a band of one K is visible.
+        below = max((k for k in ks if k < found.low), default=found.low - 2)
+        above = min((k for k in ks if k > found.high), default=found.high + 4)
+        edges = ((found.low + below) / 2, (found.high + above) / 2)
+        axes.axvspan(*edges, color=_BAND, alpha=0.35, linewidth=0, label=f"plateau, K = {band}")
+        caption += f" The plateau is K = {band}."
+    words = []
+    for key, label, look, colour in drawn:
+        spreads = table.spreads[key].loc[list(arms)].set_axis(list(arms.values())).dropna(subset=["mean"]).sort_index()
+        axes.errorbar(
+            spreads.index, spreads["mean"], spreads["std"].fillna(0.0), fmt=look, color=colour, capsize=3, label=label
+        )
+        shown = [f"K={k}: {f'{mean:,.0f}' if cost else f'{100 * mean:.1f} %'}" for k, mean in spreads["mean"].items()]
+        words.append(f"{label}: {'; '.join(shown)}.")
+    axes.set_xticks(ks)
+    axes.set_ylim(bottom=0 if cost else None)
+    return _drawing(title, f"{caption} Bars are ± 1 standard deviation over seeds.", figure, " ".join(words))
+
+
+@matplotlib.rc_context(_STYLE)
+def draw_evaluation_curves(evaluations: Sequence[KeptEvaluation]) -> list[Drawing]:
+    """Draws success and cost under each K for each evaluation."""
+    drawn = []
+    for kept in evaluations:
+        get = kept.settings.get
+        drawn += _curve(f"{get('model') or get('policy')} on {get('env')}, {get('split')}", kept.episodes)
+    return drawn
+
+
+def _curve(name: str, episodes: Path) -> list[Drawing]:
+    lines = read_episodes(episodes)
+    curve = saturation(steps_of_line(line) for line in lines if line["end"] != "environment-error" and line["horizon"])
+    if curve is None:
+        return []
+    ks = range(1, curve.k_max + 1)
+    figure, axes = _panel("K (steps)", "success", percent=True)
+    axes.fill_between(ks, curve.low, curve.high, color=_COLOURS[0], alpha=0.15, linewidth=0)
+    axes.plot(ks, curve.success, color=_COLOURS[0], linewidth=1.8, label="success within K steps")
+    if any(curve.tokens):
+        cost = axes.twinx()
+        (line,) = cost.plot(ks, curve.tokens, color=_COLOURS[1], linewidth=1.5, linestyle="--")
+        axes.plot([], [], color=line.get_color(), linestyle="--", label="tokens of an episode (right)")
+        cost.set_ylim(bottom=0)
+        cost.yaxis.set_major_formatter(EngFormatter(sep=""))
+        cost.spines["top"].set_visible(False)
+    axes.axvline(curve.knee, color=_GREY, linewidth=1, linestyle=":", label=f"2 points below at most, K = {curve.knee}")
+    if curve.boundary is not None and curve.boundary + 10 <= curve.k_max:
+        axes.axvline(curve.boundary + 10, color=_GREY, linewidth=1, label=f"P90 + 10, K = {int(curve.boundary + 10)}")
+    words = "; ".join(f"K = {k}: {100 * curve.success[k - 1]:.1f} %" for k in sorted({curve.knee, curve.k_max}))
+    caption = "All episodes of this evaluation. The ribbon is the 95 % interval of each K by itself."
+    title = f"Success and cost under each K: {name}"
+    return [_drawing(title, caption, figure, f"Success within K steps, by K. {words}.")]
+
+
+def _panel(x: str, y: str, *, percent: bool = False) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.6, 3.7), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.subplots()
+    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    if percent:
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    return figure, axes
+
+
+def _drawing(title: str, caption: str, figure: Figure, alternative: str) -> Drawing:
+    """Adds the legend below the panel, where no line crosses it, and makes the SVG. The same figure gives the same bytes."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    longest = max(map(len, labels), default=0)
+    columns = 3 if longest <= 16 else 2 if longest <= 28 else 1
+    wrapped = [textwrap.fill(label, 56) for label in labels]
+    figure.legend(handles, wrapped, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return Drawing(title, caption, out.getvalue(), alternative)

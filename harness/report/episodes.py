@@ -1,0 +1,64 @@
+"""Writes the page on which the logged episodes can be read, turn by turn: plain HTML, with an element for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.evaluation.folder import KeptEvaluation
+from harness.records.episode_log import read_episodes, read_system_prompt
+from harness.report.page import write_page
+from harness.sweep.runs import Suite, all_runs
+
+__all__ = ["write_episodes_page"]
+
+_ENDS = {
+    "terminated": "ended by the task's rules",
+    "horizon": "stopped by K",
+    "truncated": "stopped by the environment's own limit",
+    "context": "the context was full",
+    "environment-error": "the environment failed",
+}
+
+
+def write_episodes_page(
+    suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation], out: Path, *, report: str, most: int
+) -> tuple[int, int]:
+    """Writes the page, completely or not at all; none if no episode is logged. Returns the numbers of its and of all episodes.
+
+    If more than `most` episodes are logged, whole updates of every run are skipped, evenly. The last update of a run stays, and
+    an evaluation stays complete. The page links `report`, in the same folder.
+
+    Raises:
+        StateError: An episode log is damaged.
+    """
+    logs = [
+        (f"{run.folder.name}: {arm.label}, seed {run.seed} on {suite.env}", run.episodes)
+        for suite, arm, run in all_runs(suites)
+    ]
+    for kept in evaluations:
+        get = kept.settings.get
+        what = f"{get('model') or get('policy')} on {get('env')}, {get('split')}, K = {get('horizon')}"
+        logs.append((f"{kept.folder.name}: {what}", [kept.episodes]))
+    logged = sum(path.read_bytes().count(b"\n") for _, files in logs for path in files)
+    if not logged:
+        return 0, 0
+    runs = [(title, list(_episodes(files, min(1.0, most / logged)))) for title, files in logs]
+    shown = sum(len(episodes) for _, episodes in runs)
+    write_page(out, "episodes.html.jinja", report=report, runs=runs, shown=shown, logged=logged)
+    return shown, logged
+
+
+def _episodes(files: Sequence[Path], share: float) -> Iterator[dict[str, Any]]:
+    """Yields the episodes of a share of the files, spread evenly up to the last one, as the template needs them."""
+    wanted = min(len(files), max(1, int(share * len(files))))
+    for i in np.linspace(len(files) - 1, 0, wanted).round().astype(int)[::-1]:
+        for line in read_episodes(files[i]):
+            verdict = "success" if line["success"] else "failure" if line["end"] == "terminated" else "cut off"
+            if line["end"] == "environment-error":
+                verdict = "lost"
+            system = read_system_prompt(files[i].parent, str(line.get("system_prompt") or ""))
+            yield line | {"verdict": verdict, "end": _ENDS.get(line["end"], line["end"]), "system": system}

@@ -1,0 +1,104 @@
+"""Writes the report's page: the question, figures, tables and notes of each suite, then evaluations, runs and settings.
+
+The templates escape every text. A page contains its style and script, so it needs no other file and no network, and its
+Content-Security-Policy allows no other: a text could not run anything even if it were not escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from harness.evaluation.folder import KeptEvaluation
+from harness.records.files import write_whole
+from harness.report.drawings import Drawing, draw_evaluation_curves, draw_suite
+from harness.report.tables import evaluation_table, run_table, suite_tables
+from harness.sweep.analysis import tables_of
+from harness.sweep.runs import Suite, all_runs
+from harness.sweep.suites import suite_file
+
+__all__ = ["draw", "write_page", "write_report"]
+
+
+def write_page(out: Path, template: str, **values: Any) -> None:
+    """Fills a template and writes the page, completely or not at all.
+
+    The template also has `style` and `script`, and the script's `digest`, by which the Content-Security-Policy knows it.
+    """
+    loader = PackageLoader("harness.report")
+    pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    style, script = ((files("harness.report") / "templates" / name).read_text() for name in ("page.css", "search.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    values |= {"style": Markup(style), "script": Markup(script), "digest": Markup(digest), "zip": zip}
+    write_whole(out, pages.get_template(template).render(values))
+
+
+def write_report(
+    suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation], out: Path, *, episodes: str, shown: int, logged: int
+) -> None:
+    """Writes the page, completely or not at all. `episodes` is the page of `shown` of the `logged` episodes, if there are any."""
+    runs, address = all_runs(suites), episodes if shown else ""
+    write_page(
+        out,
+        "report.html.jinja",
+        episodes=address,
+        shown=shown,
+        logged=logged,
+        seeds={run.seed for *_, run in runs},
+        envs=dict.fromkeys(suite.env for suite in suites),
+        sections=_sections(suites),
+        evaluations=evaluation_table(evaluations, address, first=len(runs)),
+        curves=draw_evaluation_curves(evaluations),
+        runs=run_table(runs, address),
+        evaluated={str(kept.folder): kept.settings for kept in evaluations},
+    )
+
+
+def draw(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list[Drawing]:
+    """Draws the figures of the page, in its order."""
+    of_runs = [drawing for section in _sections(suites) for drawing in section["drawings"]]
+    return [*of_runs, *draw_evaluation_curves(evaluations)]
+
+
+def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
+    """Each suite, as the template needs it."""
+    return [
+        {
+            "file": suite_file(suite.name),
+            "where": _where(suite),
+            "missing": suite.missing,
+            "drawings": draw_suite(suite, table, band),
+            "tables": suite_tables(table),
+            "notes": [f"{note[0].upper()}{note[1:]}." for note in table.notes],
+            "settings": _shared([run.config for arm in suite.arms for run in arm.runs]),
+        }
+        for suite, (table, band) in zip(suites, tables_of(suites), strict=True)
+    ]
+
+
+def _where(suite: Suite) -> str:
+    """Says which environment, model and sizes a suite was run with, if its runs agree on them."""
+    words = [suite.env, f"model {suite.model}"]
+    runs = [run for arm in suite.arms for run in arm.runs]
+    get = _shared([run.config for run in runs]).get
+    words.append(f"{get('updates', '?')} updates of {get('tasks_per_update', '?')} x {get('group_size', '?')} episodes")
+    if tasks := _shared([run.result() for run in runs if run.result()]).get("tasks"):
+        words.append(f"held-out: {tasks} tasks x k = {get('eval_rollouts', '?')} episodes")
+        if (get("split") or "train") in (get("eval_split", ""), "all"):
+            words[-1] += ", of the split that the runs train on"
+    if suite.source:
+        words.append(f"sweep {suite.source}{', its quick setting' if suite.quick else ''}")
+    return "; ".join(words) + "."
+
+
+def _shared(values: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns the entries that are the same in all `values`, as text."""
+    first = values[0] if values else {}
+    return {k: str(v) for k, v in first.items() if all(k in one and one[k] == v for one in values)}

@@ -1,0 +1,77 @@
+"""The command: writes a page with the figures and tables of runs, and a page with their episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.console import Console
+
+from eh_gym.errors import ConfigError
+
+if TYPE_CHECKING:
+    from harness.evaluation.folder import KeptEvaluation
+    from harness.report.drawings import Drawing
+    from harness.sweep.runs import Suite
+
+__all__ = ["Report", "figures", "report"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Makes an HTML page of runs, sweeps and evaluations, with figures and tables, and a second page to read their episodes."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")]
+    """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (the --out of
+    harness.evaluate)."""
+    out: Path = Path("report.html")
+    """The page. The page of the episodes is written next to it, as NAME.episodes.html."""
+    episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 500
+    """The approximate maximum number of episodes to read. If more are logged, whole updates of every run are skipped, evenly."""
+
+
+def report(wanted: Report, console: Console) -> None:
+    """Writes the pages and prints where they are.
+
+    Raises:
+        ConfigError: A folder holds no run, sweep or evaluation, or the page can't be written.
+        StateError: A file in a folder is damaged.
+    """
+    if wanted.out.suffix not in (".html", ".htm") or wanted.out.is_dir():
+        raise ConfigError(f"out must be a file that ends in .html, got {wanted.out}; change --out")
+    from harness.records.files import make_folder
+    from harness.report.episodes import write_episodes_page  # slow to import, and `--help` needs none of it
+    from harness.report.page import write_report
+
+    suites, evaluations = _read(wanted.runs)
+    make_folder(wanted.out.parent, "--out")
+    page = wanted.out.with_suffix(".episodes.html")
+    shown, logged = write_episodes_page(suites, evaluations, page, report=wanted.out.name, most=wanted.episodes)
+    write_report(suites, evaluations, wanted.out, episodes=page.name, shown=shown, logged=logged)
+    for path in (wanted.out, page) if shown else (wanted.out,):
+        console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True, markup=False)
+
+
+def figures(*folders: str | Path) -> list[Drawing]:
+    """Draws the figures of the page, each of which a notebook shows. The folders are those of `Report.runs`.
+
+    Raises:
+        ConfigError: A folder holds no run, sweep or evaluation.
+        StateError: A file in a folder is damaged.
+    """
+    from harness.report.page import draw
+
+    return draw(*_read([Path(folder) for folder in folders]))
+
+
+def _read(folders: Sequence[Path]) -> tuple[list[Suite], list[KeptEvaluation]]:
+    from harness.evaluation.folder import evaluations_in, read_evaluation
+    from harness.sweep.runs import read_suites
+
+    found = {path: evaluations_in(path) for path in folders}
+    evaluations = [read_evaluation(path) for paths in found.values() for path in paths]
+    runs = [path for path, paths in found.items() if not paths]
+    return read_suites(runs) if runs or not evaluations else [], evaluations

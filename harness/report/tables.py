@@ -1,0 +1,92 @@
+"""The tables of the report: the numbers of a suite beside the paper's own, and a row for each run, evaluation and score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from harness.evaluation.folder import KeptEvaluation
+from harness.sweep.analysis import SuiteTable, success_curve
+from harness.sweep.runs import Arm, Run, Suite
+from harness.sweep.suites import suite_file
+
+__all__ = ["Page", "evaluation_table", "run_table", "suite_tables"]
+
+
+class Page(NamedTuple):
+    """A table of the page: its caption with the units, its texts with the labels as index, and for a label a link or nothing."""
+
+    caption: str
+    texts: pd.DataFrame
+    links: Sequence[str] = ()
+
+
+def suite_tables(table: SuiteTable) -> list[Page]:
+    """Returns the tables of a suite. If the paper has a table with the same arms, its columns follow."""
+    file = suite_file(table.suite)
+    pages = []
+    for i, keys in enumerate(file.columns):
+        texts, caption = table.cells(keys), "Mean ± standard deviation over n seeds."
+        if i < len(file.paper):
+            paper = file.paper[i]
+            headings = [f"paper: {column}" for column in paper["columns"]]
+            theirs = pd.DataFrame.from_dict(paper["rows"], orient="index", columns=headings)
+            texts, title = texts.join(theirs).fillna(""), paper["title"][0].upper() + paper["title"][1:]
+            caption += f" {title}; the tasks and models differ, so compare order and shape, not level."
+        pages.append(Page(caption, texts))
+    return pages
+
+
+def run_table(runs: Sequence[tuple[Suite, Arm, Run]], episodes: str) -> Page:
+    """Returns a table with a row for each run, finished or not, in the order of the page `episodes`, if there is one."""
+    rows = []
+    for suite, arm, run in runs:
+        k, curve, last = (
+            run.metric("horizon/k_real", "horizon/k"),
+            success_curve(run, held_out=suite.held_out),
+            run.rows[-1:],
+        )
+        rows.append(
+            {
+                "run": run.folder.name,
+                "arm": f"{suite.name}: {arm.label}",
+                "seed": str(run.seed),
+                "updates": f"{len(run.rows)} of {run.config['updates']}",
+                "last K": "".join(f"{value:.1f}" for value in k[-1:]),
+                "success %": "".join(f"{100 * value:.1f}" for value in curve["success"][-1:]),
+                "mean@k %": f"{100 * run.result()['mean_at_k']:.1f}" if run.result() else "",
+                "tokens": "".join(f"{value:,.0f}" for value in last.get("tokens/total", ())),
+                "seconds": "".join(f"{value:,.0f}" for value in last.get("time/total_s", ())),
+                "state": run.unfinished or "ended",
+            }
+        )
+    caption = "Every run. Success % is the last known success during training; mean@k % is measured after training."
+    links = [f"{episodes}#run-{i}" if episodes and run.episodes else "" for i, (*_, run) in enumerate(runs)]
+    return _page(caption, rows, links)
+
+
+def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, first: int) -> Page:
+    """Returns a table with a row for each evaluation, finished or not. On the page of the episodes they begin with `first`."""
+    rows = []
+    for kept in evaluations:
+        get, result = kept.settings.get, kept.result
+        what = f"{get('model') or get('policy')} on {get('env')}, {get('split')}"
+        row = {"evaluation": str(kept.folder), "what": what, "K": str(get("horizon")), "state": "not ended"}
+        if result is not None:
+            for kind in ("mean", "best"):
+                low, high = (100 * end for end in result[f"{kind}_interval"])
+                row[f"{kind}@k %"] = f"{100 * result[f'{kind}_at_k']:.1f} ({low:.1f} to {high:.1f})"
+            length = result.get("length_success_mean")
+            row["steps"] = "" if length is None else f"{length:.1f}"
+            row["truncated %"] = f"{100 * result['truncated']:.1f}"
+            row |= {"tasks x k": f"{result['tasks']} x {result['rollouts']}", "state": "ended"}
+        rows.append(row)
+    caption = "Every evaluation of this report, with 95 % intervals. Steps is the mean of the successes."
+    return _page(caption, rows, [f"{episodes}#run-{first + i}" if episodes else "" for i in range(len(rows))])
+
+
+def _page(caption: str, rows: Sequence[dict[str, str]], links: Sequence[str] = ()) -> Page:
+    texts = pd.DataFrame(rows).fillna("")
+    return Page(caption, texts.set_index(texts.columns[0]) if rows else texts, links)

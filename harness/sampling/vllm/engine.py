@@ -1,0 +1,291 @@
+"""Samples with a vLLM engine inside the trainer's process, on the trainer's own GPU (or CPU).
+
+The engine starts with random weights. It takes over the policy's weights from memory, at the start and after every update; the
+only file on disk is the model's configuration. Between rollouts the engine sleeps, so that the trainer has the whole GPU. To
+sample on other GPUs, or on several for one model, use `harness.sampling.vllm.server`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import itertools
+import math
+import os
+import tempfile
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+from transformers import PreTrainedModel
+
+from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
+from envs.cache import cache_dir
+from harness.model.lora import plain_parameters
+from harness.sampling.vllm.settings import FLOAT32_LOGITS, cache_tokens, check_model, sampling_parameters
+from harness.sampling.vllm.worker import pack_on_cpu
+from harness.types.sampler import Sample, SampleRequest, check_request, spans
+
+__all__ = ["VLLMSampler"]
+
+NOT_INSTALLED = (
+    "vLLM is not installed here; on a GPU run pip install -e '.[train,vllm]', for a CPU see docs/vllm.md, or use --sampler "
+    "transformers"
+)
+
+_CPU_CACHE_BYTES = 512 << 20  # without a limit, vLLM takes most of the machine's memory
+
+
+@dataclass
+class _Running:
+    """One running request, and what was sampled for it so far."""
+
+    request: SampleRequest
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    def sample(self) -> Sample:
+        reason = "stop" if self.ids[-1] in self.request.stop_ids else "length"
+        return Sample(self.ids, self.logprobs, reason, self.versions[0], spans(self.versions))  # type: ignore[arg-type]
+
+
+class VLLMSampler:
+    """A `Sampler` over an engine that holds its own copy of the policy's weights.
+
+    Args:
+        model: The policy. Its weights are read at the start and by `weights_changed`.
+        max_context: The most tokens of an episode. The default, which is also the maximum, is the model's number of positions.
+        dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
+        gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit into
+            the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
+        slots: The most requests that run at once on a GPU; None for vLLM's default, which prepares for 1024.
+        device: The device of the engine, if the policy's weights are elsewhere: a copy in the host's memory. None for theirs.
+        version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
+
+    Raises:
+        MissingExtraError: vLLM is not installed.
+        ConfigError: `max_context` is too large, the GPU has too little memory, or vLLM can't take over the model's weights.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_context: int | None = None,
+        dtype: str | None = None,
+        gpu_memory_utilization: float = 0.5,
+        device: str | None = None,
+        slots: int | None = None,
+        version: int = 0,
+    ) -> None:
+        config = model.config.get_text_config()
+        positions = int(config.max_position_embeddings)
+        if max_context is not None and not 1 < max_context <= positions:
+            raise ConfigError(f"max_context must be in 2..{positions} (the model's positions), got {max_context}")
+        check_model(model)
+        self._model = model
+        self._vocab_size = int(config.vocab_size)
+        self.max_context = max_context or positions
+        self._version = version
+        self._numbers = itertools.count()
+        self._running: dict[str, _Running] = {}
+        self._names: dict[Hashable, str] = {}
+        self._asleep = False
+        self._device = torch.device(device) if device else model.device
+        self._on_gpu = self._device.type == "cuda"
+        name = dtype or str(model.dtype).removeprefix("torch.")
+        self._dtype: torch.dtype = getattr(torch, name)
+        options: dict[str, Any]
+        if self._on_gpu:
+            options = {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": True}
+            options |= {"max_num_seqs": slots} if slots else {}
+        else:
+            # Compiling vLLM's small functions would take half a minute in the first step, and gains nothing on a CPU.
+            torch._dynamo.config.disable = True
+            options = {
+                "enforce_eager": True,
+                "block_size": 32,
+                "kv_cache_memory_bytes": _cpu_cache_bytes(config, self.max_context),
+                # After a chunk of a prompt, vLLM resets the request's generator. A CPU generator can't do that: a crash.
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(4096, self.max_context),
+            }
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: an engine beside each rank, in the ranks' torch.distributed
+            options["distributed_executor_backend"] = "external_launcher"
+        self._engine = _start_engine(
+            model=str(_folder_of(model)), dtype=name, max_model_len=self.max_context, device=self._device, **options
+        )
+        self._prompt_tokens = self._cached_tokens = 0
+        self._take_over_weights()
+
+    @property
+    def cache_tokens(self) -> int:
+        """The number of tokens whose keys and values the engine's cache holds."""
+        return cache_tokens(vars(self._engine.vllm_config.cache_config))
+
+    def cache_metrics(self) -> dict[str, float]:
+        """Returns the share of the prompts' tokens that were in the engine's cache since the last call, as a metric."""
+        hits = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else math.nan
+        self._prompt_tokens = self._cached_tokens = 0
+        return {"rollout/cache_hits": hits}
+
+    @property
+    def pending(self) -> int:
+        """The number of submitted requests that have not come back yet."""
+        return len(self._running)
+
+    def submit(self, request: SampleRequest) -> None:
+        """Queues one request; see `Sampler.submit`."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        assert not self._asleep, "weights_changed() wakes the sampler"
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
+        if request.session in self._names:
+            raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
+        parameters = SamplingParams(**sampling_parameters(request), output_kind=RequestOutputKind.DELTA)
+        name = str(next(self._numbers))
+        prompt = {"prompt_token_ids": list(request.prompt_ids)}
+        self._engine.add_request(name, prompt, parameters)
+        self._running[name] = _Running(request)
+        self._names[request.session] = name
+
+    def step(self) -> list[tuple[SampleRequest, Sample]]:
+        """Takes one step of the engine: a token for every running request, or a part of new prompts."""
+        if not self._running:
+            return []
+        done: list[tuple[int, SampleRequest, Sample]] = []
+        # A new thread's GPU is the first one, and vLLM's kernels run on the present one.
+        with torch.cuda.device(self._device) if self._on_gpu else contextlib.nullcontext():
+            outputs = self._engine.step()
+        for output in outputs:
+            running = self._running.get(output.request_id)
+            if running is None:  # its session was ended
+                continue
+            new = output.outputs[0]
+            running.ids += new.token_ids
+            running.logprobs += [at[token].logprob for at, token in zip(new.logprobs, new.token_ids, strict=True)]
+            running.versions += [self._version] * len(new.token_ids)
+            if output.finished:
+                if new.finish_reason not in ("stop", "length"):
+                    raise SamplerError(f"vLLM ended a request with {new.finish_reason!r}: {running.request}")
+                self._prompt_tokens += len(running.request.prompt_ids)
+                self._cached_tokens += output.num_cached_tokens or 0
+                done.append((int(output.request_id), running.request, running.sample()))
+                del self._running[output.request_id], self._names[running.request.session]
+        return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
+
+    def end_session(self, session: Hashable) -> None:
+        """Drops the session's request. What was computed for it stays until vLLM needs the memory."""
+        name = self._names.pop(session, None)
+        if name is not None:
+            del self._running[name]
+            self._engine.abort_request([name])
+
+    def sleep(self) -> None:
+        """On a GPU, frees the memory of the weights and the cache; see `Sampler.sleep`."""
+        assert not self._running, "requests are pending"
+        if self._on_gpu:
+            self._engine.sleep(level=2)
+            self._asleep = True
+
+    def wake(self) -> None:
+        """Ends `sleep` under the weights from before it."""
+        if self._asleep:
+            self.weights_changed()
+            self._version -= 1
+
+    def weights_changed(self) -> int:
+        """Takes over the policy's weights and empties the prefix cache. Returns the new policy version."""
+        if self._asleep:
+            self._engine.wake_up(tags=["weights"])
+        self._take_over_weights()
+        if self._asleep:
+            self._engine.wake_up(tags=["kv_cache"])
+            self._asleep = False
+        # Running requests too compute their keys and values again: with stale ones, they are off by 1.7 to 3.5 nats.
+        if not self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise SamplerError("vLLM did not empty its prefix cache after a weight update")
+        self._version += 1
+        return self._version
+
+    def _take_over_weights(self) -> None:
+        weights = plain_parameters(self._model, self._dtype, self._device)
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        self._engine.apply_model(pack_on_cpu)
+
+
+def _cpu_cache_bytes(config: Any, max_context: int) -> int:
+    """The bytes of the cache on a CPU: the usual size, or more if whole episodes need it."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    episode = 2 * config.num_hidden_layers * heads * max(dim, 32) * 4 * (max_context + 64)
+    return int(max(_CPU_CACHE_BYTES, 2 * episode))
+
+
+def _folder_of(model: PreTrainedModel) -> Path:
+    """A folder in the cache with the model's configuration. The same configuration has the same path.
+
+    So vLLM finds what it compiled at an earlier start. Compiling takes 20 to 45 s.
+    """
+    engines = cache_dir() / "engines"
+    engines.mkdir(parents=True, exist_ok=True)
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__.removeprefix("FSDP")]  # `fully_shard` renames the class
+    folder = engines / hashlib.sha256(config.to_json_string().encode()).hexdigest()[:16]
+    with tempfile.TemporaryDirectory(dir=engines) as new:
+        config.save_pretrained(new)
+        with contextlib.suppress(OSError):  # it is there already
+            Path(new).rename(folder)
+    return folder
+
+
+def _start_engine(*, device: torch.device, **options: Any) -> Any:
+    """Starts an engine in this process, on the policy's device, and leaves torch's settings as they were."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; else vLLM warns at each update
+    try:
+        from vllm import EngineArgs
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.v1.engine.llm_engine import LLMEngine
+        from vllm.v1.executor import Executor
+    except ImportError as error:
+        raise MissingExtraError(f"{NOT_INSTALLED} ({error})") from error
+    arguments = EngineArgs(
+        load_format="dummy",
+        skip_tokenizer_init=True,  # only token ids go in and out
+        generation_config="vllm",  # no defaults from the model's folder
+        logprobs_mode="processed_logprobs",  # those of the sampled distribution; the default ignores the temperature
+        hf_overrides=FLOAT32_LOGITS,
+        disable_log_stats=True,
+        seed=0,
+        **options,
+    )
+    # On a CPU, vLLM seeds the global generators and replaces torch.set_num_threads.
+    rng, set_num_threads = torch.get_rng_state(), torch.set_num_threads
+    multiprocessing = {k: v for k, v in os.environ.items() if k == "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the worker too runs in this process, so it can take tensors
+    try:
+        vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+        if device.index is not None:  # or it would take the first GPU; its executor reads the index here
+            vllm_config.device_config.device = device
+        return LLMEngine(
+            vllm_config=vllm_config,
+            executor_class=Executor.get_class(vllm_config),
+            log_stats=False,
+            multiprocess_mode=False,
+        )
+    except (ValueError, torch.OutOfMemoryError) as error:
+        raise ConfigError(
+            f"vLLM does not start: {' '.join(str(error).split())[:500]}; lower --gpu-memory-utilization if the trainer needs the "
+            "memory, give --offload-optimizer, which frees some of it, or lower --max-context if the cache is too small"
+        ) from error
+    finally:
+        os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
+        os.environ |= multiprocessing
+        torch.set_rng_state(rng)
+        torch.set_num_threads = set_num_threads

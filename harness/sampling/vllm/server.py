@@ -1,0 +1,267 @@
+"""Samples with vLLM servers, on other GPUs or machines than the trainer's.
+
+An episode stays with one server, which keeps what it computed for the earlier turns. If a server dies, its requests go to the
+other servers with the same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from transformers import PreTrainedModel
+
+from eh_gym.errors import ConfigError, SamplerError
+from harness.sampling.vllm.http import ServerGone, ServerRefused, VLLMServer
+from harness.sampling.vllm.settings import check_model, check_server, sampling_parameters
+from harness.sampling.vllm.transfer import NCCLSender, weights_file
+from harness.types.sampler import Sample, SampleRequest, check_request
+
+__all__ = ["VLLMServerSampler"]
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+_STEP_S = 0.005  # the longest that a step waits for something to be ready
+_MAX_THREADS = 2048  # the most requests that run at once; a thread is made when one is needed
+
+
+@dataclass(eq=False)
+class _Engine:
+    """One server as the sampler sees it."""
+
+    server: VLLMServer
+    alive: bool = True
+    cache_tokens: int = 0
+    sessions: set[Hashable] = field(default_factory=set)
+
+
+@dataclass
+class _Running:
+    """One running request. A request that is sent again gets a new name, so that a late answer can't be mistaken for its."""
+
+    request: SampleRequest
+    number: int
+    engine: _Engine
+
+
+class VLLMServerSampler:
+    """A `Sampler` over one or several vLLM servers.
+
+    Args:
+        model: The policy. Its weights are sent at the start and by `weights_changed`: over NCCL from a GPU, else through a
+            file that the servers can read. Without `sends` it needs no weights.
+        urls: The servers' addresses.
+        max_context: The most tokens of an episode. The default, which is also the maximum, is what every server allows.
+        device: The device from which the weights are sent: "cuda" for a policy in the host's memory, None for the model's.
+        sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and the
+            others wait for it before they sample.
+        sharers: The number of processes that sample with these servers.
+        version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
+
+    Raises:
+        ConfigError: A server can't be reached, is not set up as docs/vllm.md says, or allows less than `max_context`;
+            or vLLM can't take over the model's weights.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        urls: Sequence[str],
+        *,
+        max_context: int | None = None,
+        device: str | None = None,
+        sends: bool = True,
+        sharers: int = 1,
+        version: int = 0,
+    ) -> None:
+        check_model(model)
+        self._model = model
+        self._vocab_size = int(model.config.get_text_config().vocab_size)
+        self._device = torch.device(device) if device else model.device
+        self._over_nccl = self._device.type == "cuda"
+        self._urls, self._engines = ", ".join(urls), [_Engine(VLLMServer(url)) for url in urls]
+        limits = []
+        for engine in self._engines:
+            limit, engine.cache_tokens = check_server(engine.server, over_nccl=self._over_nccl)
+            limits.append(limit)
+        if max_context is not None and not 1 < max_context <= min(limits):
+            raise ConfigError(
+                f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "
+                "start them with another --max-model-len"
+            )
+        self.max_context = max_context or min(limits)
+        self._sends, self._sharers = sends, sharers
+        self._sender: NCCLSender | None = None
+        self._version = version
+        self._numbers = itertools.count()
+        self._running: dict[str, _Running] = {}
+        self._names: dict[Hashable, str] = {}
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="vllm-request")
+        self._answers: queue.SimpleQueue[tuple[str, Sample | Exception]] = queue.SimpleQueue()
+        self._send_weights()
+
+    @property
+    def cache_tokens(self) -> int:
+        """This process's share of the tokens whose keys and values the living servers hold; 0 if they do not say."""
+        return sum(engine.cache_tokens for engine in self._engines if engine.alive) // self._sharers
+
+    @property
+    def pending(self) -> int:
+        """The number of submitted requests that have not come back yet."""
+        return len(self._running)
+
+    def submit(self, request: SampleRequest) -> None:
+        """Queues one request; see `Sampler.submit`."""
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
+        if request.session in self._names:
+            raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
+        self._send(request, next(self._numbers))
+
+    def step(self) -> list[tuple[SampleRequest, Sample]]:
+        """Waits a few milliseconds for answers and returns those that have arrived."""
+        done: list[tuple[int, SampleRequest, Sample]] = []
+        block = bool(self._running)
+        while True:
+            try:
+                name, answer = self._answers.get(block=block and not done, timeout=_STEP_S)
+            except queue.Empty:
+                break
+            running = self._running.get(name)
+            if running is None:  # its session was ended, or it was sent to another server
+                continue
+            if isinstance(answer, ServerGone):
+                self._bury(running.engine, answer)
+            elif isinstance(answer, Exception):
+                raise SamplerError(f"{running.engine.server.url} could not sample: {answer}") from answer
+            else:
+                del self._running[name], self._names[running.request.session]
+                done.append((running.number, running.request, answer))
+        return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
+
+    def end_session(self, session: Hashable) -> None:
+        """Forgets an episode and drops its request."""
+        name = self._names.pop(session, None)
+        if name is not None:
+            self._threads.submit(self._running.pop(name).engine.server.abort, name)
+        for engine in self._engines:
+            engine.sessions.discard(session)
+
+    def sleep(self) -> None:
+        """Does nothing: the trainer can't use the servers' memory."""
+
+    def wake(self) -> None:
+        """Does nothing, as `sleep`."""
+
+    def weights_changed(self) -> int:
+        """Sends the weights to every server, including those that came back. Returns the new policy version."""
+        self._version += 1
+        self._send_weights()
+        return self._version
+
+    def close(self) -> None:
+        """Drops every request. The servers keep running."""
+        for session in list(self._names):
+            self.end_session(session)
+        self._threads.shutdown(wait=True)
+
+    def _send(self, request: SampleRequest, number: int) -> None:
+        """Sends a request to the server of its episode. A new episode goes where the fewest are."""
+        engine = next((e for e in self._engines if request.session in e.sessions), None)
+        if engine is None:
+            alive = [e for e in self._engines if e.alive]
+            if not alive:
+                raise SamplerError(f"none of the servers {self._urls} is left; start them again and --resume the run")
+            engine = min(alive, key=lambda e: len(e.sessions))
+            engine.sessions.add(request.session)
+        name = f"{id(self):x}-{next(self._numbers)}"
+        self._running[name] = _Running(request, number, engine)
+        self._names[request.session] = name
+        self._threads.submit(self._ask, engine.server, name, request)
+
+    def _ask(self, server: VLLMServer, name: str, request: SampleRequest) -> None:
+        """Sends one request and puts the answer into the queue; runs on a thread."""
+        answer: Sample | Exception
+        try:
+            choice = server.generate(name, list(request.prompt_ids), sampling_parameters(request))
+            if not all(span["version"].isdigit() for span in choice["weight_versions"]):
+                raise ServerGone(f"{server.url} was started again and does not have the policy's weights")
+            answer = _sample(request, choice)
+        except (LookupError, TypeError, ValueError) as error:
+            answer = SamplerError(f"it answers otherwise than the version of vLLM that docs/vllm.md names ({error!r})")
+        except Exception as error:
+            answer = error
+        self._answers.put((name, answer))
+
+    def _bury(self, engine: _Engine, why: Exception) -> None:
+        """Gives up a server and sends its requests to other servers, with the same seeds."""
+        _log.warning("lost a vLLM server; its %d episodes go to other servers: %s", len(engine.sessions), why)
+        engine.alive = False
+        engine.sessions.clear()
+        for name, lost in [(n, r) for n, r in self._running.items() if r.engine is engine]:
+            del self._running[name]
+            self._send(lost.request, lost.number)
+
+    def _send_weights(self) -> None:
+        """Pauses the servers, sends them the weights, names the version, and resumes them. Those that fail are given up."""
+        if not self._sends:
+            for engine in self._engines:  # a server that came back has the weights; any other is lost again at once
+                engine.alive = True
+            return
+        paused = self._each(self._engines, VLLMServer.pause)
+        if self._over_nccl:
+            versions = self._each(paused, VLLMServer.weight_version)
+            # A server that was started again has left the group: it would refuse the weights while the others wait for it.
+            servers = tuple(engine.server for engine in versions)
+            self._send_over_nccl(servers, regroup=not all(map(str.isdigit, versions.values())))
+            ready: Iterable[_Engine] = versions
+        else:
+            with weights_file(self._model) as file:
+                ready = self._each(paused, lambda server: server.load_weights(str(file)))
+        ready = self._each(ready, lambda server: server.name_weights(str(self._version)))
+        for engine in self._each(ready, VLLMServer.resume):
+            engine.alive = True
+        if not any(engine.alive for engine in self._engines):
+            raise SamplerError(f"none of the servers {self._urls} received the weights")
+
+    def _send_over_nccl(self, servers: tuple[VLLMServer, ...], *, regroup: bool) -> None:
+        """Sends the weights to all servers at once, in a new group if they are others than the last time or with `regroup`."""
+        if not servers:
+            return
+        try:
+            if regroup or self._sender is None or self._sender.servers != servers:
+                if self._sender is not None:
+                    self._sender.close()
+                self._sender = NCCLSender(self._model, servers, self._device)
+            self._sender.send()
+        except (OSError, ServerRefused) as error:  # the others wait for it in the group, and cannot be called away
+            raise SamplerError(
+                f"a server failed while it received the weights, and the others wait for it ({error}); start all servers again "
+                "and --resume the run"
+            ) from error
+
+    def _each(self, engines: Iterable[_Engine], call: Callable[[VLLMServer], _T]) -> dict[_Engine, _T]:
+        """Calls all servers at the same time and gives up those that fail; returns the others and what they answered."""
+        found = {}
+        for engine, done in [(engine, self._threads.submit(call, engine.server)) for engine in engines]:
+            try:
+                found[engine] = done.result()
+            except (ServerGone, ServerRefused) as error:
+                if engine.alive:
+                    self._bury(engine, error)
+        return found
+
+
+def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:
+    ids: list[int] = choice["token_ids"]
+    if choice["finish_reason"] not in ("stop", "length") or not ids:
+        raise SamplerError(f"vLLM ended a request with {choice['finish_reason']!r} after {len(ids)} tokens: {request}")
+    logprobs = [float(token["logprob"]) for _, token in zip(ids, choice["logprobs"]["content"], strict=True)]
+    versions = tuple((int(span["version"]), span["end"] - span["start"]) for span in choice["weight_versions"])
+    reason = "stop" if ids[-1] in request.stop_ids else "length"
+    return Sample(ids, logprobs, reason, versions[0][0], versions)  # type: ignore[arg-type]

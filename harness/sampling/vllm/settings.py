@@ -1,0 +1,105 @@
+"""What the engine and the servers have in common: parameters of a request, checks of the model, of a server, and its cache.
+
+docs/vllm.md has the commands that start servers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from eh_gym.errors import ConfigError
+from harness.sampling.vllm.http import ServerGone, ServerRefused, VLLMServer
+from harness.types.sampler import SampleRequest
+
+__all__ = ["FLOAT32_LOGITS", "WORKER_EXTENSION", "cache_tokens", "check_model", "check_server", "sampling_parameters"]
+
+WORKER_EXTENSION = "harness.sampling.vllm.worker.PolicyWeights"
+
+# What lets vLLM compute logits in float32, as the trainer does; by default it rounds them to the type of the weights.
+FLOAT32_LOGITS = {"head_dtype": "float32"}
+
+_VERSION = "0.32."  # with another version on one side of a transfer over NCCL, the second update never ended
+
+# Mixtures whose experts vLLM 0.32 does not take over: it does not know their names in transformers, or, with gpt-oss, its
+# reload leaves the first weights in place.
+_NOT_TAKEN = ("deepseek_v2", "deepseek_v3", "gpt_oss", "minimax_m2", "mixtral", "phimoe")
+
+
+def check_model(model: PreTrainedModel) -> None:
+    """Raises ConfigError for a model whose weights vLLM can't take over."""
+    if model.config.model_type in _NOT_TAKEN:
+        raise ConfigError(
+            f"vLLM can't take over the weights of the experts of {model.config.model_type!r} after an update; use --sampler "
+            "transformers, or another model"
+        )
+
+
+def sampling_parameters(request: SampleRequest) -> dict[str, Any]:
+    """VLLM's parameters for a request, whose samples come from the whole distribution and end at nothing but its stop tokens."""
+    return {
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "seed": request.seed,
+        "stop_token_ids": sorted(request.stop_ids),
+        "ignore_eos": True,
+        "logprobs": 0,  # only that of the sampled token
+        "detokenize": False,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+    }
+
+
+def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
+    """Checks a server, which gets weights `over_nccl` or from a file; returns its longest context and its cache's tokens (or 0).
+
+    Raises:
+        ConfigError: It does not answer, or has another version of vLLM or settings that would make the training wrong.
+    """
+    try:
+        if not (version := server.version()).startswith(_VERSION):
+            raise ConfigError(f"expected vLLM {_VERSION}x at {server.url}, got {version}; see requirements/vllm.txt")
+        settings = server.settings()
+        model, parallel = settings["model_config"], settings["parallel_config"]
+        overrides, transfer = model["hf_overrides"], settings["weight_transfer_config"] or {}
+        logits = overrides.get("head_dtype") if isinstance(overrides, dict) else None
+        chunked = settings["scheduler_config"]["enable_chunked_prefill"]
+        flags = {  # each with whether the server has it
+            "--logprobs-mode processed_logprobs": model["logprobs_mode"] == "processed_logprobs",
+            f"--hf-overrides '{json.dumps(FLOAT32_LOGITS)}'": "float32" in (logits, model["dtype"].rpartition(".")[2]),
+            "--no-enable-chunked-prefill": not chunked or settings["device_config"]["device"] != "cpu",
+        }
+        if over_nccl:
+            flags['--weight-transfer-config \'{"backend": "nccl"}\''] = transfer.get("backend") == "nccl"
+        else:
+            flags[f"--worker-extension-cls {WORKER_EXTENSION}"] = parallel["worker_extension_cls"] == WORKER_EXTENSION
+        longest, engines = int(model["max_model_len"]), int(parallel["data_parallel_size"])
+        cache = cache_tokens(settings["cache_config"], engines)
+    except ServerGone as error:
+        raise ConfigError(f"no vLLM server answers: {error}") from error
+    except ServerRefused as error:
+        raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{server.url} answers /server_info without vLLM's settings ({error!r}); see docs/vllm.md"
+        ) from error
+    for flag, given in flags.items():
+        if not given:
+            raise ConfigError(
+                f"{server.url} would make the training wrong; start it with {flag}: docs/vllm.md says why"
+            )
+    return longest, cache
+
+
+def cache_tokens(cache: Mapping[str, Any], engines: int = 1) -> int:
+    """The tokens whose keys and values the caches of some engines hold, by vLLM's ``cache_config``; 0 if it does not say.
+
+    A token takes a place in each group of layers. Gemma 3 has several groups, so its blocks hold fewer tokens than places. The
+    configuration has the blocks of all engines, and the tokens of one.
+    """
+    places = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
+    return min(places, engines * int(cache.get("kv_cache_size_tokens") or places))

@@ -1,0 +1,139 @@
+"""Moves the policy's weights to vLLM servers: over NCCL between GPUs, else in a file. Adapters are merged into them.
+
+If the policy is sharded over several ranks, rank 0 sends its whole copy (`harness.sampling.weights`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from eh_gym.errors import MissingExtraError
+from harness.model.lora import plain_parameters
+from harness.sampling.vllm.http import CALL_S, VLLMServer
+
+__all__ = ["NCCLSender", "PolicySource", "weights_file"]
+
+
+@contextmanager
+def weights_file(model: PreTrainedModel) -> Iterator[Path]:
+    """The policy's weights, adapters merged into them, as the only file of a temporary folder (``TMPDIR`` says where)."""
+    with tempfile.TemporaryDirectory(prefix="policy-") as folder:
+        path = Path(folder, "model.safetensors")
+        save_file({name: p.cpu().contiguous() for name, p in plain_parameters(model)}, path)
+        yield path
+
+
+class NCCLSender:
+    """Sends the policy's weights from this process's GPU to the GPUs of several servers at once, in one NCCL group.
+
+    vLLM's sender and client do so. The group meets at this machine's address as vLLM finds it, or at ``VLLM_HOST_IP``. A server
+    that dies during a transfer stops the transfer. If one dies or is started again between two transfers, a new sender is needed.
+
+    Args:
+        model: The policy. Weights that are not on `device` are copied there one by one.
+        servers: The servers of the group, also as an attribute.
+        device: The GPU that sends; without a number, the present one.
+
+    Raises:
+        MissingExtraError: vLLM is not installed in the trainer's environment.
+        OSError: A server does not answer, or refuses.
+    """
+
+    def __init__(self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device) -> None:
+        try:
+            from vllm.distributed.weight_transfer import nccl_engine
+            from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+            from vllm.utils.network_utils import get_ip, get_open_port
+        except ImportError as error:
+            raise MissingExtraError(
+                f"sending weights between GPUs needs vLLM in the trainer's environment too ({error}); "
+                "run pip install -e '.[train,vllm]'"
+            ) from error
+        self.servers = tuple(servers)
+        self._device = device
+        if device.index is not None:  # `--device auto` says "cuda", which is the present one
+            torch.cuda.set_device(device)
+        sizes = [server.world_size() for server in servers]
+        clients = [HTTPVLLMWeightSyncClient(server.url, timeout=CALL_S) for server in servers]
+        self._engine: Any = nccl_engine.NCCLTrainerWeightTransferEngine.trainer_init(
+            nccl_engine.NCCLTrainerInitInfo(get_ip(), get_open_port(), world_size=1 + sum(sizes), rank=0),
+            client=_OneGroup(clients, sizes),
+            source=PolicySource(model, device),
+        )
+
+    def send(self) -> None:
+        """Sends one update; blocks until every server has it."""
+        # vLLM packs the weights on streams of its own, which do not wait for this one. The optimizer's last step may still be
+        # running here, and half of it would be sent.
+        torch.cuda.synchronize(self._device)
+        self._engine.send_weights()
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self._engine.shutdown()
+
+
+class _OneGroup:
+    """vLLM's clients of several servers as the one that its sender talks to: every call goes to all of them at the same time.
+
+    Each server's workers have the ranks after those of the server before; the sender has rank 0.
+    """
+
+    def __init__(self, clients: Sequence[Any], sizes: Sequence[int]) -> None:
+        self._clients = clients
+        self._offsets = itertools.accumulate([1, *sizes[:-1]])
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._each("init_weight_transfer_engine", [{**init_info, "rank_offset": offset} for offset in self._offsets])
+
+    def start_weight_update(self) -> None:
+        self._each("start_weight_update")
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self._each("update_weights", [update_info] * len(self._clients))
+
+    def finish_weight_update(self) -> None:
+        self._each("finish_weight_update")
+
+    def _each(self, call: str, *arguments: Sequence[Any]) -> None:
+        # They wait for each other inside NCCL, so the calls must run side by side. The threads are not waited for after an
+        # error, because the servers that were left alone in the group never answer.
+        threads = ThreadPoolExecutor(len(self._clients), thread_name_prefix="vllm-weights")
+        calls = [
+            threads.submit(getattr(client, call), *own) for client, *own in zip(self._clients, *arguments, strict=True)
+        ]
+        threads.shutdown(wait=False)
+        for done in as_completed(calls):
+            done.result()
+
+
+class PolicySource:
+    """The policy's weights as vLLM's sender reads them (its ``WeightSource``): what will come, and then the tensors themselves.
+
+    The tensors arrive on `device`. From pinned memory they are copied while the one before is packed.
+    """
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        self._model, self._device = model, device
+
+    def metadata(self) -> list[SimpleNamespace]:
+        """Each tensor's ``name``, ``dtype`` and ``shape``, in the order of iteration. Nothing is computed or moved."""
+        weights = plain_parameters(self._model, merged=False)
+        return [SimpleNamespace(name=name, dtype=p.dtype, shape=tuple(p.shape)) for name, p in weights]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the names and the tensors. Each is moved or merged once."""
+        for name, p in plain_parameters(self._model, device=self._device):
+            yield name, p.to(self._device, non_blocking=True)

@@ -1,0 +1,34 @@
+"""`python -m harness.sweep`: runs the paper's experiments and ablations on any environment and model, several runs at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from envs.making import make_environment
+from harness.rollout.environment import spec_of
+from harness.settings.command_line import errors_in_one_line
+from harness.sweep.sweep import parse, sweep
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line."""
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
+    with errors_in_one_line(console):
+        try:
+            settings = parse(sys.argv[1:] if argv is None else argv)
+            train = settings.train
+            if train.env_workers == "local" and not train.agent:  # otherwise every run would report a missing backend
+                make_environment(spec_of(train.env), train.environment_args()).close()
+            failed = sweep(settings, console)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("the same command continues from here") from None
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

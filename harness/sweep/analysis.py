@@ -1,0 +1,353 @@
+"""The numbers of runs, as pandas has them: each run's by arm and seed, their means and spreads over seeds, and the plateau.
+
+A number that the records of a run do not have is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from harness.sweep.manifest import differing_settings
+from harness.sweep.runs import Arm, Run, Suite
+
+__all__ = ["COLUMNS", "Band", "Plateau", "SuiteTable", "paired_difference", "plateau", "run_numbers", "success_curve"]
+__all__ += ["baseline_of", "suite_numbers", "suite_table", "tables_of"]
+
+Band = tuple[float, float]
+"""The ends of the plateau that a saturation suite found, in steps."""
+
+COLUMNS = {
+    "mean_at_k": ("mean@k %", "percent"),
+    "best_at_k": ("best@k %", "percent"),
+    "greedy": ("greedy %", "percent"),
+    "success_at_k": ("success at its K %", "percent"),
+    "peak": ("peak %", "percent"),
+    "tokens_at_peak": ("tokens at peak", "tokens"),
+    "tokens_to_threshold": ("tokens to threshold", "tokens"),
+    "success_at_equal_tokens": ("at equal tokens %", "percent"),
+    "savings": ("saved of baseline's %", "percent"),
+    "tokens_total": ("tokens", "tokens"),
+    "tokens_per_update": ("tokens/update", "tokens"),
+    "tokens_middle": ("in the middle", "tokens"),
+    "tokens_end": ("at the end", "tokens"),
+    "seconds_per_update": ("seconds/update", "seconds"),
+    "final_k": ("final K", "steps"),
+    "k_mean": ("K, last quarter", "steps"),
+    "k_std": ("K std, last quarter", "steps"),
+    "settled_at": ("in the band from update", "updates"),
+    "share_in_band": ("last quarter in the band %", "percent"),
+}
+"""The heading of each number in tables, and its form."""
+
+_PER_TOKEN = ("learning", "pretrained", "recurring")  # they compare what arms learn from as many tokens
+
+# Parts of the run, as shares of its length.
+_LAST_QUARTER = (0.75, 1.0)  # the paper's "last 50 steps" of 200
+_MIDDLE = (0.5, 0.85)  # what the paper calls mid-training: steps 100 to 170 of 200
+_END = (0.9, 1.0)
+
+# The 97.5 % quantiles of Student's t with 1, 2, … degrees of freedom; with more, the last is a little too wide.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def success_curve(run: Run, *, held_out: bool) -> pd.DataFrame:
+    """Returns the success of a run in its course: a row per point, with its `updates`, its training `tokens` and its `success`.
+
+    The points are the held-out evaluations (``--eval-every``), with that before training at 0 tokens. Otherwise they are the
+    success of the training episodes, as the mean of 5 updates; this depends on their K, so it compares horizons unfairly.
+    """
+    success = run.metric("evaluation/mean_at_k" if held_out else "rollout/success")
+    if not held_out:
+        success = success.rolling(5, min_periods=1).mean()
+    tokens = run.metric("tokens/total").reindex(success.index)
+    points = pd.DataFrame({"updates": success.index + 1, "tokens": tokens, "success": success})
+    before = run.result("before").get("mean_at_k")
+    if held_out and len(points) and before is not None:
+        points.loc[-1] = [0, 0.0, before]
+    return points.sort_index()
+
+
+def _tokens_to(curve: pd.DataFrame, threshold: float) -> float:
+    """The tokens until success first reaches `threshold`, linearly between two points. The paper takes the first step above."""
+    reached = np.flatnonzero(curve["success"] >= threshold)
+    if not len(reached):
+        return math.nan
+    near = curve.iloc[max(0, reached[0] - 1) : reached[0] + 1]
+    return float(np.interp(threshold, near["success"], near["tokens"]))
+
+
+def _success_by(curve: pd.DataFrame, tokens: float) -> float:
+    """The success when a run had used `tokens`, linearly between two points; NaN if it used fewer."""
+    if curve.empty:
+        return math.nan
+    return float(np.interp(tokens, curve["tokens"], curve["success"], left=math.nan, right=math.nan))
+
+
+def _success_at(result: Mapping[str, Any], k: int) -> float:
+    """The success under a horizon of `k` steps (the paper's SR(K), Eq. 2), from an evaluation under a longer one.
+
+    An episode that K stops is the beginning of the longer one. This is true only if the agent is not told K.
+    """
+    lengths = result.get("success_lengths")
+    if lengths is None:
+        return math.nan
+    return float(result["mean_at_k"]) * float(np.mean(np.asarray(lengths) <= k)) if lengths else 0.0
+
+
+def _settled_at(series: pd.Series, band: Band) -> float:
+    """The first update from which K stays in the band, ends included, until the end; NaN if K ends outside."""
+    outside = np.flatnonzero(~series.between(*band))
+    first = int(outside[-1]) + 1 if len(outside) else 0
+    return first if first < len(series) else math.nan
+
+
+def _window(values: Any, window: tuple[float, float]) -> Any:
+    """The part of a series between two shares of its length. A part that ends at 1 has at least the last value."""
+    first, last = (math.floor(share * len(values)) for share in window)
+    return values.iloc[min(first, max(0, len(values) - 1)) : last]
+
+
+def run_numbers(
+    run: Run,
+    threshold: float,
+    held_out: bool,
+    fixed_k: int | None = None,
+    band: Band | None = None,
+    equal_tokens: float = math.nan,
+) -> dict[str, float]:
+    """Returns all numbers of one run that tables show, by the keys of `COLUMNS`: shares in 0..1, tokens, steps and seconds.
+
+    `threshold` is the success rate for ``tokens_to_threshold``, `fixed_k` the run's fixed K for ``success_at_k``, `band` the
+    plateau for ``settled_at`` and ``share_in_band``, and `equal_tokens` the tokens for ``success_at_equal_tokens``.
+    """
+    rows, curve = run.rows, success_curve(run, held_out=held_out)
+    k = run.metric("horizon/k_real", "horizon/k")
+    last_quarter = _window(k, _LAST_QUARTER)
+    after = run.result()
+    found = {
+        "mean_at_k": after.get("mean_at_k"),
+        "best_at_k": after.get("best_at_k"),
+        "greedy": run.result(how="greedy").get("mean_at_k"),
+        "success_at_k": _success_at(after, fixed_k) if after and fixed_k is not None else None,
+        "tokens_to_threshold": _tokens_to(curve, threshold),
+        "success_at_equal_tokens": _success_by(curve, equal_tokens),
+        "tokens_per_update": run.metric("tokens/update").mean(),
+        "seconds_per_update": run.metric("time/update_s").mean(),
+        "k_mean": run.metric("horizon/k_mean", "horizon/k").reindex(_window(rows, _LAST_QUARTER).index).mean(),
+        "k_std": last_quarter.std(ddof=0),
+    }
+    for key, window in (("tokens_middle", _MIDDLE), ("tokens_end", _END)):
+        found[key] = run.metric("tokens/update").reindex(_window(rows, window).index).mean()
+    if len(rows):
+        found["tokens_total"] = rows["tokens/total"].iloc[-1]
+    if len(k):
+        found["final_k"] = k.iloc[-1]
+    if len(curve):  # of equal points the earliest
+        found |= {"peak": curve["success"].max(), "tokens_at_peak": curve["tokens"][curve["success"].idxmax()]}
+    if band and len(k):
+        found |= {"settled_at": _settled_at(k, band), "share_in_band": last_quarter.between(*band).mean()}
+    return {key: math.nan if found.get(key) is None else float(found[key]) for key in COLUMNS}
+
+
+def suite_numbers(suite: Suite, band: Band | None = None) -> pd.DataFrame:
+    """Returns the numbers of all runs of a suite that have ended, by arm and seed, with the keys of `COLUMNS`.
+
+    ``savings`` compare with the run of the largest fixed K that has the same seed. They count the tokens to the threshold, so a
+    seed counts only if both reach it; in learning, pretrained and recurring they count all tokens. The tokens for
+    ``success_at_equal_tokens`` are those that the cheapest run of the seed used until its success was last measured.
+    """
+    ended = {(arm.label, run.seed): (arm, run) for arm in suite.arms for run in arm.ended}
+    if not ended:
+        return pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []]), columns=list(COLUMNS), dtype=float)
+    index = pd.MultiIndex.from_tuples(ended)
+    curves = [success_curve(run, held_out=suite.held_out) for _, run in ended.values()]
+    least = pd.Series([curve["tokens"].max() for curve in curves], index, dtype=float).groupby(level=1).min()
+    found = [
+        run_numbers(run, suite.threshold, suite.held_out, arm.fixed_k, band, least[run.seed])
+        for arm, run in ended.values()
+    ]
+    numbers = pd.DataFrame(found, index, list(COLUMNS), dtype=float)
+    baseline = baseline_of(suite.arms)
+    if baseline is not None and baseline.ended:
+        tokens = numbers["tokens_total" if suite.name in _PER_TOKEN else "tokens_to_threshold"]
+        numbers["savings"] = 1 - tokens / tokens[baseline.label].reindex(tokens.index, level=1)
+    return numbers
+
+
+def baseline_of(arms: Sequence[Arm]) -> Arm | None:
+    """Returns the arm with the largest fixed K. Savings are relative to it."""
+    return max((arm for arm in arms if arm.fixed_k is not None), key=lambda arm: arm.fixed_k or 0, default=None)
+
+
+def paired_difference(values: pd.Series, others: pd.Series) -> tuple[float, float, float] | None:
+    """Returns the mean difference over the seeds that both have, and its 95 % interval (Student's t); None with fewer than two.
+
+    >>> found = paired_difference(pd.Series({0: 0.5, 1: 0.7}), pd.Series({0: 0.4, 1: 0.4}))
+    >>> [round(x, 3) for x in found]
+    [0.2, -1.071, 1.471]
+    """
+    found = (values - others).dropna()
+    if len(found) < 2:
+        return None
+    mean, half = float(found.mean()), _T[min(len(found) - 1, len(_T)) - 1] * float(found.sem())
+    return mean, mean - half, mean + half
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """The band of K in which success no longer rises, from `low`, which estimates the frontier H*, to `high`, both in steps.
+
+    `best` is the K with the highest mean success, and `tolerance` how far below it the lowest mean of the band may lie.
+    """
+
+    low: int
+    high: int
+    best: int
+    tolerance: float
+
+
+def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = 0.02) -> Plateau | None:
+    """Finds the band of K whose success cannot be distinguished from the best.
+
+    K is as good as the best K if its mean success is at most a tolerance below the best mean. The tolerance is one pooled
+    standard error of the difference, or `least` if that is more. The band contains the best K and every such K that is
+    reached from it without a gap. The variance is pooled over the seeds of all K; if each K has one seed, it is 0.
+
+    Args:
+        success_by_k: For each K, the success rate of each seed. With fewer than two K that have one there is no band.
+        least: The smallest tolerance, as a share of episodes.
+    """
+    seeds = pd.Series({k: pd.Series(values, dtype=float) for k, values in sorted(success_by_k.items()) if len(values)})
+    if len(seeds) < 2:
+        return None
+    means, counts = seeds.map(pd.Series.mean), seeds.map(len)
+    best = means.idxmax()
+    freedom = (counts - 1).sum()
+    variance = sum(((values - values.mean()) ** 2).sum() for values in seeds) / freedom if freedom else 0.0
+    tolerance = np.sqrt(variance * (1 / counts + 1 / counts[best])).clip(lower=least)
+    too_low = means.index[means[best] - means > tolerance + 1e-12]
+    below, above = too_low[too_low < best].max(), too_low[too_low > best].min()  # NaN if there is none
+    band = [k for k in means.index if not (k <= below or k >= above)]
+    return Plateau(band[0], band[-1], int(best), float(tolerance[band].max()))
+
+
+@dataclass(frozen=True)
+class SuiteTable:
+    """The results of a suite: for each arm its number of `runs` that have ended, and its `spreads`.
+
+    `spreads` has for each number, by the keys of `COLUMNS`, its ``mean`` over seeds, its sample standard deviation ``std``
+    (n - 1; NaN for one value) and its number of values ``count``. `plateau` is what the suite saturation found.
+    """
+
+    suite: str
+    runs: pd.Series
+    spreads: pd.DataFrame
+    notes: Sequence[str]
+    plateau: Plateau | None = None
+
+    def cells(self, keys: Sequence[str]) -> pd.DataFrame:
+        """Returns columns of the table as text, with their headings, and the number of runs as ``n``."""
+        shown = {"n": self.runs.astype(str)} | {
+            COLUMNS[key][0]: [
+                cell(COLUMNS[key][1], *spread, seeds=n)
+                for spread, n in zip(self.spreads[key].itertuples(index=False), self.runs, strict=True)
+            ]
+            for key in keys
+        }
+        return pd.DataFrame(shown, index=self.runs.index)
+
+
+def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str:
+    """Returns the text of a cell: mean ± standard deviation over seeds. "(1/3)" means that one of three seeds has a value.
+
+    >>> cell("percent", 0.874, 0.012, 3, seeds=3), cell("tokens", 1_234_000, math.nan, 1, seeds=3)
+    ('87.4 ± 1.2', '1.23M (1/3)')
+    """
+    if not count:
+        return "—"
+    scale, unit, digits = {"percent": 100.0}.get(form, 1.0), "", {"seconds": 2, "updates": 0, "tokens": 0}.get(form, 1)
+    if form == "tokens":
+        for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "B")):
+            if abs(mean) >= size:
+                scale, unit, digits = 1 / size, letter, 2
+    spread = "" if math.isnan(std) else f" ± {std * scale:.{digits}f}"
+    return f"{mean * scale:.{digits}f}{spread}{unit}" + ("" if count == seeds else f" ({count:.0f}/{seeds})")
+
+
+def suite_table(suite: Suite, band: Band | None = None) -> SuiteTable:
+    """Makes the table of a suite, from the runs that have ended. The suite convergence uses a saturation suite's `band`."""
+    numbers = suite_numbers(suite, band)
+    labels = [arm.label for arm in suite.arms]
+    spreads = numbers.groupby(level=0, sort=False).agg(["mean", "std", "count"]).reindex(labels)
+    spreads = spreads.fillna({(key, "count"): 0 for key in COLUMNS})
+    found, notes = None, []
+    if suite.name == "saturation":
+        by_k = {arm.fixed_k: numbers["success_at_k"].get(arm.label, pd.Series()).dropna() for arm in suite.arms}
+        found = plateau({k: list(values) for k, values in by_k.items() if k is not None})
+    if found is not None:
+        tried = max(arm.fixed_k or 0 for arm in suite.arms if arm.ended)
+        notes.append(
+            f"plateau: K from {found.low} (the frontier H*) to {found.high}{', the largest tried' * (found.high == tried)}; "
+            f"best at K = {found.best}, within {100 * found.tolerance:.1f} points of it"
+        )
+    if suite.name == "convergence":
+        notes.append(
+            f"band: K from {band[0]:g} to {band[1]:g}, from the saturation suite"
+            if band
+            else "band: unknown; run the saturation suite with the same settings in the same folder to find it"
+        )
+        elastic = [arm.label for arm in suite.arms if arm.settings.get("wrapper") == "elastic"]
+        ends = spreads.loc[elastic, ("k_mean", "mean")].dropna()
+        if len(ends) > 1:
+            gap = ends.max() - ends.min()
+            notes.append(f"gap between {' and '.join(ends.index)} in the last quarter: {gap:.1f} steps")
+    if suite.name not in ("saturation", "convergence", "percentile", "headroom", "ema"):
+        notes += _success_notes(suite, numbers)
+    return SuiteTable(suite.name, pd.Series({arm.label: len(arm.ended) for arm in suite.arms}), spreads, notes, found)
+
+
+def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:
+    """The rules of the table. Where arms are compared per token, final success against the best fixed K, seed by seed."""
+    notes = [f"threshold: {100 * suite.threshold:g} % {'held-out' if suite.held_out else 'training'} success"]
+    baseline = baseline_of(suite.arms)
+    if suite.name in _PER_TOKEN:
+        notes[0] += "; equal tokens: those of the arm that used fewest, seed by seed"
+        final = numbers["mean_at_k"]
+        means = final.groupby(level=0, sort=False).mean().dropna()
+        fixed = means.reindex([arm.label for arm in suite.arms if arm.fixed_k is not None]).dropna()
+        against = []
+        for label in means.index if len(fixed) else ():
+            difference = paired_difference(final[label], final[fixed.idxmax()])
+            if label != fixed.idxmax() and difference is not None:
+                against.append("{} {:+.1f} ({:+.1f} to {:+.1f})".format(label, *(100 * x for x in difference)))
+        if against:
+            notes.append(
+                f"final success in points against {fixed.idxmax()}, the best fixed K, seed by seed, with 95 % intervals: "
+                f"{', '.join(against)}"
+            )
+    elif baseline is not None:
+        notes[0] += f"; savings against {baseline.label}, seed by seed"
+    if not suite.held_out:
+        notes.append(
+            "there were no held-out evaluations during training (--eval-every): success in the course of training is that of "
+            "the training episodes"
+        )
+    return notes
+
+
+def tables_of(suites: Sequence[Suite]) -> list[tuple[SuiteTable, Band | None]]:
+    """Makes the table of each suite, with the band that a saturation suite of its sweep found with the same settings."""
+    found = [(suite, suite_table(suite)) for suite in suites]
+    bands = [(suite, (float(p.low), float(p.high))) for suite, table in found if (p := table.plateau) is not None]
+    tables: list[tuple[SuiteTable, Band | None]] = []
+    for suite, table in found:
+        same = [b for of, b in bands if of.source == suite.source and not differing_settings(of.base, suite.base)]
+        band = same[0] if same else None
+        tables.append((table, None) if band is None or table.plateau else (suite_table(suite, band), band))
+    return tables

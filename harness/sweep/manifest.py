@@ -1,0 +1,96 @@
+"""The folder of a sweep: the run folders ``runs/NAME``, and ``suites/SUITE.json``, which lists a suite's runs.
+
+A run is named for its settings and its seed. So several suites can share a run, and a sweep that is started again finds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError, StateError
+from harness.records.files import read_object, write_whole
+from harness.settings.grpo import GRPOConfig, paper_defaults
+
+__all__ = ["differing_settings", "has_ended", "read_manifest", "run_name", "write_manifest"]
+
+_NOT_SETTINGS = ("recipe", "resume", "out", "seed")
+
+
+def run_name(config: GRPOConfig) -> str:
+    """Returns the name of a run: its environment, its wrapper, a digest of its settings, and its seed.
+
+    The digest covers the settings that differ from the paper's. So a new setting does not rename earlier runs.
+
+    >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, out=Path("x")))
+    True
+    """
+    differing = _differing(json.loads(config.to_json()), json.loads(type(config)(**paper_defaults()).to_json()))
+    digest = hashlib.blake2b(json.dumps(differing, sort_keys=True).encode(), digest_size=5).hexdigest()
+    return f"{config.env_name}-{config.wrapper_name}-{digest}-seed{config.seed}"
+
+
+def _differing(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _differing(value, defaults[name]) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if name not in _NOT_SETTINGS and value != defaults[name]
+    }
+
+
+def has_ended(run_dir: Path) -> bool:
+    """Whether a run has ended: ``evaluation.json`` is the last file that it writes."""
+    return (run_dir / "evaluation.json").exists()
+
+
+def write_manifest(
+    out: Path,
+    suite: str,
+    base: GRPOConfig,
+    arms: Mapping[str, Mapping[str, Any]],
+    seeds: Iterable[int],
+    *,
+    quick: bool,
+    threshold: float,
+) -> None:
+    """Writes ``OUT/suites/SUITE.json``, with the seeds of an earlier sweep of the suite too. A damaged one is replaced.
+
+    Raises:
+        ConfigError: The earlier sweep had other settings.
+    """
+    path = out / "suites" / f"{suite}.json"
+    shared = {k: v for k, v in json.loads(base.to_json()).items() if k not in _NOT_SETTINGS}
+    try:
+        earlier = read_manifest(path)
+        if differing := differing_settings(earlier["base"], shared):
+            raise ConfigError(
+                f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out"
+            )
+        seeds = sorted({*seeds, *(run["seed"] for arm in earlier["arms"] for run in arm["runs"])})
+    except StateError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    listed = []
+    for label, own in arms.items():
+        names = {seed: run_name(dataclasses.replace(base, seed=seed, **own)) for seed in seeds}
+        runs = [{"seed": seed, "folder": f"../runs/{name}"} for seed, name in names.items()]
+        listed.append({"label": label, "settings": own, "runs": runs})
+    content = {"suite": suite, "quick": quick, "env": base.env, "model": base.model, "threshold": threshold}
+    write_whole(path, json.dumps(content | {"base": shared, "arms": listed}, indent=2, ensure_ascii=False))
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Reads the manifest of a suite. The run folders in it are relative to its own.
+
+    Raises:
+        StateError: The manifest is missing or damaged.
+    """
+    return read_object(path)
+
+
+def differing_settings(base: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the settings in which two sweeps differ. One may be without a newer setting."""
+    return [name for name in base if name in other and base[name] != other[name]]

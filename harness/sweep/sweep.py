@@ -1,0 +1,238 @@
+"""The command: runs the paper's experiments and ablations on any environment and model, several runs at once.
+
+Every run is a subprocess on this machine. After a kill, start the same command again: it skips the runs that have ended, and
+continues the others from their checkpoints. `harness.report` draws the figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from eh_gym.errors import ConfigError
+from harness.records.files import lock_folder
+from harness.records.run_folder import prepare
+from harness.settings.command_line import given_flags
+from harness.settings.command_line import parse as parse_flags
+from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
+from harness.settings.presets import flag_of, preset
+from harness.settings.ranges import Range, check_settings
+from harness.settings.recipe import read_recipe
+from harness.sweep.jobs import Job, cpu_cores, job_slots, run_jobs
+from harness.sweep.manifest import has_ended, run_name, write_manifest
+from harness.sweep.suites import PAPER_SUITES, suite_arms, suite_file
+
+if TYPE_CHECKING:
+    from harness.sweep.analysis import SuiteTable
+
+__all__ = ["Sweep", "parse", "print_table", "read_tables", "sweep"]
+
+
+@dataclass(frozen=True)
+class SweepFlags:
+    """Which experiments are run, and how many runs go on at once."""
+
+    suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema",
+                   "learning", "pretrained", "recurring", "all"]  # fmt: skip
+    """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
+    schedules. percentile, headroom, ema: the ablations. learning: which default learns most per token. pretrained: the
+    paper's questions with the pretrained --model, by default on EH-CabinetLocked. recurring: a horizon for each task, by
+    default on 96 tasks of EH-Cabinet. all: the paper's six, which share runs."""
+    quick: bool = False
+    """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
+    seeds: Annotated[int, Range(1)] = 3
+    """The number of runs per arm. Their seeds count up from --seed."""
+    jobs: Annotated[int, Range(0)] = 0
+    """The number of runs at once. 0 takes one per GPU, or without GPUs one per --threads cores; with --threads 0 a run takes all
+    cores. With --sampler vllm-server it is 1."""
+    ranks: Annotated[int, Range(1)] = 1
+    """The number of processes of a run, under torchrun, each with a GPU of its own. The paper's recipes need 8."""
+    threshold: Annotated[float, Range(0, 1)] = 0.0
+    """The success rate up to which tokens are counted. 0 takes 0.5, and 0.8 with --quick."""
+
+
+@dataclass(frozen=True)
+class Sweep(SweepFlags):
+    """Runs the paper's experiments and prints their tables. It also takes every flag of harness.grpo.
+
+    If the command is started again, it skips the runs that have ended and continues the others.
+    """
+
+    train: GRPOConfig = field(default_factory=GRPOConfig)
+    """The settings that all runs share. Its `out` is the folder of the sweep; several suites in one folder share their runs."""
+
+    @property
+    def out(self) -> Path:
+        """The folder of the sweep."""
+        return self.train.out or Path("runs/sweep")
+
+    @property
+    def suites(self) -> Sequence[str]:
+        """The suites to run."""
+        return PAPER_SUITES if self.suite == "all" else (self.suite,)
+
+
+TRAIN = (sys.executable, "-m", "harness.grpo")
+
+
+def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> list[str]:
+    """Carries out a sweep and prints its tables. Returns the names of the runs that failed.
+
+    `program` is the command that carries out a run, Python first. ``--resume FOLDER`` is appended to it.
+
+    Raises:
+        ConfigError: A setting is wrong, another sweep works in the folder, or the folder has the suite with other settings.
+    """
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    train, out, quick = settings.train, settings.out, settings.quick
+    seeds = range(train.seed, train.seed + settings.seeds)
+    arms = {suite: suite_arms(suite, train, quick=quick) for suite in settings.suites}
+    runs: dict[str, tuple[GRPOConfig, str]] = {}
+    for seed in seeds:  # every arm has its first run early
+        for suite, labels in arms.items():
+            for label, own in labels.items():
+                config = dataclasses.replace(train, seed=seed, **own)
+                config.controller()  # impossible settings raise an error here, not in every run
+                config = dataclasses.replace(config, out=out / "runs" / run_name(config))
+                runs.setdefault(run_name(config), (config, f"{suite} {label} seed {seed}"))
+    if settings.ranks > 1:  # --standalone takes a free port
+        torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(settings.ranks))
+        program = (program[0], *torchrun, *program[1:])
+    slots = _slots(settings)
+    threshold = settings.threshold or (0.8 if quick else 0.5)
+    busy = f"another sweep, or a run of it, works in {out}; wait for its end, or choose another --out"
+    with lock_folder(out, busy) as lock:
+        for suite in arms:
+            write_manifest(out, suite, train, arms[suite], seeds, quick=quick, threshold=threshold)
+        open_ = {name: run for name, run in runs.items() if not has_ended(out / "runs" / name)}
+        begun, done = sum((out / "runs" / name / "metrics.jsonl").exists() for name in open_), len(runs) - len(open_)
+        listed = ", ".join(f"{suite} ({len(labels)} arms)" for suite, labels in arms.items())
+        shared = settings.seeds * sum(map(len, arms.values())) - len(runs)
+        say(f"{listed} on {train.env} with {train.model}, {train.updates} updates a run, in {out}")
+        say(
+            f"{len(runs)} runs ({settings.seeds} seeds, {shared} shared between suites): {done} done, {begun} to continue, "
+            f"{len(open_) - begun} to begin; {min(len(slots), len(open_))} at a time"
+        )
+        jobs = []
+        for name, (config, title) in open_.items():
+            if not (out / "runs" / name / "config.json").exists():
+                prepare(config)
+            jobs.append(Job(name, title, (*program, "--resume", str(config.out)), out / "logs" / f"{name}.log"))
+        codes = run_jobs(jobs, slots, say, done=done, lock=lock)
+    for table in read_tables(out, settings.suites):
+        print_table(table, console)
+    failed = [name for name, code in codes.items() if code]
+    if failed:
+        say(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
+        for name in failed:
+            say(f"  {runs[name][1]}: {out / 'logs' / f'{name}.log'}")
+    return failed
+
+
+def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
+    """Returns the tables of suites, from the runs that have ended."""
+    from harness.sweep.analysis import tables_of  # pandas takes a second to import
+    from harness.sweep.runs import read_suites
+
+    return [table for table, _ in tables_of(read_suites([out])) if table.suite in suites]
+
+
+def print_table(table: SuiteTable, console: Console) -> None:
+    """Prints a suite's table and its notes, then the paper's own numbers."""
+    file = suite_file(table.suite)
+    cells = table.cells([key for keys in file.columns for key in keys])
+    console.print(f"\n{table.suite}: mean ± standard deviation over seeds", highlight=False)
+    _print(console, (table.suite, *cells.columns), cells.itertuples())
+    for note in table.notes:
+        console.print(note, highlight=False, soft_wrap=True)
+    for paper in file.paper:
+        console.print(paper["title"], highlight=False, soft_wrap=True)
+        _print(console, (table.suite, *paper["columns"]), [(label, *texts) for label, texts in paper["rows"].items()])
+
+
+def _print(console: Console, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    shown = Table(*headings)
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def _slots(settings: Sweep) -> list[dict[str, str]]:
+    """The slots for runs. With ``--sampler vllm-server`` there is one, because each run sends its weights to the servers."""
+    train = settings.train
+    gpus: list[str] = []
+    if train.device in ("auto", "cuda"):
+        from harness.machine.runtime import visible_gpus  # torch takes seconds to import
+
+        gpus = visible_gpus()
+    if train.device.startswith("cuda:"):
+        raise ConfigError(
+            f"--device {train.device} would put every run on one GPU; use --device cuda and CUDA_VISIBLE_DEVICES"
+        )
+    jobs = 1 if train.sampler == "vllm-server" else settings.jobs
+    if settings.ranks > 1:
+        train.check_ranks()
+    return job_slots(jobs, gpus=gpus, per_job=settings.ranks, cores=cpu_cores(), threads=train.threads)
+
+
+def parse(words: Sequence[str]) -> Sweep:
+    """Reads the settings from a command line.
+
+    Raises:
+        ConfigError: A flag is for a single run, or the suite sets it.
+    """
+    words, given = [*_suite_flags(words), *words], set(given_flags(words).values())
+    train = preset(words)
+    default: Any = Sweep(suite=tyro.MISSING, train=train)
+    settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep", first=(*FIRST_FLAGS, *vars(default)))
+    recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
+    chosen = set(given_flags(words).values()) | recipe.keys()
+    settings = dataclasses.replace(settings, train=_settled(settings.train, chosen, quick=settings.quick))
+    check_settings(settings)
+    if "resume" in given:
+        raise ConfigError("--resume is for a single run; a sweep resumes by itself, in its folder, --out")
+    for suite in settings.suites:
+        varied = {name for own in suite_arms(suite, settings.train, quick=settings.quick).values() for name in own}
+        for name in sorted(given & varied - {"k_max"}):  # an arm raises the given k_max
+            raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {suite} itself; leave it out")
+    return settings
+
+
+def _suite_flags(words: Sequence[str]) -> list[str]:
+    """The flags that the suite has by default. Those about its environment go with it; a recipe is about an environment, too."""
+    suite, recipe = flag_of(words, "suite", ""), flag_of(words, "recipe", "")
+    known = read_recipe(Path(recipe), GRPOConfig) if recipe else {}
+    other = flag_of(words, "env", "") or flag_of(words, "agent", "") or recipe
+    flags = []
+    for name, value in suite_file(suite).defaults.items():
+        if not value and name not in known and not flag_of(words, name, ""):
+            raise ConfigError(
+                f"the suite {suite} needs a pretrained --{name}; give a hub id, the folder that python tools/smollm2.py makes, "
+                "or --recipe recipes/smollm2-cabinet.toml"
+            )
+        if value and name not in known and not (other and name.startswith("env")):
+            flags += [f"--{name.replace('_', '-')}", value]
+    return flags
+
+
+def _settled(train: GRPOConfig, chosen: Set[str], *, quick: bool) -> GRPOConfig:
+    """Sets what a sweep has otherwise than a single run, where neither a flag nor a recipe says it."""
+    own: dict[str, Any] = {"eval_every": max(1, train.updates // (12 if quick else 20))}
+    if quick:  # fewer held-out episodes, and the tiny model on the CPU
+        own |= {"eval_tasks": 64, "eval_rollouts": 8, "keep_checkpoints": 1}
+        own |= {"device": "cpu"} if train.model == "tiny" else {}
+    settled = {name: value for name, value in own.items() if name not in chosen}
+    if not settled.get("eval_tasks", train.eval_tasks) or train.max_staleness:  # it could not evaluate during training
+        settled.pop("eval_every", None)
+    return dataclasses.replace(train, **settled)

@@ -1,0 +1,149 @@
+"""Shows a training run on the terminal: the plan, progress bars, one line per update, and the final table.
+
+Everything that is shown is also in the run folder. If the output goes to a file, it has the lines without the bars.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from harness.settings.grpo import GRPOConfig
+from harness.settings.horizon import settings_of
+from harness.terminal.watch import Watch
+from harness.types.trajectory import Trajectory
+
+__all__ = ["Display", "UpdateBars"]
+
+_HEADER = (
+    f"{'update':>6} {'K':>4} {'success':>8} {'ceiling':>8} {'length':>7} {'of succ.':>8} {'cut off':>8} "
+    f"{'tokens':>8} {'zero adv':>8} {'entropy':>8} {'seconds':>8}"
+)
+
+
+class Display:
+    """Shows one run.
+
+    Args:
+        console: The console to print to. There are no bars if it is not a terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def note(self, text: str) -> None:
+        """Prints one line."""
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def plan(self, config: GRPOConfig, run_dir: Path, *, resume: bool) -> None:
+        """Prints a table of what the run will do."""
+        table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
+        tasks, per_task = config.tasks_per_update, config.group_size
+        evaluated = f"up to {config.eval_tasks} tasks of split {config.eval_split}"
+        evaluated += f", K = {config.k_max}" + ("" if config.held_out else "; the run trains on this split, too")
+        for row in (
+            ("environment", f"{config.agent or config.env} {config.env_args if config.env_args != '{}' else ''}"),
+            ("model", config.model),
+            ("horizon", _horizon_words(config)),
+            ("updates", f"{config.updates} of {tasks} tasks x {per_task} = {tasks * per_task} episodes"),
+            ("evaluation", evaluated if config.eval_tasks else "none"),
+            ("run folder", str(run_dir)),
+        ):
+            table.add_row(*row)
+        self._console.print(table, markup=False)
+
+    def _progress(self) -> Progress:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        return Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+
+    @contextmanager
+    def warm_start(self, batches: int) -> Iterator[Callable[[int, float], None]]:
+        """Shows a bar over at most `batches` batches. Yields a function to call after each one, with its number and loss."""
+        with self._progress() as bars:
+            bar = bars.add_task("warm start", total=batches)
+            yield lambda batch, loss: bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}")
+
+    @contextmanager
+    def episodes(self, what: str, count: int) -> Iterator[Callable[[Trajectory], None]]:
+        """Shows a bar over `count` episodes. Yields a function to call at the end of each episode."""
+        with self._progress() as bars:
+            bar = bars.add_task(what, total=count)
+            yield lambda _: bars.advance(bar)
+
+    @contextmanager
+    def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
+        """Shows a bar over the updates, and one over the episodes so far."""
+        self.note(_HEADER)
+        with self._progress() as bars:
+            yield UpdateBars(self, bars, first, total)
+
+    def summary(
+        self, config: GRPOConfig, run_dir: Path, evaluations: dict[str, Any], training_s: float, total_s: float
+    ) -> None:
+        """Prints the final table."""
+        if config.eval_tasks:
+            tasks, kind = evaluations["after"]["sampled"]["tasks"], "held-out" if config.held_out else "training"
+            table = Table(
+                title=f"success on {tasks} {kind} tasks at K = {config.k_max}, before and after training",
+                title_justify="left",
+            )
+            for column in ("", "sampled", "95 % interval", "greedy", "steps", "steps / expert's"):
+                table.add_column(column)
+            for when in ("before", "after"):
+                sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]
+                interval = "{:.3f} to {:.3f}".format(*sampled["mean_interval"])
+                steps = _number(sampled["length_success_mean"], ".1f"), _number(sampled["steps_per_optimum"], ".2f")
+                table.add_row(when, f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}", *steps)
+            self._console.print(table)
+        self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
+        self.note(f"report:      python -m harness.report {run_dir}")
+        self.note(f"model:       {run_dir / 'model'}")
+        if "tensorboard" in config.trackers():
+            self.note(f"TensorBoard: tensorboard --logdir {run_dir / 'tensorboard'}")
+
+
+class UpdateBars:
+    """The bars of a training run, and its line for each update."""
+
+    def __init__(self, display: Display, bars: Progress, first: int, total: int) -> None:
+        self._display, self._bars = display, bars
+        self._updates = bars.add_task("updates", total=total, completed=first)
+        self._episodes = bars.add_task("episodes", total=0)
+        self._begun = 0
+        self._watch = Watch()
+
+    def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
+        """Adds the episodes of an update or of its evaluation to the bar. Returns a function to call at the end of each one."""
+        self._begun += count
+        self._bars.update(self._episodes, total=self._begun, description=f"episodes up to update {update}")
+        return lambda _: self._bars.advance(self._episodes)
+
+    def update_ended(self, update: int, m: dict[str, float]) -> None:
+        """Prints the line of an update, from its metrics `m`."""
+        self._bars.advance(self._updates)
+        k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
+        self._display.note(
+            f"{update:6d} {k:>4} {m['rollout/success']:8.3f} {_number(m['rollout/success_ceiling'], '8.3f')} "
+            f"{m['rollout/length_mean']:7.1f} {_number(m['rollout/length_success_mean'], '8.1f')} "
+            f"{m['rollout/truncated']:8.3f} {m['tokens/update']:8.0f} {m['train/zero_advantage_groups']:8.2f} "
+            f"{_number(m['train/entropy'], '8.3f')} {m['time/update_s']:8.2f}"
+        )
+        if warning := self._watch.look(m):
+            self._display.note(f"note: in update {update} {warning}")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-".rjust(len(f"{0.0:{form}}")) if value is None or math.isnan(value) else f"{value:{form}}"
+
+
+def _horizon_words(c: GRPOConfig) -> str:
+    """The horizon's name and its settings, such as "fixed: k0 15"."""
+    told = ", ".join(f"{name} {getattr(c, name)}" for name in sorted(settings_of(c.wrapper)) if getattr(c, name) != "")
+    return ": ".join(filter(None, [c.wrapper, told])) + ("" if c.wrapper_args == "{}" else f" {c.wrapper_args}")

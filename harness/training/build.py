@@ -1,0 +1,296 @@
+"""Builds a training run from its settings, in steps whose order matters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from eh_gym import HorizonController
+from harness.clone.cloning import is_pretrained
+from harness.evaluation.held_out import HeldOut
+from harness.machine.ranks import Ranks
+from harness.machine.runtime import compiles, pick_device, set_threads
+from harness.model.lora import add_lora, check_peft, redraw_lora
+from harness.model.policy import Policy
+from harness.records.clock import Clock
+from harness.records.metrics import MetricsLog
+from harness.records.run_folder import checkpoint_to_resume
+from harness.records.trackers import require
+from harness.rollout.batches import Batches
+from harness.rollout.environment import Environments, check_kinds, parts_of
+from harness.rollout.tasks import BatchPlan, TaskStream
+from harness.sampling.agreement import check_agreement
+from harness.sampling.make import check_engine, make_sampler
+from harness.sampling.weights import SampledWeights
+from harness.settings.grpo import GRPOConfig
+from harness.terminal.display import Display
+from harness.terminal.interrupts import Interrupts
+from harness.training.checkpoint import keep_frozen, load_frozen, load_training_state
+from harness.training.environments import environment, teacher
+from harness.training.first_policy import clone_expert, load
+from harness.training.given import Given
+from harness.training.training_run import Run
+from harness.types.sampler import Sampler
+from harness.types.seeding import derive_seed
+from harness.update.learner import Learner
+from harness.update.optimizer import HostMoments, make_optimizer
+from harness.update.reference import reference_policy
+
+__all__ = ["build"]
+
+
+def build(
+    config: GRPOConfig,
+    folder: Path,
+    display: Display,
+    *,
+    resume: bool = False,
+    ranks: Ranks | None = None,
+    given: Given | None = None,
+    interrupts: Interrupts | None = None,
+) -> Run:
+    """Builds a run, from its newest checkpoint if it is resumed and has one.
+
+    The tasks come first, because a setting that does not fit them is then refused before a model is loaded. The policy is made
+    whole, and only then copied for the sampler and sharded over the ranks.
+
+    Args:
+        config: The settings.
+        folder: An empty or new folder, or with `resume` the folder of a run that was stopped.
+        display: Shows what happens.
+        resume: Go on from the newest checkpoint, if there is one.
+        ranks: The processes that train together; None for this one alone.
+        given: Objects in place of those that the settings name.
+        interrupts: They stop the playing of episodes.
+
+    Raises:
+        ConfigError: A setting does not fit the environment, the model or the machine.
+        MissingExtraError: A package that a setting needs is not installed.
+        StateError: The checkpoint or the metrics are damaged.
+    """
+    ranks, given = ranks or Ranks(), given or Given()
+    _check_machine(config, ranks)
+    tasks = _choose_tasks(config, given, ranks, display)
+    device = ranks.device(pick_device(config.device))
+    checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
+    policy = _make_policy(config, tasks.env, folder, display, device=device, ranks=ranks, resumed=bool(checkpoint))
+    tasks.env.close()
+    trained = _prepare_training(config, policy, folder, display, device=device, ranks=ranks, checkpoint=checkpoint)
+    state = trained.state
+    sampler = _start_sampler(config, trained, device=device, ranks=ranks)
+    run = Run(
+        config=config,
+        folder=folder,
+        ranks=ranks,
+        next_update=state.get("next_update", 0),
+        batches=_batches(config, tasks, policy, sampler, ranks=ranks, interrupts=interrupts),
+        controller=tasks.controller,
+        learner=trained.learner,
+        weights=trained.weights,
+        held_out=HeldOut(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
+        evaluations=state.get("evaluations", {}),
+        clock=Clock(state.get("totals")),
+        log=MetricsLog(folder, state.get("next_update", 0), config.trackers(), config.public())
+        if ranks.first
+        else None,
+    )
+    if state and run.controller is not None:
+        run.controller.load_state_dict(state["controller"])
+    return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tasks:
+    """What is played, and under which horizon.
+
+    Attributes:
+        env_id: The id or spec from which `gym.make` makes an environment of the rollouts.
+        env: One environment, for tasks and demonstrations.
+        stream: The tasks of each update.
+        controller: Chooses the horizon; None for no limit.
+        held_out: The environments of the evaluations, and their tasks.
+    """
+
+    env_id: str | EnvSpec
+    env: gym.Env[str, str]
+    stream: TaskStream
+    controller: HorizonController | None
+    held_out: tuple[Environments, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    """The policy in the state in which it is trained.
+
+    Attributes:
+        learner: Improves the policy.
+        weights: What the sampler samples with.
+        state: What the checkpoint says besides weights; empty for a run that begins.
+    """
+
+    learner: Learner
+    weights: SampledWeights
+    state: Mapping[str, Any]
+
+
+def _check_machine(config: GRPOConfig, ranks: Ranks) -> None:
+    """Sets torch's threads, and refuses what is not installed here or does not work under torchrun."""
+    set_threads(config.threads)
+    require(config.trackers())
+    if config.lora_rank:
+        check_peft()
+    if ranks.sharded:
+        config.check_ranks()
+    check_engine(config, pick_device(config.device))
+
+
+def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Display) -> _Tasks:
+    """Makes the parts that need no model, so that a wrong environment, split or horizon is refused within seconds."""
+    env_id = given.env or environment(config, ranks)
+    env = teacher(config, env_id)
+    stream = TaskStream(
+        parts_of(env),
+        per_update=config.tasks_per_update,
+        seed=derive_seed(config.seed, "tasks"),
+        weights=list(config.environments().values()),
+    )
+    controller = given.controller or config.controller(by_environment=len(config.environments()) > 1)
+    if config.horizon_key and controller is not None:
+        check_kinds(env, controller)
+    held_out = HeldOut.choose(config, env_id, ranks)
+    if len(held_out[1]) < config.eval_tasks:
+        display.note(f"note: split {config.eval_split} has {len(held_out[1])} tasks; the evaluation plays all of them")
+    return _Tasks(env_id=env_id, env=env, stream=stream, controller=controller, held_out=held_out)
+
+
+def _make_policy(
+    config: GRPOConfig,
+    env: gym.Env[str, str],
+    folder: Path,
+    display: Display,
+    *,
+    device: str,
+    ranks: Ranks,
+    resumed: bool,
+) -> Policy:
+    """Makes the policy with which the run begins, whole on rank 0. If it is resumed, a checkpoint still has to fill it.
+
+    The clone comes before the adapters that are trained: it is part of the frozen weights. These are kept after that, for the
+    checkpoints, which have the adapters alone.
+    """
+    policy = load(config, env, device, ranks)
+    untested = check_agreement(policy.model, sampled=config.sampler == "transformers")
+    for note in (*policy.chat.notes, *filter(None, [untested])):
+        display.note(f"note: {note}")
+    clones = bool(config.warm_start.episodes) and not resumed
+    if clones:
+        clone = clone_expert(config, env, policy, device, display, folder) if ranks.first else None
+        del policy  # its memory is free before the clone is loaded
+        policy = load(config, env, device, ranks, clone=clone)
+    if config.lora_rank:
+        seed = derive_seed(config.seed, "adapters") % 2**31
+        add_lora(policy.model, config.lora_rank, seed=seed)
+        if clones and is_pretrained(policy):
+            redraw_lora(policy.model, seed=seed)
+    if config.lora_rank and ranks.first:
+        (load_frozen if resumed else keep_frozen)(folder / "frozen.safetensors", policy.model)
+    return policy
+
+
+def _prepare_training(
+    config: GRPOConfig,
+    policy: Policy,
+    folder: Path,
+    display: Display,
+    *,
+    device: str,
+    ranks: Ranks,
+    checkpoint: Path | None,
+) -> _Trained:
+    """Copies, shards and restores the policy, in this order.
+
+    The reference and the sampler's copy are taken from whole weights, so they come before the shards. The optimizer holds the
+    shards, and the checkpoint fills the shards and the optimizer.
+    """
+    reference = None
+    if config.kl_coef:
+        reference = reference_policy(
+            policy,
+            folder / "reference",
+            device,
+            ranks,
+            first=checkpoint is None,
+            packing=config.packing,
+        )
+    weights = SampledWeights(
+        policy,
+        ahead=config.max_staleness > 0,
+        ranks=ranks,
+        on_host=config.sampler != "transformers",
+        gathers=config.sampler == "vllm",
+    )
+    if config.sampler == "transformers":
+        weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
+    ranks.shard(policy, device)
+    if compiles(config.compile, device, config.sampler):
+        policy.compile_layers()
+    model = policy.model
+    optimizer = make_optimizer(
+        model, learning_rate=config.learning_rate, betas=(0.9, config.adam_beta2), weight_decay=config.weight_decay
+    )
+    state: Mapping[str, Any] = {}
+    if checkpoint is not None:
+        state = load_training_state(checkpoint, model=model, optimizer=optimizer, ranks=ranks)
+        weights.copy()
+        display.note(f"resumed at update {state['next_update']} from {checkpoint}")
+    moments = HostMoments(optimizer) if config.offload_optimizer else None
+    learner = Learner(
+        policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks, moments
+    )
+    return _Trained(learner=learner, weights=weights, state=state)
+
+
+def _start_sampler(config: GRPOConfig, trained: _Trained, *, device: str, ranks: Ranks) -> Sampler:
+    """Makes the sampler. It takes over the weights of this moment, so a checkpoint must have been restored before."""
+    return trained.weights.start(
+        functools.partial(
+            make_sampler,
+            config,
+            device=device,
+            sends=ranks.first,
+            dtype=config.dtype,
+            slots=config.slots_of_rank(ranks.size),
+            sharers=ranks.size,
+        ),
+        trained.state.get("next_update", 0),
+    )
+
+
+def _batches(
+    config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks, interrupts: Interrupts | None
+) -> Batches:
+    """Makes the object that plays the episodes of the updates."""
+    plan = BatchPlan(stream=tasks.stream, group_size=config.group_size, updates=config.updates, seed=config.seed)
+    environments = Environments(
+        env_id=tasks.env_id,
+        args=config.environment_args(),
+        slots=config.slots_of_rank(ranks.size),
+        threads=config.env_threads,
+    )
+    return Batches(
+        plan=plan,
+        environments=environments,
+        controller=tasks.controller,
+        sampler=sampler,
+        chat=policy.chat,
+        rules=config.rules(),
+        ranks=ranks,
+        max_staleness=config.max_staleness,
+        interrupts=interrupts,
+    )

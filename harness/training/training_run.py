@@ -1,0 +1,105 @@
+"""A training run that is ready to go on, and its checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from eh_gym import HorizonController
+from harness.evaluation.held_out import HeldOut
+from harness.machine.ranks import Ranks
+from harness.records.clock import Clock
+from harness.records.episode_log import write_episodes
+from harness.records.metrics import MetricsLog
+from harness.rollout.batches import Batches
+from harness.sampling.weights import SampledWeights
+from harness.settings.grpo import GRPOConfig
+from harness.training.checkpoint import save_checkpoint, write_training_state
+from harness.types.trajectory import Trajectory
+from harness.update.learner import Learner
+from harness.update.try_update import try_update
+
+__all__ = ["Run"]
+
+
+@dataclass
+class Run:
+    """A training run that is ready to go on; a context manager that closes what it opened.
+
+    Attributes:
+        config: The settings.
+        folder: Everything that the run leaves is in this folder.
+        ranks: The processes that train together.
+        next_update: The index of the first update that is still to be done.
+        batches: Plays the episodes.
+        controller: Chooses the horizon; None for no limit.
+        learner: Improves the policy.
+        weights: What the sampler samples with.
+        held_out: Evaluates the policy.
+        evaluations: The results before and after training, if they are known already.
+        clock: The seconds and tokens so far.
+        log: The log of the metrics; None on other ranks than the first.
+    """
+
+    config: GRPOConfig
+    folder: Path
+    ranks: Ranks
+    next_update: int
+    batches: Batches
+    controller: HorizonController | None
+    learner: Learner
+    weights: SampledWeights
+    held_out: HeldOut
+    evaluations: dict[str, Any]
+    clock: Clock
+    log: MetricsLog | None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.ExitStack() as closing:  # from the last to the first, also if an environment fails to close
+            if self.log is not None:
+                closing.callback(self.log.close)
+            if error is not None:  # after its last update a run still evaluates
+                closing.callback(self.weights.close)
+            closing.callback(self.batches.close)
+
+    def try_update(self) -> None:
+        """On a GPU, tries whether the largest update fits beside the sampler, which sleeps meanwhile if it can."""
+        if self.learner.policy.model.device.type == "cuda":
+            self.weights.before_training()
+            try_update(self.learner, self.config)
+            self.weights.wake()
+
+    def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
+        """Writes the metrics of an update, which are on disk when this returns, and its episodes."""
+        if self.log is None:
+            return
+        self.log.write(update, metrics)
+        write_episodes(self.folder / "episodes", update, trajectories, self.learner.selected(trajectories))
+
+    def save(self, next_update: int) -> None:
+        """Writes a checkpoint. A run that is resumed from it continues with `next_update`."""
+        extra = {
+            "next_update": next_update,
+            "totals": self.clock.state_dict(),
+            "controller": self.controller.state_dict() if self.controller is not None else None,
+            "evaluations": self.evaluations,
+        }
+        write = functools.partial(
+            write_training_state,
+            extra=extra,
+            model=self.learner.policy.model,
+            optimizer=self.learner.optimizer,
+            ranks=self.ranks,
+        )
+        keep = self.config.keep_checkpoints
+        save_checkpoint(self.folder / "checkpoints", next_update, write=write, keep=keep, ranks=self.ranks)

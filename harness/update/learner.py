@@ -1,0 +1,75 @@
+"""The learning part of a run: the policy, its optimizer and its reference, with the settings of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from harness.machine.ranks import Ranks
+from harness.machine.runtime import return_memory
+from harness.model.policy import Policy
+from harness.types.loss_settings import LossSettings
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import Trajectory
+from harness.update.optimizer import HostMoments
+from harness.update.update import select_episodes, update_policy
+
+__all__ = ["Learner"]
+
+
+@dataclass(frozen=True)
+class Learner:
+    """Carries out the policy updates of a run.
+
+    Attributes:
+        policy: The policy. Its model is trained in place.
+        optimizer: Over the parameters of the model, or copies of them.
+        reference: The frozen policy of the KL term; None without one.
+        settings: How episodes become a gradient.
+        learning_rate: Returns the learning rate of an update.
+        seed: The run's seed. It draws which episodes share an optimizer step.
+        ranks: The processes that train together.
+        moments: Keeps the optimizer's moments in the host's memory between updates; None leaves them where they are.
+    """
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    reference: Policy | None
+    settings: LossSettings
+    learning_rate: Callable[[int], float]
+    seed: int
+    ranks: Ranks
+    moments: HostMoments | None = None
+
+    def update(self, trajectories: Sequence[Trajectory], update: int) -> dict[str, float]:
+        """Improves the policy with one update's episodes, of all ranks; returns the ``train/…`` metrics."""
+        learning_rate = self.learning_rate(update)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        if self.moments:
+            self.moments.to_device()
+        with self.ranks.together():
+            metrics = update_policy(
+                self.policy,
+                self.optimizer,
+                trajectories,
+                self.settings,
+                seed=derive_seed(self.seed, "minibatches", update),
+                reference=self.reference,
+                ranks=self.ranks,
+            )
+        if self.moments:
+            self.moments.to_host()
+        return_memory(self.policy.model.device)
+        return metrics | {"train/lr": learning_rate}
+
+    def selected(self, trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, float]]:
+        """Returns the episodes that are in the loss of an update, with their advantages."""
+        return select_episodes(
+            trajectories,
+            normalize_std=self.settings.normalize_std,
+            truncated_weight=self.settings.truncated_weight,
+            kl=bool(self.settings.kl_coef),
+        )[0]

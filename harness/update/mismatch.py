@@ -1,0 +1,101 @@
+"""Measures how far the trainer's log-probabilities are from the sampler's, by episode length.
+
+An engine rounds differently from the trainer, and with `--max-staleness` it is also some updates behind. The later a token
+comes in an episode, the more both affect the tokens that it was conditioned on. The correction for the mismatch is
+`importance_weights` in `harness.update.loss`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.types.trajectory import LENGTH_BINS
+
+__all__ = ["Mismatch"]
+
+
+class Mismatch:
+    """Sums over the scored tokens of one update; `metrics` turns them into means.
+
+    On a GPU, `add` only queues work: no number is read before the sums are needed.
+    """
+
+    def __init__(self) -> None:
+        self._unread: list[tuple[Sequence[int], list[Tensor]]] = []
+        self._max = self._weight = 0.0
+        # For each group of episode lengths, the number of tokens, their differences, and the number of capped weights.
+        self._sums = np.zeros((3, len(LENGTH_BINS)))
+
+    @torch.no_grad()
+    def add(
+        self,
+        logp: Tensor,
+        sampled: Tensor,
+        mask: Tensor,
+        steps: Sequence[int],
+        weights: Tensor | None = None,
+        capped: Tensor | None = None,
+    ) -> None:
+        """Adds episodes that were scored before the policy's first step.
+
+        Args:
+            logp: float [B, S], the trainer's log-probabilities.
+            sampled: float [B, S], the sampler's log-probabilities.
+            mask: bool [B, S], True for tokens that the model wrote.
+            steps: The number of steps of each of the B episodes.
+            weights: float [B, S], the importance weights, if there are some.
+            capped: bool [B, S], True if the weight was out of bounds.
+        """
+        difference = (logp - sampled).abs().masked_fill(~mask, 0.0)
+        found = [difference.max(), mask.sum(dim=1), difference.sum(dim=1)]
+        if weights is not None and capped is not None:
+            found = [weights.masked_fill(~mask, 0.0).sum(), *found, (capped & mask).sum(dim=1)]
+        self._unread.append((steps, found))
+
+    def settled(self) -> Mismatch:
+        """Reads what is queued, and returns this object, which other processes can then have."""
+        for steps, found in self._unread:
+            if len(found) > 3:
+                self._weight += float(found.pop(0))
+            self._max = float(np.maximum(self._max, float(found[0])))  # unlike `max` it keeps NaN
+            for row, values in zip(self._sums, found[1:], strict=False):
+                for length, value in zip(steps, values.tolist(), strict=True):
+                    row[_bin(length)] += value
+        self._unread.clear()
+        return self
+
+    def merged(self, others: Sequence[Mismatch]) -> Mismatch:
+        """The sums of this object and of others, such as those of other ranks."""
+        found = Mismatch()
+        for one in (self.settled(), *others):
+            found._max = float(np.maximum(found._max, one._max))
+            found._weight += one._weight
+            found._sums += one._sums
+        return found
+
+    def metrics(self, *, weighted: bool) -> dict[str, float]:
+        """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN where nothing was compared."""
+        tokens, differences, capped = self.settled()._sums.tolist()
+        found = {"train/logp_difference_max": self._max if any(tokens) else math.nan}
+        means = [("logp_difference", "logp_difference_mean", differences)]
+        if weighted:
+            found["train/tis_weight_mean"] = _mean(self._weight, sum(tokens))
+            means.append(("tis_capped", "tis_capped", capped))
+        for name, of_all, sums in means:
+            found[f"train/{of_all}"] = _mean(sum(sums), sum(tokens))
+            for (group, _), total, count in zip(LENGTH_BINS, sums, tokens, strict=True):
+                found[f"train/{name}_{group}"] = _mean(total, count)
+        return found
+
+
+def _mean(total: float, count: float) -> float:
+    return total / count if count else math.nan
+
+
+def _bin(steps: int) -> int:
+    return next(i for i, (_, most) in enumerate(LENGTH_BINS) if steps <= most)

@@ -1,0 +1,54 @@
+"""The frozen policy of the KL term, which a run keeps in its folder."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+
+from eh_gym.errors import StateError
+from harness.machine.ranks import Ranks
+from harness.model.lora import has_lora
+from harness.model.policy import Policy, load_policy
+from harness.records.files import full_disk_named
+
+__all__ = ["reference_policy"]
+
+
+def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool) -> Policy:
+    """Returns the policy before the first update, frozen.
+
+    With LoRA it is the policy itself, because its own weights are frozen.
+
+    Args:
+        policy: The policy, before it is sharded.
+        folder: Where the reference is kept.
+        device: The device for its shards.
+        ranks: The processes that train together.
+        first: Whether the policy has had no update, so that it is the reference. Otherwise the folder has it.
+        packing: As for `load_policy`.
+
+    Raises:
+        StateError: The folder is not there.
+        OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
+    """
+    if has_lora(policy.model):
+        return policy
+    if first:
+        reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model))
+        if ranks.first:
+            with full_disk_named(f"the disk is full, and {folder} was not written"):
+                policy.save(folder)
+    else:
+        if ranks.first and not folder.is_dir():
+            raise StateError(
+                f"there is no {folder}, the first policy of the run, which --kl-coef compares with; restore the folder, or "
+                "kl_coef in config.json if it was 0"
+            )
+        home, dtype = str(policy.model.device), policy.model.dtype
+        reference = ranks.hand_out(
+            load_policy(folder, dtype=dtype, device=home, packing=packing) if ranks.first else None
+        )
+    reference.model.eval().requires_grad_(False)
+    ranks.shard(reference, device)
+    return reference

@@ -1,0 +1,108 @@
+"""Tries an update of the largest micro-batch before the first rollout, so that a lack of memory is known in the first minute.
+
+Nothing changes by it: the gradients are dropped before the optimizer's step, which moves no weight and no moment then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import torch
+
+from eh_gym.errors import ConfigError
+from harness.settings.grpo import GRPOConfig
+from harness.types.sampler import Sample
+from harness.types.trajectory import Trajectory
+from harness.update.learner import Learner
+
+__all__ = ["largest_microbatches", "try_update", "what_to_lower"]
+
+_SIZE = r"([\d.]+) ([GM])iB"
+_SHORT = re.compile(rf"allocate {_SIZE}.*of which {_SIZE} is free", re.DOTALL)
+_GIB = {"G": 1.0, "M": 1 / 1024}
+
+
+def try_update(learner: Learner, config: GRPOConfig) -> None:
+    """Carries out an update of the largest micro-batches that the settings allow, and leaves everything as it was.
+
+    Every rank must call this. Weights, moments, the learning rate and the random state are the same afterwards, bit by bit.
+
+    Raises:
+        ConfigError: The memory is short. The message says by how much, and which flags of this run save some.
+    """
+    model, optimizer = learner.policy.model, learner.optimizer
+    shape = model.config.get_text_config()
+    longest = config.max_context or int(shape.max_position_embeddings)
+    tokens = max(config.tokens_per_microbatch, longest)
+    episodes = largest_microbatches(tokens, longest, words=int(shape.vocab_size), ranks=learner.ranks.size)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    trial = dataclasses.replace(
+        learner, settings=dataclasses.replace(learner.settings, minibatches=1), learning_rate=lambda _: 0.0
+    )
+    dropping = optimizer.register_step_pre_hook(lambda *_: optimizer.zero_grad())
+    try:
+        with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+            trial.update(episodes, 0)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the GPU's memory is short for an update of {tokens:,} tokens in a micro-batch, the most that the settings allow: "
+            f"{_missing(error)}; {what_to_lower(config, longest)}"
+        ) from error
+    finally:
+        dropping.remove()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def largest_microbatches(tokens: int, longest: int, *, words: int, ranks: int) -> list[Trajectory]:
+    """Makes episodes for two micro-batches on each rank: the second one is computed beside the gradients of the first.
+
+    Args:
+        tokens: The tokens of a micro-batch, at least `longest`.
+        longest: The most tokens of an episode.
+        words: The number of rows of the embedding, from which the ids are drawn.
+        ranks: The number of ranks.
+    """
+    parts = -(-tokens // longest)
+    draws = np.random.default_rng(0)
+    found = []
+    for i in range(2 * ranks * parts):
+        first, *written = draws.integers(words, size=tokens // parts).tolist()
+        t = Trajectory("0", 0, reward=float(i % 2))
+        t.add_prompt([first])
+        t.add_sample(Sample(written, [-math.log(words)] * len(written), "stop", 0))
+        found.append(t)
+    return found
+
+
+def what_to_lower(config: GRPOConfig, longest: int) -> str:
+    """Names the flags that make this run's update smaller; the first ones change nothing about its result."""
+    now: list[str] = []
+    if config.tokens_per_microbatch > longest:
+        now.append(f"--tokens-per-microbatch {longest}")
+    if not config.gradient_checkpointing:
+        now.append("--gradient-checkpointing")
+    elif config.keep_attention:
+        now.append("--no-keep-attention")
+    if config.max_staleness and config.sampler == "vllm":  # otherwise the engine sleeps during the update
+        now.append("a lower --gpu-memory-utilization")
+    if config.max_staleness and config.sampler == "transformers":
+        now.append("fewer --slots")
+    new = [f"a --max-context below {longest} with --tokens-per-microbatch as low"]
+    if config.dtype == "float32":
+        new.append("--dtype bfloat16")
+    new.append("a lower --lora-rank" if config.lora_rank else "--lora-rank 32")
+    given = f"give {' or '.join(now)}; " if now else ""
+    return f"{given}a new run may also have {', '.join(new)}, or more GPUs (torchrun --nproc-per-node 8)"
+
+
+def _missing(error: torch.OutOfMemoryError) -> str:
+    """How much torch lacked where it failed; the rest of the update may need more."""
+    found = _SHORT.search(str(error))
+    if found is None:
+        return str(error)[:200]
+    wanted, free = (float(found[i]) * _GIB[found[i + 1]] for i in (1, 3))
+    return f"at least {wanted - free:.2f} GiB are missing"

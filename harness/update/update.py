@@ -1,0 +1,277 @@
+"""One policy update: advantages, the clipped loss over micro-batches, and the optimizer's steps.
+
+This is GRPO as the paper uses it (arXiv 2402.03300, KL coefficient 0). The advantage of an episode is its reward relative to
+the other episodes of its task. There is no value function and no GAE: with gamma = lambda = 1 and one reward at the end, GAE
+gives the same advantage.
+
+The denominator of the ratio can come from two policies:
+
+- By default it is the policy that sampled, with the log-probabilities that the sampler reported. Clipping then also bounds
+  the effect of a sampler that is behind or rounds differently.
+- With `tis_cap` it is the trainer's policy before the first optimizer step, and the loss of each token is weighted by
+  trainer's / sampler's probability, bounded by the cap (`importance_weights`). The clipping then bounds only the steps of this
+  update, and the weight corrects the difference between sampler and trainer.
+
+If an agent program changes its history, an episode is several sequences of tokens. Each is scored by itself, and has a ratio of
+its own where ratios are of sequences. All have the episode's advantage, and in every mean over episodes they count as one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.machine.ranks import Ranks
+from harness.model.batch import Batch
+from harness.model.lora import without_lora
+from harness.model.policy import Policy
+from harness.model.shards import whole
+from harness.types.loss_settings import LossSettings
+from harness.types.trajectory import TokenSequence, Trajectory
+from harness.update.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
+from harness.update.mismatch import Mismatch
+from harness.update.optimizer import parameters_of
+
+__all__ = ["select_episodes", "update_policy"]
+
+_SUMS = ("loss", "entropy", "approx_kl", "clipped", "kl_ref")
+
+
+@dataclass
+class _Item:
+    """One sequence of an episode of the loss.
+
+    `old_logp` holds the trainer's log-probabilities before the first step, float32 [written tokens].
+    """
+
+    tokens: TokenSequence
+    trajectory: Trajectory
+    advantage: float
+    old_logp: Tensor | None = None
+
+
+def select_episodes(
+    trajectories: Sequence[Trajectory], *, normalize_std: bool, truncated_weight: float, kl: bool = False
+) -> tuple[list[tuple[Trajectory, float]], float]:
+    """Selects the episodes that contribute to the loss, with their advantages.
+
+    An episode whose environment failed is dropped before the mean of its group is taken: its reward says nothing about the
+    policy. In a group whose rewards are all equal, every advantage is 0; such a group is dropped, unless there is a KL term.
+
+    Args:
+        trajectories: One update's episodes.
+        normalize_std: Whether advantages are divided by the standard deviation of their group.
+        truncated_weight: The advantages of truncated episodes are multiplied by it; with 0 they are not in the loss. They count
+            in the mean of their group in any case. An episode that filled the context has weight 1; otherwise an agent could
+            remove its failures from the loss by writing long texts.
+        kl: Whether the loss has a KL term. This term covers every episode, also those with advantage 0 (paper, Eq. 3).
+
+    Returns:
+        Pairs of an episode and its advantage; and the share of groups whose rewards were all equal.
+    """
+    groups: dict[int, list[Trajectory]] = {}
+    for t in trajectories:
+        if t.end != "environment-error":
+            groups.setdefault(t.group, []).append(t)
+    chosen: list[tuple[Trajectory, float]] = []
+    equal = 0
+    for group in groups.values():
+        rewards = torch.tensor([[t.reward for t in group]])
+        advantages = group_advantages(rewards, normalize_std=normalize_std)[0].tolist()
+        if not any(advantages):
+            equal += 1
+        for t, advantage in zip(group, advantages, strict=True):
+            weight = truncated_weight if t.truncated and t.end != "context" else 1.0
+            if t.action_tokens and (advantage or kl) and weight:
+                chosen.append((t, weight * advantage))
+    return chosen, equal / max(1, len(groups))
+
+
+def update_policy(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    trajectories: Sequence[Trajectory],
+    settings: LossSettings,
+    *,
+    seed: int,
+    reference: Policy | None = None,
+    ranks: Ranks | None = None,
+) -> dict[str, float]:
+    """Improves the policy in place and returns ``train/...`` metrics.
+
+    Args:
+        policy: The policy. Its model is trained.
+        optimizer: Over the model's parameters, or copies of them (`make_optimizer`). Its learning rate is already set.
+        trajectories: One update's episodes, of all ranks.
+        settings: The settings of the loss.
+        seed: Draws which episodes share an optimizer step.
+        reference: The frozen policy of the KL term; with LoRA, `policy` itself. It is needed if ``kl_coef`` is not 0.
+        ranks: The processes that share the work; None for this process alone.
+    """
+    ranks = ranks or Ranks()
+    chosen, equal_share = select_episodes(
+        trajectories,
+        normalize_std=settings.normalize_std,
+        truncated_weight=settings.truncated_weight,
+        kl=bool(settings.kl_coef),
+    )
+    # The sums stay on the model's device and are read once, because reading a number waits for the GPU.
+    device = policy.model.device
+    wide = torch.float32 if device.type == "mps" else torch.float64  # which mps has not
+    sums = {name: torch.zeros((), dtype=wide, device=device) for name in _SUMS}
+    grad_norm = 0.0
+    n_tokens = sum(t.action_tokens for t, _ in chosen)
+    mismatch, steps, skipped = Mismatch(), 0, 0
+    policy.model.train()
+    order = np.random.default_rng(seed).permutation(len(chosen))
+    parts = [[chosen[i] for i in part] for part in np.array_split(order, settings.minibatches) if len(part)]
+    minibatches = [[item for episode in part for item in _items(*episode)] for part in parts]
+    if settings.tis_cap:  # not needed for the first step: its own forward pass comes before any weight has moved
+        for minibatch in minibatches[1:]:
+            _score_before(policy, minibatch, settings, ranks)
+    for minibatch in minibatches:
+        optimizer.zero_grad(set_to_none=True)
+        _accumulate_gradients(policy, reference, minibatch, settings, ranks, sums, mismatch, first=steps == 0)
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm)))
+        grad_norm += norm / ranks.size  # each rank has the norm over all ranks
+        steps += 1
+        if math.isfinite(norm):
+            optimizer.step()
+        else:  # one step with this gradient would make all weights and moments NaN, also in later checkpoints
+            skipped += 1
+    optimizer.zero_grad(set_to_none=True)  # else the gradients would take memory during the next rollout
+    total = ranks.sums({name: float(value) for name, value in sums.items()} | {"grad_norm": grad_norm})
+    every = ranks.gather([mismatch.settled()])
+    mismatch = every[0].merged(every[1:])
+    per_step, per_token = 1 / max(1, steps), 1 / max(1, n_tokens)
+    metrics = {
+        "train/loss": total["loss"] * per_step,
+        "train/grad_norm": total["grad_norm"] * per_step,
+        "train/entropy": total["entropy"] * per_token if n_tokens else float("nan"),
+        "train/approx_kl": total["approx_kl"] * per_token,
+        "train/clip_fraction": total["clipped"] * per_token,
+        "train/skipped_steps": float(skipped),
+        "train/zero_advantage_groups": equal_share,
+        "train/episodes_in_loss": float(len(chosen)),
+        "train/tokens_in_loss": float(n_tokens),
+    }
+    if reference is not None:
+        metrics["train/kl_ref"] = total["kl_ref"] * per_token
+    return metrics | mismatch.metrics(weighted=bool(settings.tis_cap))
+
+
+def _accumulate_gradients(
+    policy: Policy,
+    reference: Policy | None,
+    minibatch: list[_Item],
+    settings: LossSettings,
+    ranks: Ranks,
+    sums: dict[str, Tensor],
+    mismatch: Mismatch,
+    *,
+    first: bool,
+) -> None:
+    """Adds one optimizer step's gradient, micro-batch by micro-batch.
+
+    The surrogate is a mean over the episodes with an advantage, and the KL term over all. So the coefficient of the KL term does
+    not change the scale of the surrogate.
+    """
+    n_episodes, n_tokens = _counts([item for item in minibatch if item.advantage])
+    kl_episodes, kl_tokens = _counts(minibatch)
+    for items, batch in _micro(policy, minibatch, settings, ranks):
+        if not items:
+            _pass_idly(policy, reference, batch, settings)
+            continue
+        advantages = torch.tensor([item.advantage for item in items], device=policy.model.device)
+        lengths = [item.trajectory.length for item in items]
+        mask, sampled_logp = batch.action_mask, batch.logprobs
+        logp, entropy = policy.score(batch, settings.temperature)
+        before = logp.detach() if first else _stacked(items, logp)
+        old_logp = before if settings.tis_cap and before is not None else sampled_logp
+        per_token, clipped = policy_loss(
+            logp, old_logp, advantages, mask, clip_low=settings.clip_low, clip_high=settings.clip_high
+        )
+        weights = capped = None
+        if settings.tis_cap:
+            weights, capped = importance_weights(old_logp, sampled_logp, mask, cap=settings.tis_cap)
+            per_token = per_token * weights
+        if before is not None:
+            mismatch.add(before, sampled_logp, mask, lengths, weights, capped)
+        mean = functools.partial(
+            aggregate,
+            mask=mask,
+            mode=settings.aggregation,
+            episode_tokens=torch.tensor([item.trajectory.action_tokens for item in items], device=policy.model.device),
+        )
+        loss = mean(per_token, n_episodes=n_episodes, n_tokens=n_tokens)
+        if settings.kl_coef:
+            assert reference is not None, "kl_coef needs a reference policy"
+            kl = kl_k3(logp, _reference_logp(reference, batch, settings.temperature))
+            loss = loss + settings.kl_coef * mean(kl, n_episodes=kl_episodes, n_tokens=kl_tokens)
+            sums["kl_ref"] += (kl.detach() * mask).sum()
+        (loss * ranks.size).backward()  # FSDP takes the mean over ranks, but the parts must be summed
+        with torch.no_grad():
+            sums["loss"] += loss
+            sums["entropy"] += (entropy * mask).sum()
+            sums["approx_kl"] += (kl_k3(sampled_logp, logp) * mask).sum()  # the sampler drew the tokens
+            sums["clipped"] += (clipped & mask).sum()
+
+
+def _items(trajectory: Trajectory, advantage: float) -> list[_Item]:
+    """An episode's sequences that the loss is about. All have the episode's advantage."""
+    return [_Item(tokens, trajectory, advantage) for tokens in trajectory.sequences if any(tokens.action_mask)]
+
+
+def _counts(items: list[_Item]) -> tuple[int, int]:
+    """What `aggregate` divides by: the number of episodes of some sequences, and that of their tokens; at least 1."""
+    episodes = {id(item.trajectory) for item in items}
+    return max(1, len(episodes)), max(1, sum(sum(item.tokens.action_mask) for item in items))
+
+
+def _micro(
+    policy: Policy, minibatch: list[_Item], settings: LossSettings, ranks: Ranks
+) -> Iterator[tuple[list[_Item], Batch]]:
+    """This rank's sequences of one optimizer step, as micro-batches; a micro-batch without a sequence is an idle pass."""
+    tokens = [item.tokens for item in minibatch]
+    for indices, batch in policy.batches(tokens, settings.tokens_per_microbatch, rank=ranks.rank, ranks=ranks.size):
+        yield [minibatch[i] for i in indices], batch
+
+
+def _pass_idly(policy: Policy, reference: Policy | None, batch: Batch, settings: LossSettings) -> None:
+    """Takes part in a forward and backward pass of the other ranks, with a gradient of 0."""
+    logp, _ = policy.score(batch, settings.temperature)
+    if reference is not None:
+        _reference_logp(reference, batch, settings.temperature)
+    (logp * 0).sum().backward()
+
+
+@torch.no_grad()
+def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings, ranks: Ranks) -> None:
+    """Stores the log-probabilities that the present weights give to the episodes of a later step."""
+    for items, batch in _micro(policy, minibatch, settings, ranks):
+        logp, _ = policy.score(batch, settings.temperature)
+        for item, row in zip(items, logp[: len(items)], strict=True):  # an idle pass has no items
+            item.old_logp = row[: sum(item.tokens.action_mask)].clone()
+
+
+def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:
+    """The log-probabilities that `_score_before` stored, padded with zeros to the shape of `like`; None if there are none."""
+    kept = [item.old_logp for item in items if item.old_logp is not None]
+    if not kept:
+        return None
+    stacked = torch.zeros_like(like)
+    for row, logp in zip(stacked, kept, strict=True):
+        row[: len(logp)] = logp
+    return stacked
+
+
+@torch.no_grad()
+def _reference_logp(reference: Policy, batch: Batch, temperature: float) -> Tensor:
+    with without_lora(reference.model):
+        return reference.score(batch, temperature)[0]

@@ -1,0 +1,136 @@
+"""The warm start: when it stops, and the folder that it leaves. A real model is in sampling/test_pretrained.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import eh_gym  # noqa: F401 - registers the environments
+from eh_gym.errors import ConfigError
+from harness.clone.cloning import clone_key, demonstrations, warm_start
+from harness.machine.ranks import Ranks
+from harness.model.policy import Policy
+from harness.model.tiny import new_tiny_policy
+from harness.settings.grpo import GRPOConfig
+from harness.settings.warm_start import WarmStart
+from harness.terminal.display import Display
+from harness.training.environments import teacher
+from harness.training.first_policy import clone_expert, load
+
+FEW = WarmStart(episodes=6, max_optimal_steps=4, max_batches=3, loss_target=0.0, learning_rate=3e-3, batch_tokens=600)
+QUIET = Display(Console(quiet=True))
+
+
+@pytest.fixture
+def env() -> gym.Env[str, str]:
+    return gym.make("EH-Cabinet-v0", split="train")
+
+
+def test_a_loss_target_stops_earlier_and_without_one_all_batches_are_taken(env: gym.Env[str, str]) -> None:
+    assert warm_start(env, new_tiny_policy(env, seed=0), FEW, seed=0).batches == 3
+    loose = dataclasses.replace(FEW, max_batches=23, loss_target=1e3)
+    done = warm_start(env, new_tiny_policy(env, seed=0), loose, seed=0)
+    assert (done.batches, done.demonstrations) == (21, 6)  # never earlier, with a tiny model
+    assert done.tokens > 0
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": 3}, {"max_optimal_steps": 1}])
+def test_without_a_demonstration_the_error_says_which_limit_to_raise(
+    env: gym.Env[str, str], limit: dict[str, int]
+) -> None:
+    env.unwrapped.task_ids = env.unwrapped.task_ids[:20]  # type: ignore[attr-defined]
+    settings = WarmStart(episodes=2, **limit)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="or max_tokens in a recipe"):
+        demonstrations(env, new_tiny_policy(env, seed=0), settings, waste=0.0, count=2, seed=0)
+
+
+def swapped(policy: Policy) -> Policy:
+    """With two words of the vocabulary in each other's places."""
+    vocabulary, text = policy.tokenizer.get_vocab(), policy.tokenizer.backend_tokenizer.to_str()
+    a, b = vocabulary["open("], vocabulary["read("]
+    text = text.replace(f'"open(":{a}', f'"open(":{b}').replace(f'"read(":{b}', f'"read(":{a}')
+    policy.tokenizer._tokenizer = type(policy.tokenizer.backend_tokenizer).from_str(text)
+    assert policy.tokenizer.get_vocab()["open("] == b
+    return policy
+
+
+def longer(policy: Policy) -> Policy:
+    """With other rotary frequencies, as with another --max-context for LongRoPE; `state_dict` has them not."""
+    policy.model.base_model.rotary_emb.inv_freq /= 2
+    return policy
+
+
+def test_what_a_clone_depends_on_never_meets_an_old_one(
+    env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(policy: Policy, lora_rank: int = 0) -> str:
+        return clone_key(env, policy, FEW, lora_rank=lora_rank, seed=0)
+
+    keys = [
+        key(new_tiny_policy(env, seed=0)),
+        key(new_tiny_policy(env, seed=1)),
+        key(new_tiny_policy(env, seed=0, max_observation_tokens=64)),
+        key(longer(new_tiny_policy(env, seed=0))),
+        key(swapped(new_tiny_policy(env, seed=0))),
+        key(new_tiny_policy(env, seed=0), lora_rank=4),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key(new_tiny_policy(env, seed=0)) == keys[0]
+    monkeypatch.setattr(type(env.unwrapped), "expert", lambda self: self.random_action(np.random.default_rng(0)))
+    assert key(new_tiny_policy(env, seed=0)) not in keys
+
+
+@pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])
+@pytest.mark.parametrize("flags", [{}, {"lora_rank": 4}])
+def test_runs_of_other_seeds_can_share_a_clone(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any], seed: int, same: bool
+) -> None:
+    if "lora_rank" in flags:
+        pytest.importorskip("peft")
+        # its clone is then in the adapters
+        monkeypatch.setattr("harness.training.first_policy.is_pretrained", lambda policy: True)
+    found: list[Path] = []
+    for run in (0, 0, 1):
+        config = GRPOConfig(seed=run, warm_start=dataclasses.replace(FEW, seed=seed), **flags)
+        env = teacher(config, config.env)  # a new one, whose episodes have the first hints
+        found.append(clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", QUIET, own_cache))
+    assert found[0] == found[1]
+    assert (found[1] == found[2]) is same
+
+
+def test_a_clone_is_loaded_as_it_was_trained(env: gym.Env[str, str], own_cache: Path) -> None:
+    config, policy = GRPOConfig(warm_start=FEW), new_tiny_policy(env, seed=0)
+    loaded = load(config, env, "cpu", Ranks(), clone=clone_expert(config, env, policy, "cpu", QUIET, own_cache))
+    pairs = zip(policy.model.parameters(), loaded.model.parameters(), strict=True)
+    assert all(torch.equal(trained, read) for trained, read in pairs)
+    assert (loaded.packs, loaded.chat.stop_ids) == (policy.packs, policy.chat.stop_ids)
+    # transformers would put Qwen2's own tokenizer in the place of the saved one
+    for text in ("open(c)", "submit(73)", "error open b"):
+        assert loaded.chat.reply_ids(text) == policy.chat.reply_ids(text)
+    assert loaded.chat.prompt_ids("s", "start c") == policy.chat.prompt_ids("s", "start c")
+
+
+def test_the_clone_of_a_program_s_own_environment_is_in_the_run_s_folder(
+    env: gym.Env[str, str], tmp_path: Path
+) -> None:
+    config, said = GRPOConfig(env="given:make", warm_start=FEW), io.StringIO()
+    display = Display(Console(file=said, width=400))
+    assert clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", display, tmp_path) == tmp_path / "clone"
+    assert f"the clone is {tmp_path / 'clone'}" in said.getvalue()
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_the_clone_is_made(
+    env: gym.Env[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("harness.training.first_policy.cache_dir", lambda: tmp_path / "file")
+    with pytest.raises(ConfigError, match="EH_CACHE_DIR"):
+        clone_expert(GRPOConfig(warm_start=FEW), env, new_tiny_policy(env, seed=0), "cpu", QUIET, tmp_path)

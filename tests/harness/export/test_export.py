@@ -1,0 +1,51 @@
+"""harness.export: episodes as a benchmark's files. tests/envs has their contents, and the benchmarks' own verdicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from harness.evaluate import Evaluation, run
+from harness.export.__main__ import main
+
+QUIET = Console(quiet=True)
+
+
+@pytest.mark.usefixtures("bfcl_python")
+def test_the_first_episode_of_each_task_is_written_and_the_command_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = json.dumps({"prompt": "official", "categories": ["miss_func"], "workers": 1})
+    settings = {"env": "EH-BFCL-v0", "split": "all", "env_args": args, "horizon": 200}
+    run(Evaluation(**settings, policy="expert", tasks=2, rollouts=2, out=tmp_path / "kept"), QUIET)  # type: ignore[arg-type]
+    main(["bfcl", str(tmp_path / "kept"), "--out", str(tmp_path / "files")])
+    [file] = (tmp_path / "files").rglob("*.json")
+    assert file.name == "BFCL_v4_multi_turn_miss_func_result.json"
+    assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == [
+        "multi_turn_miss_func_0",
+        "multi_turn_miss_func_1",
+    ]
+    said = capsys.readouterr().out
+    assert "2 entries, 798 missing" in said
+    assert "bfcl evaluate --model Qwen/Qwen3-8B --test-category multi_turn --result-dir" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["bfcl", "{empty}"], "holds no evaluation"),
+        (["bfcl", "{kept}"], "EH-BFCL"),
+        (["appworld", "{kept}", "--name", "A b"], "lower-case"),
+    ],
+)
+def test_a_wrong_folder_or_name_ends_with_one_line(
+    words: list[str], names: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(Evaluation(policy="expert", tasks=1, out=tmp_path / "kept"), QUIET)
+    with pytest.raises(SystemExit) as exit_:
+        main([word.format(empty=tmp_path, kept=tmp_path / "kept") for word in [*words, "--out", str(tmp_path / "x")]])
+    assert exit_.value.code == 2
+    assert names in capsys.readouterr().out.replace("\n", " ")

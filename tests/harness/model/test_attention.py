@@ -1,0 +1,67 @@
+"""Packed attention against one dense mask over the whole row, which says who sees whom."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.testing import assert_close
+
+from harness.model.attention import Segments, packed_attention
+
+LENGTHS, PARENTS = (5, 3, 1, 7, 4, 2), (-1, 0, 0, -1, -1, 4)
+HEADS, KV_HEADS, DIM = 4, 2, 8
+
+
+def dense_mask(window: int | None) -> Tensor:
+    """bool [T, T], token by token."""
+    bounds = list(pairwise(torch.tensor([0, *LENGTHS]).cumsum(0).tolist()))
+    mask = torch.zeros(sum(LENGTHS), sum(LENGTHS), dtype=torch.bool)
+    for (start, stop), parent in zip(bounds, PARENTS, strict=True):
+        history = list(range(*bounds[parent])) if parent >= 0 else []
+        for token in range(start, stop):
+            history.append(token)
+            mask[token, history[-window:] if window else history] = True
+    return mask
+
+
+def inputs(device: str = "cpu", dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    g = torch.Generator().manual_seed(0)
+    shapes = [(1, heads, sum(LENGTHS), DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    return [torch.randn(s, generator=g, dtype=torch.float64).to(device, dtype).requires_grad_() for s in shapes]
+
+
+def check(query: Tensor, key: Tensor, value: Tensor, window: int | None, tolerance: float) -> None:
+    segments = Segments(LENGTHS, PARENTS, query.device)
+    module = torch.nn.Module()
+    found, _ = packed_attention(module, query, key, value, None, scaling=0.4, sliding_window=window, segments=segments)
+    right = scaled_dot_product_attention(
+        *(x.double() for x in (query, key, value)),
+        attn_mask=dense_mask(window).to(query.device),
+        scale=0.4,
+        enable_gqa=True,
+    )
+    right = right.transpose(1, 2)
+    assert_close(found.double(), right, rtol=tolerance, atol=tolerance)
+    weights = torch.arange(right.numel(), device=right.device).view_as(right).cos()
+    for a, b in zip(
+        torch.autograd.grad((found * weights).sum(), (query, key, value)),
+        torch.autograd.grad((right * weights).sum(), (query, key, value)),
+        strict=True,
+    ):
+        assert_close(a.double(), b.double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+def test_each_token_sees_its_own_episode_and_nothing_later(window: int | None) -> None:
+    check(*inputs(), window, 1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("window", [None, 3])
+def test_one_kernel_for_all_segments_does_the_same(window: int | None) -> None:
+    check(*inputs("cuda", torch.bfloat16), window, 0.03)

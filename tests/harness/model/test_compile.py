@@ -1,0 +1,82 @@
+"""Compiled layers compute the same, and are compiled once for all layers and all numbers of tokens."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from transformers import AttentionInterface
+
+from eh_gym.errors import ConfigError
+from harness.machine.runtime import compiles
+from harness.model.attention import PACKED, packed_attention
+from harness.model.policy import Policy
+from harness.settings.grpo import GRPOConfig
+from harness.types.trajectory import Trajectory
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(disable=False):  # an engine on the CPU turns it off for its process
+        yield
+    torch._dynamo.reset()
+    AttentionInterface.register(PACKED, packed_attention)
+
+
+def episodes(count: int, length: int) -> list[Trajectory]:
+    """A group with a beginning of 40 tokens; every token after it is written."""
+    found = []
+    for i in range(count):
+        t = Trajectory("0", 0)
+        t.add_prompt([3] * 40)
+        t.ids += torch.randint(4, 20, (length,), generator=torch.Generator().manual_seed(i)).tolist()
+        t.action_mask += [1] * length
+        t.logprobs += [-1.0] * length
+        found.append(t)
+    return found
+
+
+def scored(policy: Policy, group: list[Trajectory]) -> list[Tensor]:
+    """The log-probabilities and the gradients of their sum."""
+    logp, _ = policy.score(policy.batch(group), 1.0)
+    trained = [p for p in policy.model.parameters() if p.requires_grad]
+    return [logp.detach(), *torch.autograd.grad(logp.sum(), trained)]
+
+
+def test_the_layers_are_traced_once_and_compute_the_same(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced only: making kernels takes long."""
+    traced: Callable[..., Any] = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **how: traced(module, backend="eager", **how))
+    policy = dataclasses.replace(trained, model=copy.deepcopy(trained.model))
+    policy.model.train()
+    policy.checkpoint_activations(keep_attention=True)
+    groups = [episodes(2, 30), episodes(3, 50), episodes(1, 17)]
+    expected = [scored(policy, group) for group in groups]
+    policy.compile_layers()
+    made = []
+    for group, right in zip(groups, expected, strict=True):
+        for a, b in zip(scored(policy, group), right, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+        made.append(counters["stats"]["unique_graphs"])
+    assert made[0] > 0
+    assert made == [made[0]] * 3, "another number of tokens was compiled anew"
+
+
+def test_auto_compiles_on_gpus_alone_and_never_the_sampler_s_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.machine.runtime.find_spec", lambda name: name)
+    monkeypatch.setattr("harness.machine.runtime.shutil.which", lambda name: name)
+    found = [compiles("auto", device, sampler) for device in ("cpu", "cuda:1") for sampler in ("transformers", "vllm")]
+    assert found == [False, False, False, True]
+    monkeypatch.setattr("harness.machine.runtime.shutil.which", lambda name: None)  # Triton needs a C compiler
+    assert not compiles("auto", "cuda", "vllm")
+    assert [compiles(how, "cpu", "vllm") for how in ("on", "off")] == [True, False]
+    with pytest.raises(ConfigError, match=r"--compile.*--sampler vllm"):
+        GRPOConfig(compile="on")

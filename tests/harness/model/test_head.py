@@ -1,0 +1,110 @@
+"""Log-probabilities and entropies in chunks, against log_softmax over whole logits: values and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
+
+from harness.model import head as head_module
+from harness.model.head import Head, token_scores
+
+N, H, V = 11, 6, 17
+HEADS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "scaled and capped": {"scale": 1.7, "softcap": 3.0},
+}
+
+
+def head_of(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Head]:
+    g = torch.Generator().manual_seed(1)
+    hidden, weight = (torch.randn(n, generator=g, dtype=dtype) for n in ((N, H), (V, H)))
+    return hidden.requires_grad_(), torch.randint(V, (N,), generator=g), Head(weight.requires_grad_(), **HEADS[kind])
+
+
+def plain_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float) -> tuple[Tensor, Tensor]:
+    """As the models do it, with everything held at once."""
+    logits = hidden @ head.weight.T
+    logits = logits * head.scale
+    if head.softcap is not None:
+        logits = torch.tanh(logits / head.softcap) * head.softcap
+    logp = (logits / temperature).log_softmax(1)
+    return logp.gather(1, targets[:, None]).squeeze(1), -(logp.exp() * logp).sum(1)
+
+
+@pytest.mark.parametrize("chunk", [4, 10_000])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("kind", HEADS)
+def test_chunks_of_any_size_give_the_plain_values_and_gradients(
+    kind: str, temperature: float, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_module, "_chunk_tokens", lambda *_: chunk)
+    hidden, targets, head = head_of(kind)
+    weights = torch.randn(N, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    expected, expected_entropy = plain_scores(hidden, targets, head, temperature)
+    expected_gradients = torch.autograd.grad((expected * weights).sum(), (hidden, head.weight))
+    logp, entropy = token_scores(hidden, targets, head, temperature)
+    gradients = torch.autograd.grad((logp * weights).sum(), (hidden, head.weight))
+    assert_close(logp, expected)
+    assert_close(entropy, expected_entropy)
+    assert not entropy.requires_grad
+    for found, right in zip(gradients, expected_gradients, strict=True):
+        assert_close(found, right)
+
+
+def test_bfloat16_is_scored_in_float32_and_gets_bfloat16_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_module, "_chunk_tokens", lambda *_: 1)
+    g = torch.Generator().manual_seed(2)
+    hidden, weight = (torch.randn(n, generator=g).to(torch.bfloat16).requires_grad_() for n in ((512, 32), (50, 32)))
+    targets = torch.randint(50, (512,), generator=g)
+    logp, entropy = token_scores(hidden, targets, Head(weight), 1.0)
+    assert (logp.dtype, entropy.dtype) == (torch.float32, torch.float32)
+    exact = (hidden.double() @ weight.double().T).log_softmax(1).gather(1, targets[:, None]).squeeze(1)
+    assert_close(logp.double(), exact, rtol=0, atol=1e-4)  # with rounded logits it would be off by 0.1
+    logp.sum().backward()
+    whole = torch.autograd.grad(exact.sum(), weight)[0]
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.bfloat16
+    assert (weight.grad - whole).norm() < 0.006 * whole.norm()  # 0.004; summed in bfloat16 512 chunks are off by 0.0095
+
+
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "pad_token_id": 0,
+}
+MODELS: dict[str, PretrainedConfig] = {
+    "tied": Qwen2Config(**SMALL, tie_word_embeddings=True),
+    "untied": Qwen2Config(**SMALL, tie_word_embeddings=False),
+    "softcap": Gemma2Config(**SMALL, head_dim=16, final_logit_softcapping=1.5),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_models_have_the_head_that_their_config_says(kind: str) -> None:
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(MODELS[kind], attn_implementation="eager").eval()
+    ids = torch.randint(1, 50, (1, 9))
+    logp = (3 * model(ids, use_cache=False).logits[0, :-1]).log_softmax(1).gather(1, ids[0, 1:, None]).squeeze(1)
+    states = model.base_model(ids, use_cache=False).last_hidden_state[0, :-1]
+    found, _ = token_scores(states, ids[0, 1:], Head.of(model), 1 / 3)
+    assert_close(found, logp, rtol=0, atol=1e-5)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    for a, b in zip(
+        torch.autograd.grad(found.sum(), parameters), torch.autograd.grad(logp.sum(), parameters), strict=True
+    ):
+        assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,160 @@
+"""Adapters: what is trained, what is handed over, and a reference without a second model."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from one_step import copied
+from one_step import one_step as episode
+from quiet_run import metrics_of, run
+from safetensors.torch import load_file
+from torch.distributed.checkpoint import FileSystemReader
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    GenerationConfig,
+    Qwen3MoeConfig,
+)
+
+from eh_gym.errors import ConfigError, StateError
+from harness.model.lora import add_lora, plain_parameters, redraw_lora, without_lora
+from harness.model.policy import Policy
+from harness.sampling.vllm.transfer import weights_file
+from harness.settings.grpo import GRPOConfig
+from harness.settings.presets import preset
+from harness.types.loss_settings import LossSettings
+from harness.update.optimizer import make_optimizer, parameters_of
+from harness.update.update import update_policy
+
+SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
+
+
+@pytest.fixture
+def adapted(trained: Policy) -> Policy:
+    """A policy after some updates of its adapters."""
+    pytest.importorskip("peft")
+    policy = copied(trained)
+    add_lora(policy.model, 4, seed=0)
+    optimizer = make_optimizer(policy.model, learning_rate=3e-3, betas=(0.9, 0.999), weight_decay=0.0)
+    assert sum(p.numel() for p in parameters_of(optimizer)) < 0.3 * trained.model.num_parameters()
+    for _ in range(3):
+        pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+        update_policy(policy, optimizer, pair, SETTINGS, seed=0)
+    return policy
+
+
+def score(policy: Policy) -> torch.Tensor:
+    return torch.tensor(episode(policy, 0, "open(a)", reward=0.0).logprobs)
+
+
+def test_only_the_adapters_are_trained_and_left_out_they_leave_the_model_as_it_was(
+    trained: Policy, adapted: Policy
+) -> None:
+    assert (score(adapted) - score(trained)).abs().max() > 0.01
+    with without_lora(adapted.model):
+        assert torch.equal(score(adapted), score(trained))
+    assert (score(adapted) - score(trained)).abs().max() > 0.01
+
+
+def test_what_is_handed_over_and_saved_is_a_plain_model(trained: Policy, adapted: Policy, tmp_path: Path) -> None:
+    names = [name for name, _ in trained.model.named_parameters()]
+    assert [name for name, _ in plain_parameters(adapted.model)] == names
+    merged = copy.deepcopy(trained.model)
+    with weights_file(adapted.model) as path:
+        merged.load_state_dict(load_file(path), strict=False)
+    torch.testing.assert_close(
+        score(Policy(merged, trained.tokenizer, trained.chat)), score(adapted), atol=1e-4, rtol=0
+    )
+    adapted.save(tmp_path)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(saved) is type(trained.model)
+    ends = saved.generation_config.eos_token_id
+    assert (
+        ends == GenerationConfig.from_pretrained(tmp_path).eos_token_id == trained.model.generation_config.eos_token_id
+    )
+    assert ends is not None
+    for a, b in zip(saved.parameters(), merged.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def mixture(config: type[Any], **more: Any) -> Any:
+    """A model with four experts in its one layer."""
+    torch.manual_seed(0)
+    sizes = dict.fromkeys(("num_experts", "n_routed_experts"), 4) | {"num_experts_per_tok": 2, "num_hidden_layers": 1}
+    sizes |= {"vocab_size": 99, "hidden_size": 16, "intermediate_size": 16, "moe_intermediate_size": 8}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    return AutoModelForCausalLM.from_config(config(**sizes | more)).eval()
+
+
+def test_experts_get_no_adapters(trained: Policy, tmp_path: Path) -> None:
+    """peft adapted them, too, and the saved model had random ones."""
+    pytest.importorskip("peft")
+    model, ids = mixture(Qwen3MoeConfig, head_dim=8), torch.arange(9)[None]
+    add_lora(model, 4, seed=0)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    expected = model(ids).logits
+    with without_lora(model):
+        assert not torch.allclose(model(ids).logits, expected, atol=1e-3)  # they do something
+    Policy(model, trained.tokenizer, trained.chat).save(tmp_path)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(merged(ids).logits, expected, atol=1e-5, rtol=0)
+    redraw_lora(model, seed=1)
+    assert not any(parameter.any() for name, parameter in model.named_parameters() if "lora_B" in name)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The following .*_pattern keys did not match:RuntimeWarning"
+)  # peft's, before our error
+def test_experts_that_peft_would_adapt_are_refused() -> None:
+    pytest.importorskip("peft")
+    model = mixture(DeepseekV3Config, n_group=1, topk_group=1, q_lora_rank=4, kv_lora_rank=4, first_k_dense_replace=0)
+    with pytest.raises(ConfigError, match="experts of DeepseekV3"):
+        add_lora(model, 4, seed=0)
+
+
+def test_the_kl_term_needs_no_second_model(trained: Policy) -> None:
+    pytest.importorskip("peft")
+
+    def drift(kl_coef: float) -> float:
+        policy = copied(trained)
+        add_lora(policy.model, 4, seed=0)
+        policy.checkpoint_activations()
+        optimizer = make_optimizer(policy.model, learning_rate=3e-3, betas=(0.9, 0.999), weight_decay=0.0)
+        settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef)
+        for _ in range(4):
+            pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+            metrics = update_policy(policy, optimizer, pair, settings, seed=0, reference=policy)
+        return metrics["train/kl_ref"]
+
+    free, bound = drift(1e-9), drift(5.0)
+    assert 0 <= bound < free
+
+
+def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_kept_once(
+    quick: GRPOConfig, tmp_path: Path, own_cache: Path
+) -> None:
+    pytest.importorskip("peft")
+    config = dataclasses.replace(quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0)
+    whole = dataclasses.replace(config, out=tmp_path / "whole")
+    run(whole)
+    run(config)
+    folder = config.out
+    assert folder is not None
+    (folder / "checkpoints" / "update-000002").rename(folder / "gone")
+    kept = FileSystemReader(folder / "checkpoints" / "update-000001" / "tensors").read_metadata().state_dict_metadata
+    assert all(".lora_A." in name or ".lora_B." in name for name in kept)
+    assert not any("lora" in name for name in load_file(folder / "frozen.safetensors"))
+    run(config, resume=True)  # does update 1 again
+    assert [metrics_of(config), len(metrics_of(config))] == [metrics_of(whole), 2]
+    found: Any = AutoModelForCausalLM.from_pretrained(folder / "model")
+    assert found.num_parameters() > 0
+    (folder / "frozen.safetensors").write_bytes(b"half")
+    with pytest.raises(StateError, match=r"frozen.safetensors.*restore"):
+        run(config, resume=True)

@@ -1,0 +1,52 @@
+"""Loading a model: what is turned off in it, and what is said of damaged files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eh_gym.errors import ConfigError
+from harness.model.policy import Policy, load_policy
+
+
+@pytest.fixture
+def folder(trained: Policy, tmp_path: Path) -> Path:
+    trained.save(tmp_path)
+    return tmp_path
+
+
+def change(folder: Path, **values: object) -> None:
+    """Changes the model's config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def test_the_trainer_scores_without_dropout(folder: Path) -> None:
+    """In training mode the model dropped attention, so its log-probabilities were not the sampler's."""
+    change(folder, attention_dropout=0.5)
+    model = load_policy(folder).model.train()
+    assert {layer.self_attn.attention_dropout for layer in model.base_model.layers} == {0.0}
+
+
+def test_damaged_weights_are_an_error_of_one_line(folder: Path) -> None:
+    change(folder, hidden_size=32)
+    with pytest.raises(ConfigError, match=r"damaged, copy or download"):
+        load_policy(folder)
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"header too small"):
+        load_policy(folder)
+
+
+def test_a_model_with_two_sets_of_rotary_frequencies_is_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0],
+        "long_factor": [2.0],
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="LongRoPE"):
+        load_policy(folder)

@@ -1,0 +1,84 @@
+"""The tiny models and their tokenizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from eh_gym import UnicodeText
+from eh_gym.errors import ConfigError
+from harness.clone.cloning import demonstrations
+from harness.model.tiny import new_tiny_policy
+from harness.settings.warm_start import WarmStart
+
+
+@pytest.mark.parametrize("env_id", ["EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0"])
+def test_every_legal_action_survives_the_word_tokenizer(env_id: str) -> None:
+    policy = new_tiny_policy(gym.make(env_id), seed=0)
+    calls = [
+        "read()",
+        "close()",
+        "list()",
+        *(f"open({d})" for d in "abcdefghijkl"),
+        *(f"submit({n:02d})" for n in range(100)),
+    ]
+    for call in calls + (["unlock()"] if "Locked" in env_id else []):
+        assert policy.chat.read(policy.chat.reply_ids(call)).action == call
+    unknown = policy.tokenizer.unk_token_id
+    for text in ("start c", "ok", "error open b", "next f", "code 7 3", "error closed"):
+        ids = policy.chat.observation_ids(text, stopped=True)
+        assert unknown not in ids
+    assert 35 <= len(policy.tokenizer) <= 50
+    assert 100_000 <= policy.model.num_parameters() <= 120_000
+
+
+def test_a_seed_decides_the_weights_and_the_global_generator_is_left_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    a, b, c = (new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=s).model for s in (0, 0, 1))
+    assert torch.equal(before, torch.get_rng_state())
+    same = [torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True)]
+    assert all(same)
+    assert not all(torch.equal(x, y) for x, y in zip(a.parameters(), c.parameters(), strict=True))
+
+
+class Shop(gym.Env[str, str]):
+    """Few words, and actions that mean nothing without their blanks."""
+
+    observation_space = action_space = UnicodeText(100)
+    task_ids = ("apple", "pear")
+    action = "sql SELECT price FROM {task}"
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.task = (options or {}).get("task_id", "apple")
+        return f"price of {self.task}", {"task_id": self.task, "system_prompt": "", "instruction": ""}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        success = action == self.expert()
+        return "done", float(success), True, False, {"success": success}
+
+    def expert(self) -> str:
+        return self.action.format(task=self.task)
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        return self.expert()
+
+
+def test_a_warm_start_shows_the_model_the_expert_s_own_actions() -> None:
+    env = Shop()
+    policy = new_tiny_policy(env, seed=0)
+    for demonstration in demonstrations(env, policy, WarmStart(episodes=2), waste=0.0, count=2, seed=0):
+        ids = [i for i, written in zip(demonstration.ids, demonstration.action_mask, strict=True) if written]
+        assert policy.chat.read(ids).action == f"sql SELECT price FROM {demonstration.task_id}"
+
+
+def test_actions_that_no_tokenizer_keeps_are_refused() -> None:
+    env = Shop()
+    env.action = "say <eos> to {task}"
+    with pytest.raises(ConfigError, match="'say <eos> to apple'"):
+        new_tiny_policy(env, seed=0)

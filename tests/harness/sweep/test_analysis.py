@@ -1,0 +1,277 @@
+"""Every number of the tables, against hand-computed examples and against slow, obvious loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from harness.sweep.analysis import (
+    SuiteTable,
+    cell,
+    paired_difference,
+    plateau,
+    run_numbers,
+    success_curve,
+    suite_table,
+)
+from harness.sweep.runs import Arm, Run, Suite
+
+
+def a_run(
+    seed: int = 0,
+    *,
+    k: list[float],
+    tokens: list[float] | None = None,
+    success: list[float | None] | None = None,
+    held_out: Mapping[int, float] = {},
+    after: float | None = None,
+    lengths: list[int] | None = None,
+    before: float = 0.0,
+) -> Run:
+    """A run of an update per K, with 100 tokens each unless said otherwise, which has ended if `after` is given."""
+    rows: dict[str, Any] = {
+        "update": range(len(k)),
+        "horizon/k": k,
+        "tokens/update": tokens or [100.0] * len(k),
+        "time/update_s": 2.0,
+    }
+    table = pd.DataFrame(rows, dtype=float)
+    table["tokens/total"] = table["tokens/update"].cumsum()
+    table["rollout/success"] = success or 0.5
+    if held_out:
+        table["evaluation/mean_at_k"] = pd.Series(held_out)
+    result = {"mean_at_k": after, "best_at_k": (after or 0) + 0.1, "success_lengths": lengths or [3]}
+    ended = {"before": {"sampled": {"mean_at_k": before}}, "after": {"sampled": result, "greedy": {"mean_at_k": 0.9}}}
+    return Run(Path(f"seed{seed}"), {"seed": seed}, table.astype(float), ended if after is not None else {})
+
+
+def table(
+    name: str, arms: Mapping[str, tuple[dict[str, Any], list[Run]]], *, band: Any = None, threshold: float = 0.5
+) -> SuiteTable:
+    made = [Arm(label, settings, runs) for label, (settings, runs) in arms.items()]
+    return suite_table(Suite("", name, False, "", "", threshold, {}, made, []), band)
+
+
+def fixed(k: int) -> dict[str, Any]:
+    return {"wrapper": "fixed", "k0": k}
+
+
+def test_the_curve_takes_held_out_evaluations_and_starts_before_training() -> None:
+    curve = success_curve(a_run(k=[10] * 4, held_out={1: 0.4, 3: 0.6}, after=0.6, before=0.2), held_out=True)
+    assert curve.to_numpy().tolist() == [[0, 0, 0.2], [2, 200, 0.4], [4, 400, 0.6]]
+
+
+def test_without_evaluations_the_curve_is_the_mean_of_five_training_updates() -> None:
+    run = a_run(k=[10] * 7, success=[0.0, 0.1, 0.2, None, 0.3, 0.4, 0.5], after=0.9, before=0.9)
+    curve = success_curve(run, held_out=False)
+    assert list(curve["updates"]) == [1, 2, 3, 5, 6, 7]  # update 3 had no valid episode
+    assert list(curve["success"]) == pytest.approx(
+        [0.0, 0.05, 0.1, 0.15, 0.2, 0.3]
+    )  # the last: (.1 + .2 + .3 + .4 + .5) / 5
+    assert success_curve(run, held_out=True).empty
+
+
+def test_a_run_s_numbers() -> None:
+    run = a_run(k=[10, 20, 30, 30, 30, 30, 26, 30], held_out={3: 0.5, 5: 0.7, 7: 0.7}, after=0.8, lengths=[2, 4, 8, 20])
+    found = run_numbers(run, 0.6, True, fixed_k=8, band=(20.0, 30.0), equal_tokens=500.0)
+    assert found == pytest.approx({
+        "mean_at_k": 0.8, "best_at_k": 0.9, "greedy": 0.9, "success_at_k": 0.6,  # 3 of 4 successes within 8 steps
+        "peak": 0.7, "tokens_at_peak": 600, "tokens_to_threshold": 500,  # the earlier peak; half way from 400 to 600
+        "success_at_equal_tokens": 0.6, "savings": math.nan, "tokens_total": 800, "tokens_per_update": 100,
+        "tokens_middle": 100, "tokens_end": 100, "seconds_per_update": 2, "final_k": 30, "k_mean": 28, "k_std": 2,
+        "settled_at": 1, "share_in_band": 1,
+    }, nan_ok=True)  # fmt: skip
+    by_update = run_numbers(a_run(k=[10] * 10, tokens=[float(i) for i in range(10)]), 0.5, False)
+    assert [by_update[f"tokens_{part}"] for part in ("per_update", "middle", "end")] == [
+        4.5,
+        6,
+        9,
+    ]  # the middle: 5, 6, 7
+
+
+def test_k_is_the_real_one_where_the_controller_keeps_one() -> None:
+    run = a_run(k=[10, 11, 12, 13])
+    run.rows["horizon/k_real"] = [math.nan, 11.6, math.nan, 13.4]
+    assert list(run.metric("horizon/k_real", "horizon/k")) == [10.0, 11.6, 12.0, 13.4]
+    assert run.metric("horizon/none").empty
+
+
+@pytest.mark.parametrize(
+    ("k", "settled"), [([10, 21, 18, 20, 30], 3), ([25, 26], 0), ([25, 31], math.nan), ([], math.nan)]
+)
+def test_k_settles_where_it_last_enters_the_band(k: list[float], settled: float) -> None:
+    assert run_numbers(a_run(k=k), 0.5, False, band=(20, 30))["settled_at"] == pytest.approx(settled, nan_ok=True)
+
+
+def test_a_run_without_records_has_no_numbers() -> None:
+    empty = Run(Path("x"), {"seed": 0}, pd.DataFrame(), {})
+    assert all(math.isnan(x) for x in run_numbers(empty, 0.5, True, fixed_k=8, band=(20.0, 30.0)).values())
+
+
+def slow_tokens_to(points: list[tuple[float, float]], threshold: float) -> float:
+    for i, (tokens, success) in enumerate(points):
+        if success >= threshold:
+            if i == 0:
+                return tokens
+            tokens_before, success_before = points[i - 1]
+            return tokens_before + (threshold - success_before) / (success - success_before) * (tokens - tokens_before)
+    return math.nan
+
+
+def slow_plateau(seeds: Mapping[int, list[float]]) -> tuple[int, int, int]:
+    means = {k: sum(values) / len(values) for k, values in seeds.items()}
+    best = max(means, key=lambda k: (means[k], -k))
+    variance = sum((v - means[k]) ** 2 for k in seeds for v in seeds[k]) / sum(
+        len(values) - 1 for values in seeds.values()
+    )
+    error = {k: math.sqrt(variance / len(seeds[k]) + variance / len(seeds[best])) for k in seeds}
+    as_good = {k: means[best] - means[k] <= max(0.02, error[k]) + 1e-12 for k in seeds}
+    ks = sorted(seeds)
+    low = high = ks.index(best)
+    while low > 0 and as_good[ks[low - 1]]:
+        low -= 1
+    while high + 1 < len(ks) and as_good[ks[high + 1]]:
+        high += 1
+    return ks[low], ks[high], best
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_statistics_are_those_of_slow_loops(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    updates, seeds = 12, range(int(rng.integers(2, 5)))
+    runs = {
+        k: [
+            a_run(
+                s,
+                k=[k] * updates,
+                tokens=list(rng.uniform(50, 150, updates)),
+                held_out={i: float(rng.uniform(0.1, 0.9)) for i in (2, 5, 8, 11)},
+                after=float(rng.uniform(0.3, 0.9)),
+                before=0.1,
+            )
+            for s in seeds
+        ]
+        for k in (15, 30, 50)
+    }
+    found = table("learning", {f"K={k}": (fixed(k), some) for k, some in runs.items()}, threshold=0.6)
+    least = {s: min(some[s].rows["tokens/total"].iloc[-1] for some in runs.values()) for s in seeds}
+    final = {k: [run.evaluation["after"]["sampled"]["mean_at_k"] for run in some] for k, some in runs.items()}
+    for k, some in runs.items():
+        spreads = found.spreads.loc[f"K={k}"]
+        assert spreads["mean_at_k"].to_list() == pytest.approx(
+            [statistics.fmean(final[k]), statistics.stdev(final[k]), len(seeds)]
+        )
+        reached, equal = [], []
+        for run in some:
+            rows = run.rows.dropna()
+            points = [(0.0, 0.1), *zip(rows["tokens/total"], rows["evaluation/mean_at_k"], strict=True)]
+            reached.append(slow_tokens_to(points, 0.6))
+            for (t0, s0), (t1, s1) in itertools.pairwise(points):
+                if t0 <= least[run.seed] <= t1:
+                    equal.append(s0 + (s1 - s0) * (least[run.seed] - t0) / (t1 - t0))
+                    break
+        known = [tokens for tokens in reached if not math.isnan(tokens)]
+        assert spreads["tokens_to_threshold", "count"] == len(known)
+        assert not known or spreads["tokens_to_threshold", "mean"] == pytest.approx(statistics.fmean(known))
+        assert spreads["success_at_equal_tokens", "mean"] == pytest.approx(statistics.fmean(equal))
+        saved = [
+            1 - run.rows["tokens/total"].iloc[-1] / runs[50][i].rows["tokens/total"].iloc[-1]
+            for i, run in enumerate(some)
+        ]
+        assert spreads["savings", "mean"] == pytest.approx(statistics.fmean(saved))
+    differences = [a - b for a, b in zip(final[15], final[30], strict=True)]
+    half = {1: 12.706, 2: 4.303, 3: 3.182}[len(seeds) - 1] * statistics.stdev(differences) / math.sqrt(len(seeds))
+    mean = statistics.fmean(differences)
+    assert paired_difference(pd.Series(final[15]), pd.Series(final[30])) == pytest.approx(
+        (mean, mean - half, mean + half)
+    )
+    band = plateau(final)
+    assert band is not None
+    assert (band.low, band.high, band.best) == slow_plateau(final)
+
+
+def test_the_plateau_is_what_one_standard_error_does_not_tell_from_the_best() -> None:
+    # means .15, .55, .61, .60; variances .005, .005, .0002, .0002 with one degree of freedom each:
+    # pooled .0104 / 4 = .0026; standard error of a difference of two means of two: sqrt(.0026) = .051
+    seeds = {10: [0.1, 0.2], 20: [0.5, 0.6], 30: [0.6, 0.62], 40: [0.59, 0.61]}
+    found = plateau(seeds)
+    assert found is not None
+    assert (found.low, found.high, found.best) == (30, 40, 30)  # 20 lies .06 below
+    assert found.tolerance == pytest.approx(math.sqrt(0.0026))
+    one = plateau({10: [0.79], 20: [0.5], 30: [0.8], 40: [0.79], 50: [0.7]})  # no gap, and no second seed
+    assert one is not None
+    assert (one.low, one.high, one.best, one.tolerance) == (30, 40, 30, 0.02)
+    assert plateau({10: [], 20: [0.8, 0.9]}) is None  # one arm shows no level
+
+
+def test_the_comparison_saves_seed_by_seed_against_the_largest_fixed_k() -> None:
+    def runs(*curves: dict[int, float]) -> list[Run]:
+        return [a_run(i, k=[15] * 4, held_out=curve, after=0.8) for i, curve in enumerate(curves)]
+
+    found = table("comparison", {
+        "K=15": (fixed(15), runs({3: 0.4}, {3: 0.4})),
+        "K=50": (fixed(50), runs({1: 0.5}, {3: 0.5})),  # 200 and 400 tokens
+        "elastic": ({"wrapper": "elastic"}, runs({0: 0.5}, {0: 0.5})),  # 100 and 100 tokens
+    })  # fmt: skip
+    assert list(found.spreads["savings"]["count"]) == [0, 2, 2]
+    assert list(found.spreads["savings"]["mean"])[1:] == pytest.approx([0, (0.5 + 0.75) / 2])
+    assert found.notes == ["threshold: 50 % held-out success; savings against K=50, seed by seed"]
+    assert found.cells(["savings"]).loc["K=15"].to_list() == ["2", "—"]
+
+
+def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts() -> None:
+    arms = {f"K={k}": (fixed(k), [a_run(k=[k], after=0.8, lengths=[5, 9, 15, 16])]) for k in (8, 10, 20, 30)}
+    found = table("saturation", arms)
+    assert list(found.spreads["success_at_k"]["mean"]) == pytest.approx([0.2, 0.4, 0.8, 0.8])
+    assert found.notes == [
+        "plateau: K from 20 (the frontier H*) to 30, the largest tried; best at K = 20, within 2.0 points of it"
+    ]
+    found = table("convergence", {
+        "elastic K0=10": ({"wrapper": "elastic", "k0": 10}, [a_run(k=[10, 20, 25, 26], after=0.5)]),
+        "elastic K0=50": ({"wrapper": "elastic", "k0": 50}, [a_run(k=[50, 40, 35, 29.5], after=0.5)]),
+        "ScalingInter": ({"wrapper": "linear"}, [a_run(k=[10, 20, 30, 40], after=0.5)]),
+    }, band=(25, 30))  # fmt: skip
+    assert "gap between elastic K0=10 and elastic K0=50 in the last quarter: 3.5 steps" in found.notes
+    assert list(found.spreads["settled_at"]["mean"]) == pytest.approx([2, 3, math.nan], nan_ok=True)
+
+
+def test_learning_compares_with_the_best_fixed_k_seed_by_seed() -> None:
+    def run(seed: int, final: float, *, tokens: float, half: float) -> Run:
+        return a_run(seed, k=[20, 20], tokens=[tokens / 2] * 2, held_out={0: half, 1: final}, after=final)
+
+    found = table("learning", {
+        "K=15": (fixed(15), [run(s, 0.5, tokens=200, half=0.4) for s in (0, 1)]),
+        "K=50": (fixed(50), [run(s, 0.6, tokens=800, half=0.4) for s in (0, 1)]),
+        "elastic": ({"wrapper": "elastic"}, [run(s, 0.7 + 0.2 * s, tokens=400, half=0.6) for s in (0, 1, 2)]),
+    }, threshold=0.4)  # fmt: skip
+    assert list(found.spreads["success_at_equal_tokens"]["mean"]) == pytest.approx([0.5, 0.2, (0.6 + 0.6 + 1.1) / 3])
+    assert found.spreads["savings"].loc["elastic"].to_list() == [0.5, 0, 2]
+    # differences of .1 and .3 from K=50, the best fixed K: .2 and 12.706 * .1414 / sqrt 2 = 1.271 to both sides
+    assert found.notes[1].endswith("95 % intervals: K=15 -10.0 (-10.0 to -10.0), elastic +20.0 (-107.1 to +147.1)")
+
+
+@pytest.mark.parametrize(("held_out", "what"), [({1: 0.4}, "held-out"), ({}, "training")])
+def test_the_cheapest_arm_has_a_success_at_equal_tokens_of_the_kind_that_the_note_names(
+    held_out: dict[int, float], what: str
+) -> None:
+    """It was empty: the arm's last evaluation came before its last tokens. And training success was called held-out."""
+    run = a_run(k=[20] * 3, held_out=held_out, success=[0.4, 0.4, 0.4], after=0.5)
+    found = table("pretrained", {"K=15": (fixed(15), [run])})
+    assert found.spreads["success_at_equal_tokens"].loc["K=15", "mean"] == pytest.approx(0.4)
+    assert f"threshold: 50 % {what} success" in found.notes[0]
+    assert ("no held-out evaluations" in found.notes[-1]) == (not held_out)
+
+
+def test_cells_show_how_many_seeds_had_a_value() -> None:
+    assert cell("tokens", 1_234_000, 10_000, 2, seeds=3) == "1.23 ± 0.01M (2/3)"
+    assert cell("tokens", 900, math.nan, 1, seeds=1) == "900"
+    assert cell("tokens", math.nan, math.nan, 0, seeds=3) == "—"
+    assert cell("steps", 28.13, 0.5, 3, seeds=3) == "28.1 ± 0.5"

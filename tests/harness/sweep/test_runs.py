@@ -1,0 +1,126 @@
+"""Which runs a report is about, how they belong together, and what is said of folders that are none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_runs import write_run, write_sweep
+
+from eh_gym.errors import ConfigError, StateError
+from harness.sweep.runs import all_runs, read_run, read_suites
+
+
+def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callable[..., Path]) -> None:
+    out = sweep(seeds=2, updates=3, only=("ema",))
+    (out / "runs" / "ema-0-seed0" / "config.json").unlink()
+    (out / "runs" / "ema-0-seed1" / "metrics.jsonl").unlink()
+    for name in ("ema-0-seed1", "ema-1-seed0", "ema-2-seed0"):
+        (out / "runs" / name / "evaluation.json").unlink()
+    log = out / "runs" / "ema-2-seed0" / "metrics.jsonl"
+    log.write_bytes(log.read_bytes()[:-9])  # killed while it wrote the last of three lines
+    (suite,) = read_suites([out])
+    assert suite.missing == [
+        "α=0.1, seed 0: not begun",
+        "α=0.1, seed 1: no metrics yet",
+        "α=0.2, seed 0: not evaluated yet",
+        "α=1, seed 0: 2 of 3 updates",
+    ]
+    assert [len(arm.runs) for arm in suite.arms] == [1, 2, 2]
+    assert [len(arm.ended) for arm in suite.arms] == [0, 1, 1]  # those that have ended
+
+
+def test_a_run_that_its_program_ended_early_has_ended(tmp_path: Path) -> None:
+    """It was listed among those that are on their way."""
+    folder = write_run(tmp_path / "run", updates=3)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "updates": 60}))
+    assert not read_suites([folder])[0].missing
+
+
+def test_a_run_that_two_suites_share_is_one(sweep: Callable[..., Path]) -> None:
+    out = sweep(seeds=1, updates=3, only=("ema", "headroom"))
+    manifest = out / "suites" / "ema.json"
+    said = json.loads(manifest.read_text())
+    said["arms"][0]["runs"] = [{"seed": 0, "folder": "../runs/headroom-2-seed0"}]
+    manifest.write_text(json.dumps(said))
+    runs = all_runs(read_suites([out, out / "runs" / "headroom-2-seed0"]))
+    names = [run.folder.name for *_, run in runs]
+    assert names.count("headroom-2-seed0") == 1
+    assert len(names) == 5 + 2
+
+
+def test_runs_are_put_together_by_the_settings_in_which_they_differ(tmp_path: Path) -> None:
+    folders = [
+        write_run(tmp_path / f"{wrapper}-{k0}-{seed}", updates=2, wrapper=wrapper, k0=k0, seed=seed, threads=seed + 1)
+        for wrapper, k0 in (("elastic", 10), ("elastic", 50), ("fixed", 50))
+        for seed in (0, 1)
+    ]
+    other = write_run(tmp_path / "other", updates=2, env="EH-BFCL-v0")
+    first, second = read_suites([*folders, other])
+    assert [(arm.label, [run.seed for run in arm.runs]) for arm in first.arms] == [
+        ("elastic, k0=10", [0, 1]),
+        ("elastic, k0=50", [0, 1]),
+        ("fixed, k0=50", [0, 1]),
+    ]
+    assert first.arms[2].settings["wrapper"] == "fixed"
+    assert [(arm.label, len(arm.runs)) for arm in second.arms] == [("elastic", 1)]
+    assert (first.env, second.env) == ("EH-Cabinet-v0", "EH-BFCL-v0")
+
+
+def test_a_second_run_of_a_setting_and_seed_is_an_arm_of_its_own(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, updates=2, sampler=name) for name in ("transformers", "vllm")]
+    (suite,) = read_suites(folders)
+    assert [arm.label for arm in suite.arms] == ["elastic", f"elastic ({folders[1]})"]
+
+
+def test_a_folder_of_sweeps_stands_for_all_of_them(tmp_path: Path) -> None:
+    for env in ("b", "a"):
+        write_sweep(tmp_path / env, seeds=1, updates=2, only=("pretrained",))
+    assert [suite.source for suite in read_suites([tmp_path])] == [str(tmp_path / "a"), str(tmp_path / "b")]
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: None, "no folder .*nothing"),
+        (lambda p: p.mkdir(), r"nothing .*config\.json"),
+        (lambda p: write_config(p, {"model_type": "qwen2"}), r"nothing is not a run: its config\.json is another"),
+        (lambda p: write_run(p / "inside", updates=1), r"config\.json.*nothing/\*"),
+        (lambda p: (p / "suites").mkdir(parents=True), "nothing has no suite"),
+    ],
+)
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
+    make(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match=message):
+        read_suites([tmp_path / "nothing"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *(("{", "can't be read"), ("[]", "JSON object"), ("", "can't be read")),
+    ],
+)
+def test_a_damaged_evaluation_is_named(tmp_path: Path, text: str, message: str) -> None:
+    folder = write_run(tmp_path / "run", updates=1)
+    (folder / "evaluation.json").write_text(text)
+    with pytest.raises(StateError, match=rf"evaluation\.json .*{message}.*restore"):
+        read_run(folder)
+
+
+def test_a_row_without_what_the_tables_need_is_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", updates=3)
+    log = folder / "metrics.jsonl"
+    rows = log.read_text().splitlines()
+    log.write_text("\n".join([rows[0], rows[1].replace("tokens/total", "tokens/tot"), rows[2], ""]))
+    with pytest.raises(StateError, match=r"line 2 of .*metrics\.jsonl has no tokens/total"):
+        read_run(folder)

@@ -1,0 +1,262 @@
+"""A sweep skips what is done, goes on with what was broken off, survives a failure and a kill; its flags and its tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from eh_gym.errors import ConfigError
+from harness.records.metrics import read_metrics
+from harness.sweep.__main__ import main
+from harness.sweep.manifest import read_manifest
+from harness.sweep.suites import suite_arms
+from harness.sweep.sweep import Sweep, parse, read_tables, sweep
+
+STAND_IN = (sys.executable, str(Path(__file__).parents[1] / "stand_in_run.py"))
+HELD = (sys.executable, str(Path(__file__).parents[1] / "held_run.py"))
+TRAIN = dataclasses.replace(parse(["--suite", "ema", "--quick"]).train, updates=3)
+
+
+def go(out: Path, suite: str = "ema", *, seeds: int = 2, jobs: int = 2) -> tuple[list[str], str]:
+    """A sweep of stand-ins; returns the failed runs and what was shown."""
+    shown = StringIO()
+    settings = Sweep(suite=suite, quick=True, seeds=seeds, jobs=jobs, train=dataclasses.replace(TRAIN, out=out))  # type: ignore[arg-type]
+    failed = sweep(settings, Console(file=shown, width=200), STAND_IN)
+    return failed, shown.getvalue()
+
+
+def starts(out: Path) -> dict[str, int]:
+    return {p.parent.name: len(p.read_text().splitlines()) for p in sorted(out.glob("runs/*/starts"))}
+
+
+def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -> None:
+    failed, shown = go(tmp_path)
+    assert failed == []
+    assert len(starts(tmp_path)) == 6  # 3 arms x 2 seeds
+    for arm in read_manifest(tmp_path / "suites" / "ema.json")["arms"]:
+        for run in arm["runs"]:
+            config = json.loads((tmp_path / "suites" / run["folder"] / "config.json").read_text())
+            assert (config["seed"], config["alpha"], config["k0"]) == (run["seed"], arm["settings"]["alpha"], 10)
+    begun = [line for line in shown.splitlines() if line.startswith("start")]
+    assert begun == [f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.1", "0.2", "1")]
+    assert "(6 of 6)" in shown
+    assert "37.5 ± 17.7" in shown  # seeds 0.25 and 0.5
+    assert "EMA coefficient" in shown
+
+
+def test_finished_runs_are_skipped_and_suites_share_runs(tmp_path: Path) -> None:
+    go(tmp_path, seeds=1)
+    _, shown = go(tmp_path, seeds=2)
+    assert "3 done, 0 to continue, 3 to begin" in shown
+    _, shown = go(tmp_path, "percentile", seeds=2)
+    assert "2 done, 0 to continue, 10 to begin" in shown  # P90 is α=0.1
+    assert set(starts(tmp_path).values()) == {1}
+    _, shown = go(tmp_path, "percentile", seeds=2)
+    assert "12 done" in shown
+    assert "start " not in shown
+    assert set(starts(tmp_path).values()) == {1}
+
+
+def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIL", "1")
+    failed, shown = go(tmp_path)
+    assert len(failed) == 3
+    assert all(name.endswith("-seed1") for name in failed)
+    assert "FAILED  ema α=1 seed 1" in shown
+    assert "the stand-in fails" in shown
+
+    assert "3 of 6 runs failed" in shown
+    [row] = [line for line in shown.splitlines() if "α=0.2" in line and "25.0" in line]
+    assert "1" in row.split()[3]  # one run in the table
+    monkeypatch.delenv("FAIL")
+    failed, shown = go(tmp_path)
+    assert failed == []
+    assert "3 done, 3 to continue, 0 to begin" in shown
+    log = (tmp_path / "logs" / f"{next(iter(starts(tmp_path)))}.log").read_text()
+    assert "starting at update 0" in log
+    resumed = [n for n, count in starts(tmp_path).items() if count == 2]
+    assert len(resumed) == 3
+    assert "starting at update 1" in (tmp_path / "logs" / f"{resumed[0]}.log").read_text()
+    rows = read_metrics(tmp_path / "runs" / resumed[0] / "metrics.jsonl")
+    assert [row["update"] for row in rows] == [0, 1, 2]
+
+
+def test_the_band_of_saturation_reaches_convergence(tmp_path: Path) -> None:
+    go(tmp_path, "convergence", seeds=1)
+    [table] = read_tables(tmp_path, ["convergence"])
+    assert "band: unknown" in table.notes[0]
+    _, shown = go(tmp_path, "saturation", seeds=1)
+    assert "plateau: K from 25 (the frontier H*) to 50, the largest tried" in shown  # successes of 4, 12 and 22 steps
+    [table] = read_tables(tmp_path, ["convergence"])
+    assert table.notes[0] == "band: K from 25 to 50, from the saturation suite"
+    manifest = tmp_path / "suites" / "saturation.json"
+    manifest.write_text(manifest.read_text().replace('"env": "EH-Cabinet-v0"', '"env": "EH-BFCL-v0"'))
+    [table] = read_tables(tmp_path, ["convergence"])
+    assert "band: unknown" in table.notes[0]
+
+
+def test_a_folder_keeps_the_seeds_of_a_suite(tmp_path: Path) -> None:
+    go(tmp_path, seeds=2)
+    go(tmp_path, seeds=1)
+    assert list(read_tables(tmp_path, ["ema"])[0].runs) == [2, 2, 2]
+
+
+def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
+    s = parse(
+        ["--suite", "ema", "--quick", "--updates", "12", "--seeds", "5", "--k0", "20", "--env", "EH-CabinetLocked-v0"]
+    )
+    assert (s.suite, s.seeds, s.train.updates, s.train.k0, s.train.eval_tasks) == ("ema", 5, 12, 20, 64)
+    assert s.train.env == "EH-CabinetLocked-v0"
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("eval_tasks = 7\nupdates = 9\n")
+    s = parse(["--suite", "ema", "--quick", "--recipe", str(recipe), "--updates", "8"])
+    assert (s.train.eval_tasks, s.train.updates, s.train.eval_rollouts) == (7, 8, 8)
+
+
+@pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1", "--rollout", "streaming"]])
+@pytest.mark.parametrize("quick", [["--quick"], []])
+def test_a_sweep_that_can_not_evaluate_during_training_does_not(words: list[str], quick: list[str]) -> None:
+    assert parse(["--suite", "comparison", *quick, *words]).train.eval_every == 0
+
+
+def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: Path) -> None:
+    real = ["--suite", "ema", "--model", "Qwen/Qwen2.5-7B-Instruct"]
+    assert parse(real).train.eval_every == 10
+    assert parse([*real, "--eval-every", "0"]).train.eval_every == 0
+    assert parse([*real, "--eval-every=7"]).train.eval_every == 7
+    assert parse([*real, "--updates", "40"]).train.eval_every == 2
+    assert parse(["--suite", "ema", "--quick", "--updates", "24"]).train.eval_every == 2
+    assert parse(["--suite", "pretrained", "--model", "tiny", "--eval_every", "5"]).train.eval_every == 5
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("eval_every = 0\n")
+    assert parse([*real, "--recipe", str(recipe)]).train.eval_every == 0
+
+
+def test_suites_have_a_model_and_an_environment_of_their_own_unless_told(tmp_path: Path) -> None:
+    train = parse(["--suite", "recurring"]).train
+    assert (train.env, json.loads(train.env_args)) == ("EH-Cabinet-v0", {"tasks": 96})
+    assert parse(["--suite", "recurring", "--env", "EH-BFCL-v0"]).train.environment_args() == {}  # it takes no "tasks"
+    train = parse(["--suite", "recurring", "--env-args", '{"tasks": 12}']).train
+    assert json.loads(train.env_args) == {"tasks": 12}
+    with pytest.raises(ConfigError, match="--model"):
+        parse(["--suite", "pretrained"])
+    train = parse(["--suite", "pretrained", "--model", "tiny"]).train
+    assert (train.model, train.env, train.eval_every) == ("tiny", "EH-CabinetLocked-v0", 0)
+    train = parse(["--suite", "pretrained", "--model", "tiny", "--env=EH-BFCL-v0", "--eval-every", "2"]).train
+    assert (train.env, train.eval_every) == ("EH-BFCL-v0", 2)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('model = "tiny"\nenv = "EH-CabinetOpenEnded-v0"\n')
+    train = parse(["--suite", "pretrained", "--recipe", str(recipe)]).train
+    assert (train.model, train.env, train.eval_every) == ("tiny", "EH-CabinetOpenEnded-v0", 0)
+    arms = suite_arms("recurring", train, quick=False)
+    assert arms["task"] == {"wrapper": "task"}
+    assert arms["elastic by task"]["horizon_key"] == "task_id"
+
+
+def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No gym.make knows its name."""
+    swept: list[str] = []
+    monkeypatch.setattr(
+        "harness.sweep.__main__.sweep", lambda settings, console: swept.append(settings.train.agent) or []
+    )
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--suite", "comparison", "--agent", "m:play", "--tasks", "tasks.jsonl", "--model", "folder"])
+    assert swept == ["m:play"]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--k0", "20"], "--k0.*saturation"),
+        (["--wrapper=fixed"], "--wrapper"),
+        (["--resume", "x"], "--resume is for a single run"),
+        (["--seeds", "0"], "seeds"),
+        (["--threshold", "50"], "threshold"),
+    ],
+)
+def test_flags_that_no_sweep_takes_are_refused(words: list[str], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
+        parse(["--suite", "saturation", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--env", "EH-Nope-v0"], "EH-Nope-v0"),
+        (["--device", "cuda:1"], "CUDA_VISIBLE_DEVICES"),
+        (["--k-max", "30"], "5..30"),
+        (["--env-workers", "ray", "--ranks", "2"], "--ray-address"),
+    ],
+)
+def test_settings_that_no_run_can_have_end_a_sweep_before_its_first_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], names: str
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--suite", "convergence", "--quick", "--out", str(tmp_path), *words])
+    assert exit_.value.code == 2
+    assert names in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.campaign
+def test_a_real_sweep_is_killed_and_goes_on(
+    tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL while a run is under way: it goes on from its checkpoint, and what had ended is not done again."""
+    flags = (
+        "--suite ema --quick --seeds 1 --jobs 1 --updates 2 --tasks-per-update 2 --group-size 2 --checkpoint-every 1"
+    )
+    flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2"
+    words = [*flags.split(), "--warm-start.episodes", "20", "--ranks", "2", "--out", str(tmp_path)]
+    code = f"from harness.sweep.sweep import *; from rich.console import Console; sweep(parse({words!r}), Console(), {HELD!r})"
+    environment = {**child_env, "EH_CACHE_DIR": str(cache)}
+    process = psutil.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.DEVNULL)
+
+    def under_way() -> list[Path]:
+        begun = [p.parent for p in tmp_path.glob("runs/*/metrics.jsonl") if p.read_bytes().count(b"\n")]
+        return [folder for folder in begun if not (folder / "evaluation.json").exists()]
+
+    deadline = time.monotonic() + 600
+    while not under_way():
+        assert process.poll() is None, "the sweep failed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    children = process.children(recursive=True)
+    assert len(children) >= 3  # torchrun and its ranks
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not psutil.wait_procs(children, timeout=120)[1]
+    ended = {p.parent.name: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/evaluation.json")}
+    assert len(ended) < 3
+
+    for name in ("EH_CACHE_DIR", "OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, environment[name])
+    shown = StringIO()
+    assert sweep(parse(words), Console(file=shown, width=200)) == []
+    assert f"{len(ended)} done" in shown.getvalue()
+    folders = list((tmp_path / "runs").iterdir())
+    assert len(folders) == 3
+    for folder in folders:
+        metrics = read_metrics(folder / "metrics.jsonl")
+        assert [row["update"] for row in metrics] == [0, 1]
+        assert all(row["evaluation/mean_at_k"] is not None for row in metrics)
+        assert folder.name not in ended or (folder / "evaluation.json").stat().st_mtime_ns == ended[folder.name]
+    assert any("resumed at update" in p.read_text() for p in tmp_path.glob("logs/*.log"))
+
+
+@pytest.mark.parametrize(("words", "device"), [([], "cpu"), (["--device", "auto"], "auto"), (["--model", "X"], "auto")])
+def test_quick_puts_the_tiny_model_alone_on_the_cpu(words: list[str], device: str) -> None:
+    assert parse(["--suite", "ema", "--quick", *words]).train.device == device

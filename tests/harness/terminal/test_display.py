@@ -1,0 +1,21 @@
+"""What the terminal says of a run while it trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from harness.settings.grpo import GRPOConfig
+from harness.terminal.display import Display
+
+
+def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """rich took them for markup: "[qwen]" vanished, and "[/x]" ended the run."""
+    display = Display(Console(width=200))
+    display.note("no [qwen] [/x]")
+    display.plan(GRPOConfig(model="/models/[exp]/[/m]"), tmp_path, resume=False)
+    out = capsys.readouterr().out
+    assert "no [qwen] [/x]" in out
+    assert "/models/[exp]/[/m]" in out

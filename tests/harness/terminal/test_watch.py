@@ -1,0 +1,41 @@
+"""The warnings of a training run."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.terminal.watch import Watch
+
+
+def metrics(success: float = 0.5) -> dict[str, float]:
+    return {"rollout/success": success, "train/zero_advantage_groups": 0.2, "train/logp_difference_mean": math.nan}
+
+
+def test_a_sampler_that_computes_another_policy_is_warned_of_once() -> None:
+    watch, m = Watch(), metrics()
+    assert not any(watch.look({**m, "train/logp_difference_mean": x}) for x in (math.nan, 0.02, 0.1))
+    assert "3.71 nats" in watch.look({**m, "train/logp_difference_mean": 3.71})
+    assert not watch.look({**m, "train/logp_difference_mean": 3.5})
+
+
+@pytest.mark.parametrize(
+    ("binds", "success", "warned"),
+    [
+        ((1, 1, 1, 1, 0, 0), (0.1, 0.0, 0.0, 0.1, 0.0, 0.1), True),
+        ((1, 1, 1, 1, 0, 0), (0.1, 0.1, 0.1, 0.1, 0.3, 0.6), False),  # it learns nevertheless
+        ((1, 1, 0, 0, 0, 0), (0.1, 0.0, 0.0, 0.1, 0.0, 0.1), False),  # a K that was too small at the start
+    ],
+)
+def test_a_k_that_binds_while_nothing_is_learned_may_be_too_small(
+    binds: tuple[int, ...], success: tuple[float, ...], warned: bool
+) -> None:
+    watch = Watch()
+    rows = [
+        {**metrics(s + 1e-9), "horizon/binds": b, "horizon/k_mean": 10.0} for b, s in zip(binds, success, strict=True)
+    ]
+    said = [watch.look(row) for row in rows]
+    assert not any(said[:-1])
+    assert ("--k0" in said[-1]) == warned
+    assert not watch.look(rows[-1])  # it is said once

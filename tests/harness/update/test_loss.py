@@ -1,0 +1,131 @@
+"""The loss against arithmetic done by hand."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from harness.update.loss import (
+    aggregate,
+    group_advantages,
+    importance_weights,
+    kl_k3,
+    policy_loss,
+)
+
+
+def tensor(rows, dtype=torch.float64):
+    return torch.tensor(rows, dtype=dtype)
+
+
+class TestGroupAdvantages:
+    def test_standard_deviation_is_the_populations(self):
+        # Rewards 1 0 0 0: mean 1/4; variance (9/16 + 3 * 1/16) / 4 = 3/16, deviation sqrt(3)/4 (of a sample: 1/2).
+        # (1 - 1/4) / (sqrt(3)/4) = sqrt(3); (0 - 1/4) / (sqrt(3)/4) = -1/sqrt(3).
+        advantages = group_advantages(tensor([[1, 0, 0, 0]]), eps=0.0)
+        assert_close(advantages, tensor([[3**0.5, -(3**-0.5), -(3**-0.5), -(3**-0.5)]]))
+
+    def test_without_std_only_the_mean_is_taken_off(self):
+        assert_close(
+            group_advantages(tensor([[1, 0, 0, 0]]), normalize_std=False), tensor([[0.75, -0.25, -0.25, -0.25]])
+        )
+
+    @pytest.mark.parametrize("normalize_std", [True, False])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("group_size", [1, 3, 7, 8, 49])
+    def test_equal_rewards_give_exactly_zero(self, normalize_std, dtype, group_size):
+        # The float32 mean of 0.7 seven times is 0.70000005; over eps = 1e-4 the difference would be an advantage of -6e-4.
+        values = tensor([0.0, 1.0, 0.1, 0.7, 1 / 3, -2.3, 1e8], dtype)
+        advantages = group_advantages(values[:, None].repeat(1, group_size), normalize_std=normalize_std)
+        assert torch.equal(advantages, torch.zeros_like(advantages))
+
+
+class TestPolicyLoss:
+    @pytest.mark.parametrize(
+        ("ratio", "advantage", "expected", "expected_clipped"),
+        [
+            (1.0, 2.0, -2.0, False),  # -1.0 * 2
+            (1.1, 2.0, -2.2, False),  # inside: -1.1 * 2
+            (1.5, 2.0, -2.6, True),  # above and better than expected: -(1 + 0.3) * 2
+            (0.5, 2.0, -1.0, False),  # below, but better than expected: may come back, -0.5 * 2
+            (0.9, -2.0, 1.8, False),  # inside: 0.9 * 2
+            (0.5, -2.0, 1.6, True),  # below and worse than expected: (1 - 0.2) * 2
+            (1.5, -2.0, 3.0, False),  # above, but worse than expected: must come back, 1.5 * 2
+            (1.5, 0.0, 0.0, False),
+        ],
+    )
+    def test_one_token(self, ratio, advantage, expected, expected_clipped):
+        old = tensor([[-1.5]])
+        loss, clipped = policy_loss(
+            old + math.log(ratio), old, tensor([advantage]), tensor([[True]], torch.bool), clip_low=0.2, clip_high=0.3
+        )
+        assert_close(loss, tensor([[expected]]))
+        assert clipped.tolist() == [[expected_clipped]]
+
+    @pytest.mark.parametrize("advantage", [1.0, -1.0])
+    def test_tokens_outside_the_mask_are_zero_whatever_they_hold(self, advantage):
+        logp = tensor([[-1.0, 800.0, -800.0, math.inf, -math.inf, math.nan]]).requires_grad_()
+        mask = torch.tensor([[True] + [False] * 5])
+        old = tensor([[-1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+        loss, clipped = policy_loss(logp, old, tensor([advantage]), mask)
+        assert loss.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]
+        assert clipped.tolist() == [[False] * 6]
+        loss.sum().backward()
+        assert logp.grad.tolist() == [[-advantage, 0.0, 0.0, 0.0, 0.0, 0.0]]  # d ratio / d logp = ratio = 1
+
+    @pytest.mark.parametrize("advantage", [1.0, -1.0])
+    def test_a_ratio_beyond_float32_gives_a_finite_gradient(self, advantage):
+        # e^100 is inf in float32; where the clipping wins, the gradient through it would be 0 * inf.
+        logp = torch.tensor([[0.0]], requires_grad=True)
+        loss, _ = policy_loss(logp, torch.tensor([[-100.0]]), torch.tensor([advantage]), torch.tensor([[True]]))
+        loss.sum().backward()
+        assert torch.isfinite(loss).all()
+        assert logp.grad.tolist() == [[0.0]]
+
+
+class TestImportanceWeights:
+    def test_by_hand(self):
+        # Trainer / sampler: e^(ln 3) = 3 > 2, so 2; e^0 = 1; e^(-ln 4) = 1/4; the last is no token of the model's.
+        ln3, ln4 = math.log(3), math.log(4)
+        weights, capped = importance_weights(
+            tensor([[-1 + ln3, -1, -1 - ln4, -1]]),
+            tensor([[-1, -1, -1, -5]]),
+            torch.tensor([[True, True, True, False]]),
+            cap=2.0,
+        )
+        assert_close(weights, tensor([[2, 1, 0.25, 1]]))
+        assert capped.tolist() == [[True, False, False, False]]
+
+
+class TestKL:
+    def test_by_hand(self):
+        # d = ref - logp. d = 0: 0. d = ln 2: 2 - ln 2 - 1. d = -ln 2: 1/2 + ln 2 - 1.
+        ln2 = math.log(2)
+        kl = kl_k3(tensor([[-1, -1, -1]]), tensor([[-1, -1 + ln2, -1 - ln2]]))
+        assert_close(kl, tensor([[0, 1 - ln2, ln2 - 0.5]]))
+
+    def test_prompt_tokens_with_tiny_probability_do_not_overflow(self):
+        # The caller masks prompt tokens by multiplication, and their recorded log-probability is 0: e^100 * 0 is NaN.
+        logp = torch.tensor([[-100.0]], requires_grad=True)
+        kl = kl_k3(logp, torch.zeros(1, 1))
+        (kl * torch.tensor([[False]])).sum().backward()
+        assert torch.isfinite(kl).all()
+        assert logp.grad.tolist() == [[0.0]]
+
+
+class TestAggregate:
+    # Two episodes: losses 1 2 3 (the 3 is not the model's) and 4.
+    per_token = tensor([[1, 2, 3], [4, 100, 100]])
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+
+    @pytest.mark.parametrize(
+        ("mode", "expected"),
+        [
+            ("seq-mean", (1.5 + 4) / 2),  # (1 + 2) / 2 and 4 / 1, then over 2 episodes
+            ("token-mean", (1 + 2 + 4) / 3),  # 3 tokens
+        ],
+    )
+    def test_by_hand(self, mode, expected):
+        value = aggregate(self.per_token, self.mask, mode=mode, n_episodes=2, n_tokens=3)
+        assert_close(value, tensor(expected))

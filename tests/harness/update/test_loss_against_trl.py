@@ -1,0 +1,86 @@
+"""The losses against TRL's own on the same batch: TRL computes its loss with a trainer whose model is a table of numbers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.update.loss import aggregate, kl_k3, policy_loss
+
+trl = pytest.importorskip("trl.trainer.grpo_trainer", reason="TRL is not installed: pip install -e '.[examples]'")
+
+EPISODES, TOKENS, KL = 6, 9, 0.05
+
+
+def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Log-probabilities now, of the sampler and of a reference, float64 [B, S]; advantages [B]; the mask."""
+    g = torch.Generator().manual_seed(seed)
+    old = -3 * torch.rand(EPISODES, TOKENS, generator=g, dtype=torch.float64)
+    logp, ref = (old + torch.rand(old.shape, generator=g, dtype=torch.float64) - 0.5 for _ in range(2))
+    mask = torch.rand(EPISODES, TOKENS, generator=g) < 0.7
+    return logp.requires_grad_(), old, ref, torch.randn(EPISODES, generator=g, dtype=torch.float64), mask
+
+
+def trl_loss(
+    logp: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, mask: Tensor, weights: Tensor | None, **settings: Any
+) -> Tensor:
+    """What TRL's trainer computes; it gets its log-probabilities from `logp` and not from a model."""
+    trainer = SimpleNamespace(
+        model=SimpleNamespace(training=True),
+        accelerator=SimpleNamespace(num_processes=1, reduce=lambda x, **_: x, gather=lambda x: x),
+        args=SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logp, torch.zeros_like(logp), None),
+        _metrics={"train": defaultdict(list)},
+        aux_loss_enabled=False,
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        beta=KL,
+        use_vllm=weights is not None,
+        vllm_importance_sampling_correction=True,
+        current_gradient_accumulation_steps=1,
+        _entropy_bonus_enabled=False,
+        max_completion_length=12,
+        **settings,
+    )
+    ids = torch.zeros(EPISODES, TOKENS, dtype=torch.long)
+    inputs = {
+        "prompt_ids": ids[:, :1],
+        "prompt_mask": ids[:, :1],
+        "completion_ids": ids,
+        "completion_mask": mask.long(),
+        "advantages": advantages,
+        "old_per_token_logps": old,
+        "ref_per_token_logps": ref,
+        "num_items_in_batch": mask.sum(),
+        "importance_sampling_ratio": weights,
+    }
+    return trl.GRPOTrainer._compute_loss(trainer, None, inputs)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("mode", "loss_type"), [("seq-mean", "grpo"), ("token-mean", "dapo")])
+def test_value_and_gradient(mode: Any, loss_type: str, weighted: bool) -> None:
+    logp, old, ref, advantages, mask = batch()
+    weights = torch.linspace(0.5, 2.0, TOKENS, dtype=torch.float64).expand(EPISODES, TOKENS) if weighted else None
+    settings = {"loss_type": loss_type, "epsilon_low": 0.2, "epsilon_high": 0.28, "importance_sampling_level": "token"}
+    expected = trl_loss(logp, old, ref, advantages, mask, weights, **settings)
+    (expected_gradient,) = torch.autograd.grad(expected, logp)
+    per_token, clipped = policy_loss(logp, old, advantages, mask, clip_low=0.2, clip_high=0.28)
+    if weights is not None:
+        per_token = per_token * weights
+    value = aggregate(
+        per_token + KL * kl_k3(logp, ref),
+        mask,
+        mode=mode,
+        n_episodes=EPISODES,
+        n_tokens=int(mask.sum()),
+    )
+    (gradient,) = torch.autograd.grad(value, logp)
+    assert clipped.any(), "the batch must reach the clips"
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-12)

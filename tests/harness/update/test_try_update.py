@@ -1,0 +1,136 @@
+"""The update that is tried before the first rollout: nothing is another afterwards, and a lack of memory is one sentence."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from one_step import copied, one_step
+from quiet_run import rows_of_run
+
+from eh_gym.errors import ConfigError
+from harness.machine.ranks import Ranks
+from harness.model.lora import add_lora
+from harness.model.policy import Policy
+from harness.settings.grpo import GRPOConfig
+from harness.settings.presets import preset
+from harness.training.training_run import Run
+from harness.update.learner import Learner
+from harness.update.optimizer import HostMoments, make_optimizer
+from harness.update.try_update import try_update, what_to_lower
+
+CONFIG = dataclasses.replace(preset([]), max_context=200, tokens_per_microbatch=512)
+
+
+def learner_of(policy: Policy, *, offload: bool = False, **changes: Any) -> Learner:
+    optimizer = make_optimizer(policy.model, learning_rate=0.01, betas=(0.9, 0.999), weight_decay=0.1)
+    config = dataclasses.replace(CONFIG, **changes)
+    reference = copied(policy) if config.kl_coef else None
+    moments = HostMoments(optimizer) if offload else None
+    return Learner(policy, optimizer, reference, config.loss_settings(), lambda _: 0.01, 0, Ranks(), moments)
+
+
+def state_of(learner: Learner) -> Any:
+    """Copies of everything that an update changes, and the random state."""
+    model, optimizer = learner.policy.model, learner.optimizer
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    return copy.deepcopy((model.state_dict(), optimizer.state_dict(), gradients)), (
+        random.getstate(),
+        np.random.get_state(),
+        torch.get_rng_state(),
+    )
+
+
+def assert_same(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a[0], b[0], rtol=0, atol=0)
+    assert repr(a[1]) == repr(b[1])
+    assert torch.equal(a[1][2], b[1][2])
+
+
+@pytest.mark.parametrize(
+    "how", ["packed", "padded", "bfloat16", "adapters", "moments on the host", "KL term", "compiled", "checkpointing"]
+)
+@pytest.mark.parametrize("moved", [False, True], ids=["new", "resumed"])
+def test_nothing_is_another_afterwards(trained: Policy, how: str, moved: bool) -> None:
+    policy = copied(trained)
+    if how == "padded":
+        policy.model.set_attn_implementation("sdpa")
+    if how == "bfloat16":
+        policy.model.to(torch.bfloat16)
+    if how == "adapters":
+        add_lora(policy.model, 2, seed=0)
+    if how == "checkpointing":
+        policy.checkpoint_activations(keep_attention=True)
+    if how == "compiled" and not moved:
+        policy.compile_layers()
+    kl = {"kl_coef": 0.1} if how == "KL term" else {}
+    learner = learner_of(policy, offload=how == "moments on the host", minibatches=2, **kl)
+    if moved:
+        learner.update([one_step(policy, 0, reply, reward=float(i)) for i, reply in enumerate(("read()", "list()"))], 0)
+    before = state_of(learner)
+    try_update(learner, CONFIG)
+    assert_same(state_of(learner), before)
+
+
+def test_a_run_has_the_same_metrics(quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(quick, updates=2, eval_tasks=2)
+    without = rows_of_run(config)
+    tried: list[int] = []
+
+    def anywhere(run: Run) -> None:
+        run.weights.before_training()
+        try_update(run.learner, run.config)
+        run.weights.wake()
+        tried.append(run.next_update)
+
+    monkeypatch.setattr(Run, "try_update", anywhere)
+    assert rows_of_run(dataclasses.replace(config, out=tmp_path / "tried")) == without
+    assert tried == [0]
+
+
+@pytest.mark.parametrize(
+    ("error", "missing"),
+    [
+        (
+            "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has 79.10 GiB of which 512.00 MiB is free.",
+            "at least 2.00 GiB are missing",
+        ),
+        ("something else of the memory", "something else of the memory"),
+    ],
+)
+def test_a_lack_of_memory_is_a_sentence_with_flags_of_this_run(
+    trained: Policy, monkeypatch: pytest.MonkeyPatch, error: str, missing: str
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError(error)
+
+    monkeypatch.setattr("harness.update.learner.update_policy", full)
+    learner = learner_of(copied(trained))
+    with pytest.raises(
+        ConfigError, match=f"short for an update of 512 tokens .* {missing}; give --tokens-per"
+    ) as raised:
+        try_update(learner, CONFIG)
+    assert "--tokens-per-microbatch 200 or --gradient-checkpointing; " in str(raised.value)
+    assert "--max-context below 200" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named", "others"),
+    [
+        ({"gradient_checkpointing": True, "keep_attention": True}, "--no-keep-attention", "--gradient-checkpointing"),
+        ({"max_staleness": 1, "rollout": "streaming"}, "fewer --slots", "--gpu-memory-utilization"),
+        ({"sampler": "vllm"}, "--lora-rank 32", "--gpu-memory-utilization"),  # the engine sleeps
+        ({"dtype": "bfloat16", "lora_rank": 8}, "a lower --lora-rank", "--dtype"),
+        ({"tokens_per_microbatch": 200}, "--max-context below 200", "--tokens-per-microbatch 200"),
+    ],
+)
+def test_only_flags_that_help_are_named(settings: dict[str, Any], named: str, others: str) -> None:
+    said = what_to_lower(dataclasses.replace(CONFIG, **settings), 200)
+    assert named in said
+    assert others not in said

@@ -1,0 +1,279 @@
+"""Which episodes enter the loss, and what one update does to the policy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from one_step import copied
+from one_step import one_step as episode
+
+from harness.model.policy import Policy
+from harness.settings.presets import preset
+from harness.types.loss_settings import LossSettings
+from harness.types.sampler import Sample
+from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
+from harness.update.update import select_episodes, update_policy
+
+SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
+
+
+@pytest.fixture
+def policy(trained: Policy) -> Policy:
+    return copied(trained)
+
+
+def two_groups(policy: Policy) -> list[Trajectory]:
+    """Of three episodes each, of which the first succeeds."""
+    replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
+    return [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
+
+
+def choose(trajectories: list[Trajectory], **changes: Any) -> tuple[list[tuple[str, float]], float]:
+    settings: dict[str, Any] = {"normalize_std": False, "truncated_weight": 1.0} | changes
+    chosen, equal = select_episodes(trajectories, **settings)
+    return [(t.turns[0].action, a) for t, a in chosen], equal
+
+
+def test_equal_groups_are_dropped_and_counted(policy: Policy) -> None:
+    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
+    assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], 0.5)
+
+
+def test_the_kl_term_alone_trains(trained: Policy) -> None:
+    learner = copied(trained)
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter += 0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    equal = [episode(learner, 1, "open(c)", reward=1.0), episode(learner, 1, "open(d)", reward=1.0)]
+    settings = dataclasses.replace(SETTINGS, kl_coef=1.0)
+    optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.01)
+    first, second = (
+        update_policy(learner, optimizer, equal, settings, seed=0, reference=trained)["train/kl_ref"] for _ in range(2)
+    )
+    assert 0 < second < first
+
+
+def test_a_failed_environment_is_in_no_mean(policy: Policy) -> None:
+    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    lost = episode(policy, 0, "open(c)", reward=0.0, end="environment-error")
+    assert choose([*group, lost]) == choose(group)
+
+
+def test_truncated_episodes_count_in_the_mean_and_have_the_weight_that_they_are_given(policy: Policy) -> None:
+    group = [
+        episode(policy, 0, "open(a)", reward=1.0),
+        episode(policy, 0, "open(b)", reward=0.0),
+        episode(policy, 0, "open(c)", reward=0.0, end="horizon"),
+    ]
+    # The mean is 1/3, with the truncated episode in it.
+    for weight, expected in ((1.0, [2 / 3, -1 / 3, -1 / 3]), (0.3, [2 / 3, -1 / 3, -0.1]), (0.0, [2 / 3, -1 / 3])):
+        assert [a for _, a in choose(group, truncated_weight=weight)[0]] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("end", "weight"), [("horizon", 0.5), ("truncated", 0.5), ("context", 1.0)])
+def test_an_episode_that_filled_the_context_keeps_its_weight(policy: Policy, end: Any, weight: float) -> None:
+    """With less, writing much would take a failure out of the loss."""
+    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0, end=end)]
+    assert choose(group, truncated_weight=0.5)[0] == [("open(a)", 0.5), ("open(b)", -0.5 * weight)]
+
+
+def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy) -> None:
+    good, bad = episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)
+    before = [sum(good.logprobs), sum(bad.logprobs)]
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.05)
+    metrics = update_policy(policy, optimizer, [good, bad], SETTINGS, seed=0)
+    after = [sum(episode(policy, 0, reply, reward=0.0).logprobs) for reply in ("open(a)", "open(b)")]
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+    assert all(p.grad is None for p in policy.model.parameters())  # the next rollout's memory
+    assert metrics["train/logp_difference_max"] < 1e-4
+    assert metrics["train/episodes_in_loss"] == 2
+
+
+def with_changed_history(policy: Policy, group: int, replies: list[str], *, reward: float) -> Trajectory:
+    """An episode whose every turn begins another sequence. All begin with a prompt that is long enough to be shared."""
+    t = Trajectory(
+        f"t{group}", group, reward=reward, turns=[Turn(reply, "", cut=False, malformed=False) for reply in replies]
+    )
+    beginning = policy.chat.prompt_ids("", "start c " * 20)
+    for number, reply in enumerate(replies):
+        t.go_on(beginning + number * policy.chat.observation_ids(f"{number}", stopped=True))
+        ids = policy.chat.reply_ids(reply)
+        t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
+    with torch.no_grad():
+        for sequence in t.sequences:
+            first, n = sequence.action_mask.index(1), len(sequence.ids)
+            sequence.logprobs[first:] = logprobs(policy, sequence.ids)[first - 1 : n].tolist()
+    return t
+
+
+def logprobs(policy: Policy, ids: list[int]) -> torch.Tensor:
+    """Of each token after the first, from a plain pass over these tokens alone."""
+    logits = policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float()
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean"])
+@pytest.mark.parametrize("tokens", [1, 10_000])
+def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregation: Any, tokens: int) -> None:
+    """The gradient is that of a loss made by hand, from a plain forward pass over each sequence."""
+    settings = dataclasses.replace(
+        SETTINGS,
+        aggregation=aggregation,
+        normalize_std=False,
+        tokens_per_microbatch=tokens,
+        max_grad_norm=1e9,
+    )
+    policies = [copied(trained) for _ in range(2)]
+    good = with_changed_history(policies[0], 0, ["open(a)", "read()", "submit(73)"], reward=1.0)
+    bad = with_changed_history(policies[0], 0, ["list()"], reward=0.0)
+    assert [len(t.sequences) for t in (good, bad)] == [3, 1]
+    metrics = update_policy(
+        policies[0], torch.optim.SGD(policies[0].model.parameters(), lr=0.1), [good, bad], settings, seed=0
+    )
+
+    written = [sum(len(trained.chat.reply_ids(turn.action)) for turn in t.turns) for t in (good, bad)]
+    loss = torch.zeros(())
+    for t, advantage, count in zip((good, bad), (0.5, -0.5), written, strict=True):
+        # One step from the weights that sampled: each token's ratio is 1, and its gradient that of -advantage * logp.
+        share = {"seq-mean": 1 / (2 * count), "token-mean": 1 / sum(written)}[aggregation]
+        for sequence in t.sequences:
+            first = sequence.action_mask.index(1)
+            loss = loss - advantage * share * logprobs(policies[1], sequence.ids)[first - 1 :].sum()
+    loss.backward()
+    with torch.no_grad():
+        for p, q in zip(policies[0].model.parameters(), policies[1].model.parameters(), strict=True):
+            torch.testing.assert_close(p, q - 0.1 * q.grad, atol=1e-6, rtol=1e-4)  # type: ignore[operator]
+    assert metrics["train/episodes_in_loss"] == 2
+    assert metrics["train/tokens_in_loss"] == sum(written)
+    assert metrics["train/logp_difference_max"] < 1e-4
+    if tokens > 1:  # the beginning of the group is in the row once
+        row = trained.batch([*good.sequences, *bad.sequences])
+        shared = len(trained.chat.prompt_ids("", "start c " * 20))
+        assert row.ids.numel() == good.tokens + bad.tokens - 3 * shared
+
+
+@pytest.mark.parametrize("change", ["padded", "gradient checkpointing"])
+def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> None:
+    def weights_after(*, changed: bool) -> list[torch.Tensor]:
+        policy = copied(trained)
+        episodes = two_groups(policy)
+
+        if changed and change == "padded":
+            policy.model.set_attn_implementation("sdpa")
+            assert policy.batch(episodes).ids.shape[0] == len(episodes)
+        elif changed:
+            policy.checkpoint_activations()
+            calls: list[int] = []
+            policy.model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
+        update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes, SETTINGS, seed=0)
+        if changed and change == "gradient checkpointing":
+            assert len(calls) == 2  # forwards, and again for the backward pass
+        return list(policy.model.parameters())
+
+    for usual, other in zip(weights_after(changed=False), weights_after(changed=True), strict=True):
+        torch.testing.assert_close(usual, other, atol=1e-6, rtol=1e-5)
+
+
+def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
+    episodes = [episode(policy, 0, "open(a)", reward=0.0), episode(policy, 0, "open(b)", reward=0.0)]
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
+    before = [p.clone() for p in policy.model.parameters()]
+    metrics = update_policy(policy, optimizer, episodes, SETTINGS, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    nothing = {name for name, value in metrics.items() if math.isnan(value)}
+    compared = ("max", "mean", *(name for name, _ in LENGTH_BINS))
+    assert nothing == {"train/entropy", *(f"train/logp_difference_{name}" for name in compared)}
+    assert all(math.isfinite(metrics[name]) for name in metrics.keys() - nothing)
+
+
+def test_a_gradient_that_is_not_finite_is_counted_and_steps_nothing(policy: Policy) -> None:
+    pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    pair[0].reward = math.nan  # stands for whatever overflows
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3)
+    before = [p.clone() for p in policy.model.parameters()]
+    metrics = update_policy(policy, optimizer, pair, SETTINGS, seed=0)
+    assert metrics["train/skipped_steps"] == 1.0
+    assert math.isnan(metrics["train/grad_norm"])
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    assert not optimizer.state  # nor has it a moment of it
+    sound = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    assert update_policy(policy, optimizer, sound, SETTINGS, seed=0)["train/skipped_steps"] == 0.0
+    assert all(p.isfinite().all() for p in policy.model.parameters())
+
+
+def skewed(t: Trajectory, by: float) -> Trajectory:
+    """The episode as a sampler would have reported it whose log-probabilities are higher by `by`."""
+    t.logprobs = [lp + by * m for lp, m in zip(t.logprobs, t.action_mask, strict=True)]
+    return t
+
+
+def moved(
+    trained: Policy, by: float, *, minibatches: int = 1, **changes: Any
+) -> tuple[list[torch.Tensor], dict[str, float]]:
+    """The change of the weights in one update whose sampler was off by `by`, and the metrics."""
+    policy = copied(trained)
+    replies = ["open(a)", "read()", "submit(73)", "list()"]
+    episodes = [skewed(episode(policy, i // 2, r, reward=float(i % 2)), by) for i, r in enumerate(replies)]
+    settings = dataclasses.replace(SETTINGS, minibatches=minibatches, max_grad_norm=1e9, **changes)
+    metrics = update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.01), episodes, settings, seed=0)
+    old = trained.model.parameters()
+    return [a.detach() - b.detach() for a, b in zip(policy.model.parameters(), old, strict=True)], metrics
+
+
+@pytest.mark.parametrize(("by", "weight"), [(-math.log(1.5), 1.5), (-math.log(4), 2.0), (math.log(2), 0.5)])
+def test_importance_weights_scale_the_gradient_of_every_token(trained: Policy, by: float, weight: float) -> None:
+    """trainer / sampler = e^-by, at most 2. With one step the ratio is 1, so the clipping takes nothing."""
+    plain, _ = moved(trained, 0.0)
+    weighted, metrics = moved(trained, by, tis_cap=2.0)
+    for a, b in zip(weighted, plain, strict=True):
+        torch.testing.assert_close(a, weight * b, atol=1e-6, rtol=1e-3)
+    assert metrics["train/tis_weight_mean"] == pytest.approx(weight, rel=1e-3)
+    assert metrics["train/tis_capped"] == float(weight == 2.0)
+    assert metrics["train/clip_fraction"] == 0.0
+
+
+def test_without_weights_the_clipping_is_about_the_sampler(trained: Policy) -> None:
+    """Ratio 4 > 1.2: positive advantages have lost their gradient, negative ones keep it."""
+    _, metrics = moved(trained, -math.log(4))
+    assert 0.2 < metrics["train/clip_fraction"] < 0.8
+    assert not any(name.startswith("train/tis") for name in metrics)
+
+
+def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Policy) -> None:
+    """The weight of a token is the same in whichever optimizer step its episode falls."""
+    by = -math.log(1.5)
+    _, one = moved(trained, by, tis_cap=2.0)
+    _, four = moved(trained, by, tis_cap=2.0, minibatches=4)
+    for name in ("train/tis_weight_mean", "train/logp_difference_mean", "train/logp_difference_max"):
+        assert four[name] == pytest.approx(one[name], rel=1e-4)
+    assert one["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
+    # Without weights what the first step alone covers is logged: it costs no pass of its own.
+    _, first = moved(trained, by, minibatches=4)
+    assert first["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
+
+
+@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean"])
+def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggregation: Any) -> None:
+    """Episodes without an advantage are in the KL term alone; they made the policy gradient smaller."""
+
+    def norm(kl_coef: float) -> float:
+        policy = copied(trained)
+        replies = ["open(a)", "open(b)", "open(c)", "open(d)"]
+        episodes = [episode(policy, i // 2, r, reward=float(i == 0)) for i, r in enumerate(replies)]
+        settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef, aggregation=aggregation)
+        optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
+        return update_policy(policy, optimizer, episodes, settings, seed=0, reference=trained)["train/grad_norm"]
+
+    assert norm(1e-9) == pytest.approx(norm(0.0), rel=1e-4)
+
+
+def test_the_kl_is_that_of_the_policy_that_sampled(trained: Policy) -> None:
+    """k3 with the ratio now / sampled, because the sampler drew the tokens: here it is 1 / 4 for each."""
+    _, metrics = moved(trained, math.log(4))
+    assert metrics["train/approx_kl"] == pytest.approx(1 / 4 + math.log(4) - 1, rel=1e-3)
