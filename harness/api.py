@@ -87,7 +87,7 @@ def train(
     """
     from harness.records.metrics import read_metrics
     from harness.records.run_folder import saved_config
-    from harness.training.given import Given, name_of, spec_from  # torch takes seconds to import
+    from harness.rollout.given import Given, name_of, spec_from  # torch takes seconds to import
 
     if config is not None and not isinstance(config, GRPOConfig):
         raise ConfigError(f"config must be a GRPOConfig, got {config!r}; write train(GRPOConfig(...))")

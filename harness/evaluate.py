@@ -140,7 +140,7 @@ def evaluate_policy(
         1.0
     """
     from harness.machine.runtime import library_settings
-    from harness.training.given import name_of, spec_from
+    from harness.rollout.given import name_of, spec_from
 
     spec, name = (
         (None, env or Evaluation.env) if env is None or isinstance(env, str) else (spec_from(env), name_of(env))

@@ -26,7 +26,7 @@ from harness.terminal.display import Display
 
 if TYPE_CHECKING:
     from harness.machine.ranks import Ranks
-    from harness.training.given import Given
+    from harness.rollout.given import Given
     from harness.training.training_run import Run
 
 __all__ = ["OnUpdate", "carry_out", "main", "train"]

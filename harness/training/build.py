@@ -12,6 +12,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from eh_gym import HorizonController
+from harness.clone.clones import clone_expert
 from harness.clone.cloning import is_pretrained
 from harness.evaluation.held_out import HeldOut
 from harness.machine.ranks import Ranks
@@ -24,6 +25,7 @@ from harness.records.run_folder import checkpoint_to_resume
 from harness.records.trackers import require
 from harness.rollout.batches import Batches
 from harness.rollout.environment import Environments, check_kinds, parts_of
+from harness.rollout.given import Given
 from harness.rollout.tasks import BatchPlan, TaskStream
 from harness.sampling.agreement import check_agreement
 from harness.sampling.make import check_engine, make_sampler
@@ -33,8 +35,7 @@ from harness.terminal.display import Display
 from harness.terminal.interrupts import Interrupts
 from harness.training.checkpoint import keep_frozen, load_frozen, load_training_state
 from harness.training.environments import environment, teacher
-from harness.training.first_policy import clone_expert, load
-from harness.training.given import Given
+from harness.training.first_policy import load
 from harness.training.training_run import Run
 from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed

@@ -1,4 +1,4 @@
-"""The policy with which a run begins: loaded or new, and the folder of its clone of the expert."""
+"""The policy with which a run begins, loaded or new."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ from pathlib import Path
 import gymnasium as gym
 import torch
 
-from envs.cache import cache_dir
-from harness.clone.cloning import clone_key, is_pretrained, warm_start
 from harness.machine.ranks import Ranks
 from harness.machine.runtime import pick_dtype
-from harness.model.lora import add_lora
 from harness.model.policy import Policy, load_policy
 from harness.model.tiny import new_tiny_policy
-from harness.records.files import make_folder, whole_folder
-from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.settings.reasoning import read_template_kwargs
-from harness.terminal.display import Display
 from harness.types.seeding import derive_seed
 
-__all__ = ["clone_expert", "load"]
+__all__ = ["load"]
 
 
 def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks, *, clone: Path | None = None) -> Policy:
@@ -58,38 +52,3 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks, 
     if config.gradient_checkpointing:
         policy.checkpoint_activations(keep_attention=config.keep_attention)
     return policy
-
-
-def clone_expert(
-    config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display, run: Path
-) -> Path:
-    """Returns a model folder, the policy with the expert cloned into it. `policy` is trained for it, unless it is there already.
-
-    It is in ``clones`` of the cache, for all runs with the same settings. That of a Python program's own environment, whose code
-    can't be compared, is in the run's folder.
-
-    With LoRA, a pretrained model learns in its adapters, so that the optimizer holds nothing else. They are merged into the
-    weights, and GRPO begins with new ones. So the KL term's reference, which is the frozen weights, includes the clone. A tiny
-    model has random weights, from which adapters alone learn little, so all of its weights are trained.
-    """
-    start = config.warm_start
-    seed, rank = start.seed_for(config.seed), config.lora_rank if is_pretrained(policy) else 0
-    folder = run / "clone"
-    if not config.env.startswith(GIVEN):
-        make_folder(cache_dir() / "clones", "EH_CACHE_DIR")
-        folder = cache_dir() / "clones" / clone_key(env, policy, start, lora_rank=rank, seed=seed)
-    if folder.is_dir():
-        display.note(f"warm start: taken from {folder}, where an earlier run left it")
-        return folder
-    torch.nn.Module.to(policy.model, torch.device(device))
-    if rank:
-        add_lora(policy.model, rank, seed=derive_seed(seed, "adapters") % 2**31)
-    with display.warm_start(start.max_batches + start.polish_batches) as on_batch:
-        cloned = warm_start(env, policy, start, seed=seed, on_batch=on_batch)
-    with whole_folder(folder) as part:
-        policy.save(part)
-    display.note(
-        f"warm start: loss {cloned.loss:.3f} after {cloned.batches} batches of {cloned.demonstrations} demonstrations, "
-        f"{cloned.tokens:,} tokens; the clone is {folder}"
-    )
-    return folder

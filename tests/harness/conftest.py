@@ -14,13 +14,14 @@ import torch
 from made_up_runs import write_sweep
 from rich.console import Console
 
+from harness.clone.clones import clone_expert
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.settings.grpo import GRPOConfig
 from harness.settings.presets import preset
 from harness.terminal.display import Display
 from harness.training.environments import teacher
-from harness.training.first_policy import clone_expert, load
+from harness.training.first_policy import load
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,7 +41,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Runs in this process keep their warm starts there."""
-    monkeypatch.setattr("harness.training.first_policy.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: cache)
     return cache
 
 
@@ -65,7 +66,7 @@ def trained(cache: Path) -> Policy:
     config, ranks, display = preset([]), Ranks(), Display(Console(quiet=True))
     env = teacher(config, config.env)
     with pytest.MonkeyPatch.context() as patch, (cache / "lock").open("w") as lock:
-        patch.setattr("harness.training.first_policy.cache_dir", lambda: cache)
+        patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
         fcntl.flock(lock, fcntl.LOCK_EX)  # one process clones, the others wait for it
         clone = clone_expert(config, env, load(config, env, "cpu", ranks), "cpu", display, cache)
     return load(config, env, "cpu", ranks, clone=clone)  # the one that `quick` starts from

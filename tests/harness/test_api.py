@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.training.first_policy.cache_dir", lambda: cache)
+    monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: cache)
 
 
 @pytest.fixture

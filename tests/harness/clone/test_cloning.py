@@ -15,6 +15,7 @@ from rich.console import Console
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
+from harness.clone.clones import clone_expert
 from harness.clone.cloning import clone_key, demonstrations, warm_start
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
@@ -23,7 +24,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.warm_start import WarmStart
 from harness.terminal.display import Display
 from harness.training.environments import teacher
-from harness.training.first_policy import clone_expert, load
+from harness.training.first_policy import load
 
 FEW = WarmStart(episodes=6, max_optimal_steps=4, max_batches=3, loss_target=0.0, learning_rate=3e-3, batch_tokens=600)
 QUIET = Display(Console(quiet=True))
@@ -96,7 +97,7 @@ def test_runs_of_other_seeds_can_share_a_clone(
     if "lora_rank" in flags:
         pytest.importorskip("peft")
         # its clone is then in the adapters
-        monkeypatch.setattr("harness.training.first_policy.is_pretrained", lambda policy: True)
+        monkeypatch.setattr("harness.clone.clones.is_pretrained", lambda policy: True)
     found: list[Path] = []
     for run in (0, 0, 1):
         config = GRPOConfig(seed=run, warm_start=dataclasses.replace(FEW, seed=seed), **flags)
@@ -131,6 +132,6 @@ def test_a_cache_that_cannot_be_written_is_told_before_the_clone_is_made(
     env: gym.Env[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("harness.training.first_policy.cache_dir", lambda: tmp_path / "file")
+    monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: tmp_path / "file")
     with pytest.raises(ConfigError, match="EH_CACHE_DIR"):
         clone_expert(GRPOConfig(warm_start=FEW), env, new_tiny_policy(env, seed=0), "cpu", QUIET, tmp_path)

@@ -236,7 +236,7 @@ def slow(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
 def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[GRPOConfig, list[dict[str, Any]]]:
     """A run of one process and its metrics."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.training.first_policy.cache_dir", lambda: cache)
+        patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
         config = dataclasses.replace(
             preset([]),
             updates=3,

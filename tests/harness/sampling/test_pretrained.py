@@ -18,6 +18,7 @@ from smollm2 import smollm2_folder
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import eh_gym  # noqa: F401 - registers the environments
+from harness.clone.clones import clone_expert
 from harness.evaluation.play import evaluation_requests, play_policy
 from harness.model.policy import Policy, load_policy
 from harness.rollout.environment import Environments
@@ -26,7 +27,6 @@ from harness.sampling.vllm.engine import VLLMSampler
 from harness.settings.grpo import GRPOConfig
 from harness.settings.warm_start import WarmStart
 from harness.terminal.display import Display
-from harness.training.first_policy import clone_expert
 from harness.types.rules import Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
