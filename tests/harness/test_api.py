@@ -232,8 +232,8 @@ def test_an_environment_in_the_wrong_place_is_refused() -> None:
         ({"env": "EH-CabinetLocked-v0"}, "its own env, 'EH-Cabinet-v0', got 'EH-CabinetLocked-v0'"),
         ({"env": make_cabinet}, "its own env, 'EH-Cabinet-v0', got <function make_cabinet"),
         ({"controller": ElasticHorizon()}, "its own controller, 'elastic', got"),
-        ({"updates": 0}, "updates: expected >= 1, got 0"),
-        ({"updates": "20"}, "updates: expected int, got '20'"),
+        ({"updates": 0}, "updates must be a whole number >= 1, got 0"),
+        ({"updates": "20"}, "updates must be a whole number >= 1, got '20'"),
     ],
 )
 def test_what_a_resumed_run_can_not_take_is_refused(given: dict[str, Any], named: str, quick: GRPOConfig) -> None:
