@@ -17,6 +17,7 @@ from eh_gym.horizon import (
     SharedHorizon,
     StagedHorizon,
     TaskHorizon,
+    TTIHorizon,
     make_controller,
 )
 from eh_gym.registration import register_envs
@@ -36,6 +37,7 @@ __all__ = [
     "MultiplicativeHorizon",
     "SharedHorizon",
     "StagedHorizon",
+    "TTIHorizon",
     "TaskHorizon",
     "ThreadVectorEnv",
     "UnicodeText",

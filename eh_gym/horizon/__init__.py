@@ -4,7 +4,7 @@ from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.keyed import KeyedHorizon
 from eh_gym.horizon.make import make_controller
-from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
+from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon, TTIHorizon
 from eh_gym.horizon.shared import SharedHorizon
 from eh_gym.horizon.task import TaskHorizon
 
@@ -18,6 +18,7 @@ __all__ = [
     "MultiplicativeHorizon",
     "SharedHorizon",
     "StagedHorizon",
+    "TTIHorizon",
     "TaskHorizon",
     "make_controller",
 ]

@@ -24,12 +24,10 @@ def is_number(value: object) -> bool:
         return False
 
 
-def bounds(k_min: int, k_max: int) -> tuple[int, int]:
-    """The two bounds, if they are whole, positive and in order."""
-    low, high = positive_int("k_min", k_min), positive_int("k_max", k_max)
-    if high < low:
-        raise ConfigError(f"k_max must be >= k_min ({low}), got {high}; raise k_max or lower k_min")
-    return low, high
+def check_bounds(k_min: int, k_max: int) -> None:
+    """Raises ConfigError if the two bounds are not in order."""
+    if k_max < k_min:
+        raise ConfigError(f"k_max must be >= k_min ({k_min}), got {k_max}; raise k_max or lower k_min")
 
 
 def floor_to_steps(k: float) -> int:

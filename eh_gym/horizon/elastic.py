@@ -6,16 +6,19 @@ The controller looks at nothing else: not at failures, tasks or the number of up
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.checks import bounds, floor_to_steps, is_number, positive_int
+from eh_gym.horizon.checks import check_bounds, floor_to_steps, is_number
 from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
 from eh_gym.horizon.saved import Saved
+from eh_gym.ranges import Range
 
 __all__ = ["ElasticHorizon", "Rounding", "Statistic"]
 
@@ -25,6 +28,7 @@ Rounding = Literal["floor", "nearest", "floor-state"]
 _PERCENTILE: dict[Statistic, float] = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "max": 100.0}
 
 
+@dataclass(eq=False, repr=False)
 class ElasticHorizon(Saved):
     """The closed-loop controller of the Elastic Horizon paper (Eq. 5 to 7; Algorithm 1, lines 7 to 18).
 
@@ -44,21 +48,6 @@ class ElasticHorizon(Saved):
 
     A success can't be longer than its K, so the lengths are cut off at K. `delta` lets K grow beyond them.
 
-    Args:
-        k0: K at the start, in k_min..k_max.
-        k_min: Lower bound of the target, in steps.
-        k_max: Upper bound of the target, in steps.
-        alpha: Smoothing, in (0, 1].
-        delta: Headroom over the boundary, in steps, >= 0.
-        buffer_size: The number of successes that are remembered (N).
-        min_successes: The number of successes from which K moves (N_min), 1..buffer_size.
-        statistic: The statistic of the lengths that is the boundary; the paper's is p90, and its ablation has the
-            others.
-        rounding: "floor" applies the floor of a real K (default). "nearest" applies the nearest integer, half to even (the
-            authors' released controller). "floor-state" is Algorithm 2, which stalls.
-        cold_growth: Steps that K grows by in an update without enough successes, at most to k_max; the paper's is 0, where
-            an agent that never succeeds within k0 stays there.
-
     Raises:
         ConfigError: An argument is out of range.
 
@@ -68,56 +57,41 @@ class ElasticHorizon(Saved):
     (22.0, 15.7, 15)
     """
 
-    _names = (
-        "k0",
-        "k_min",
-        "k_max",
-        "alpha",
-        "delta",
-        "buffer_size",
-        "min_successes",
-        "statistic",
-        "rounding",
-        "cold_growth",
-    )
+    k0: Annotated[int, Range(1)] = 15
+    """K at the start, in steps, from k_min to k_max."""
+    k_min: Annotated[int, Range(1)] = 5
+    """The lower bound of the target, in steps."""
+    k_max: Annotated[int, Range(1)] = 50
+    """The upper bound of the target, in steps."""
+    alpha: Annotated[float, Range(0, 1, above=True)] = 0.1
+    """The weight of the new target in the moving average of K."""
+    delta: Annotated[float, Range(0)] = 10.0
+    """The headroom above the boundary, in steps."""
+    buffer_size: Annotated[int, Range(1, sys.maxsize)] = 100
+    """The number of latest successes that are remembered (N)."""
+    min_successes: Annotated[int, Range(1)] = 20
+    """The number of successes before which K does not move (N_min). At most buffer_size."""
+    statistic: Statistic = "p90"
+    """The statistic of the successes' lengths that is the boundary. The paper's is p90; its ablation has the others."""
+    rounding: Rounding = "floor"
+    """How K is rounded. floor keeps K real and applies its floor. nearest applies the nearest whole number, half to even, as
+    the authors' code does. floor-state also stores the floor, as the paper's Algorithm 2 does; then K stalls."""
+    cold_growth: Annotated[float, Range(0)] = 0.0
+    """The number of steps that K grows by, up to k_max, in an update without enough successes. The paper's is 0: an agent that
+    never succeeds within k0 stays there."""
 
-    def __init__(
-        self,
-        k0: int = 15,
-        k_min: int = 5,
-        k_max: int = 50,
-        alpha: float = 0.1,
-        delta: float = 10,
-        buffer_size: int = 100,
-        min_successes: int = 20,
-        statistic: Statistic = "p90",
-        rounding: Rounding = "floor",
-        cold_growth: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.k_min, self.k_max = bounds(k_min, k_max)
-        self.k0 = positive_int("k0", k0)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self.k_min, self.k_max)
         if not self.k_min <= self.k0 <= self.k_max:
-            raise ConfigError(f"k0 must be in k_min..k_max ({self.k_min}..{self.k_max}), got {k0}; move k0 or a bound")
-        if not (is_number(alpha) and 0 < alpha <= 1):
-            raise ConfigError(f"alpha must be in (0, 1], got {alpha!r}; the paper's is 0.1")
-        if not (is_number(delta) and delta >= 0):
-            raise ConfigError(f"delta must be >= 0 steps, got {delta!r}; the paper's is 10")
-        self.buffer_size = positive_int("buffer_size", buffer_size)
-        self.min_successes = positive_int("min_successes", min_successes)
+            raise ConfigError(
+                f"k0 must be in k_min..k_max ({self.k_min}..{self.k_max}), got {self.k0}; move k0 or a bound"
+            )
         if self.min_successes > self.buffer_size:
             raise ConfigError(
-                f"min_successes must be <= buffer_size ({buffer_size}), got {min_successes}: K would never move; "
+                f"min_successes must be <= buffer_size ({self.buffer_size}), got {self.min_successes}: K would never move; "
                 "lower min_successes or raise buffer_size"
             )
-        if statistic not in ("mean", *_PERCENTILE):
-            raise ConfigError(f"statistic must be one of {', '.join(('mean', *_PERCENTILE))}, got {statistic!r}")
-        if rounding not in ("floor", "nearest", "floor-state"):
-            raise ConfigError(f"rounding must be one of floor, nearest, floor-state, got {rounding!r}")
-        if not (is_number(cold_growth) and cold_growth >= 0):
-            raise ConfigError(f"cold_growth must be >= 0 steps per update, got {cold_growth!r}; the paper's is 0")
-        self.alpha, self.delta, self.statistic, self.rounding = float(alpha), float(delta), statistic, rounding
-        self.cold_growth = float(cold_growth)
         self._k = float(self.k0)
         self._lengths: deque[int] = deque(maxlen=self.buffer_size)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 from collections.abc import Callable
@@ -10,35 +11,36 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import HorizonController, is_controller
 from eh_gym.horizon.elastic import ElasticHorizon
-from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
+from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon, TTIHorizon
 from eh_gym.horizon.task import TaskHorizon
 
 __all__ = ["HORIZONS", "make_controller"]
 
-HORIZONS: dict[str, Callable[..., HorizonController]] = {
+HORIZONS: dict[str, type[HorizonController]] = {
     "elastic": ElasticHorizon,
     "fixed": FixedHorizon,
     "linear": LinearHorizon,
     "multiplicative": MultiplicativeHorizon,
     "staged": StagedHorizon,
+    "tti": TTIHorizon,
     "task": TaskHorizon,
 }
-"""The names of this project's controllers. ``--wrapper`` of `harness.grpo` takes the same ones."""
+"""The controllers of this project by name: dataclasses whose fields are their arguments. ``--wrapper`` takes the same names."""
 
 
 def make_controller(name: str, **settings: Any) -> HorizonController:
     """Makes a controller from text, such as a configuration file's.
 
     Args:
-        name: elastic, fixed, linear, multiplicative, staged or task, or ``"MODULE:CLASS"`` for a controller of
+        name: elastic, fixed, linear, multiplicative, staged, tti or task, or ``"MODULE:CLASS"`` for a controller of
             your own: a class, or a function that returns a controller, in a module that Python can import.
         **settings: The arguments of the class.
 
     Raises:
         ConfigError: The name or a setting is wrong, or the result is not a controller.
 
-    >>> make_controller("fixed", k=15), make_controller("eh_gym.horizon:FixedHorizon", k=15)
-    (FixedHorizon(k=15), FixedHorizon(k=15))
+    >>> make_controller("fixed", k0=15), make_controller("eh_gym.horizon:FixedHorizon", k0=15)
+    (FixedHorizon(k0=15), FixedHorizon(k0=15))
     """
     make = _find(name)
     try:
@@ -48,7 +50,10 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     try:
         signature.bind(**settings)
     except TypeError as error:
-        raise ConfigError(f"{name} takes {', '.join(signature.parameters)}, got {settings} ({error})") from error
+        known = signature.parameters
+        near = [one for wrong in settings.keys() - known for one in difflib.get_close_matches(wrong, known, n=1)]
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{name} takes {', '.join(known)}, got {settings} ({error}){hint}") from error
     made = make(**settings)
     if not is_controller(made):
         raise ConfigError(

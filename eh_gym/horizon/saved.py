@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections import deque
@@ -9,20 +10,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from eh_gym.errors import StateError
+from eh_gym.ranges import check_fields
 
 
 class Saved:
-    """Saves a controller by the names of its settings, and pickles it without its lock.
+    """Checks the settings of a controller, saves it with them, and pickles it without its lock.
 
-    A subclass lists its settings in ``_names``, or overrides `_settings`. Its `_state` returns what it has counted, and
-    `_load` takes that back.
+    A subclass is a dataclass whose fields are its settings, or overrides `_settings`. Its `_state` returns what it has
+    counted, and `_load` takes that back.
     """
-
-    _names: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.made_in = os.getpid()
         self._lock = threading.Lock()
+
+    def __post_init__(self) -> None:
+        Saved.__init__(self)
+        check_fields(self)
 
     def state_dict(self) -> dict[str, Any]:
         """The kind of the controller, its settings, and what it has counted; JSON-serialisable."""
@@ -41,7 +45,7 @@ class Saved:
         self._load(state)
 
     def _settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self._names}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def _state(self) -> dict[str, Any]:
         raise NotImplementedError

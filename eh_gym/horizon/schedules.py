@@ -6,21 +6,23 @@ Each is a pure function of the update index, so a resumed run cannot drift.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.checks import bounds, floor_to_steps, is_number, positive_int
+from eh_gym.horizon.checks import check_bounds, floor_to_steps, positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
 from eh_gym.horizon.saved import Saved
+from eh_gym.ranges import Range
 
-__all__ = ["FixedHorizon", "LinearHorizon", "MultiplicativeHorizon", "StagedHorizon"]
+__all__ = ["FixedHorizon", "LinearHorizon", "MultiplicativeHorizon", "StagedHorizon", "TTIHorizon"]
 
 
 class _Schedule(Saved):
     """Counts updates. A subclass computes K from the count."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._updates = 0
 
     @property
@@ -52,114 +54,131 @@ class _Schedule(Saved):
         self._updates = updates
 
 
+@dataclass(eq=False, repr=False)
 class FixedHorizon(_Schedule):
     """The same K for every episode.
 
-    Args:
-        k: Steps, >= 1.
+    Raises:
+        ConfigError: k0 is out of range.
 
     >>> FixedHorizon(15).horizon
     15
     """
 
-    _names = ("k",)
-
-    def __init__(self, k: int) -> None:
-        super().__init__()
-        self.k = positive_int("k", k)
+    k0: Annotated[int, Range(1)] = 15
+    """K, in steps."""
 
     def horizon_at(self, update: int) -> int:
-        """Always k."""
-        return self.k
+        """Always k0."""
+        return self.k0
 
 
+@dataclass(eq=False, repr=False)
 class LinearHorizon(_Schedule):
     """K = min(k_min + delta t, k_max) after t updates, floored (Elastic Horizon paper, Eq. 3).
 
-    The paper's stand-in for AgentGym-RL's ScalingInter is ``LinearHorizon(10, 50, 0.2)`` (Eq. 12), which reaches 50 at
-    update 200; AgentGym-RL's own code climbs in stages, see `StagedHorizon`. The paper does not state the rounding; we
-    take the floor.
+    The defaults are the paper's stand-in for AgentGym-RL's ScalingInter (Eq. 12), which reaches 50 at update 200;
+    AgentGym-RL's own code climbs in stages, see `StagedHorizon`. The paper does not state the rounding; we take the floor.
 
-    Args:
-        k_min: K at update 0, >= 1.
-        k_max: Upper bound, >= k_min.
-        delta: Steps added per update, > 0.
+    Raises:
+        ConfigError: An argument is out of range.
 
     >>> h = LinearHorizon(10, 50, 0.2)
     >>> [h.horizon_at(t) for t in (0, 4, 5, 199, 200, 1000)]
     [10, 10, 11, 49, 50, 50]
     """
 
-    _names = ("k_min", "k_max", "delta")
+    k_min: Annotated[int, Range(1)] = 10
+    """K at update 0, in steps."""
+    k_max: Annotated[int, Range(1)] = 50
+    """The upper bound of K, in steps."""
+    delta: Annotated[float, Range(0, above=True)] = 0.2
+    """The number of steps that K grows by in each update."""
 
-    def __init__(self, k_min: int, k_max: int, delta: float) -> None:
-        super().__init__()
-        self.k_min, self.k_max = bounds(k_min, k_max)
-        if not (is_number(delta) and delta > 0):
-            raise ConfigError(f"delta must be > 0 steps per update, got {delta!r}; use FixedHorizon for a constant K")
-        self.delta = float(delta)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self.k_min, self.k_max)
 
     def horizon_at(self, update: int) -> int:
         """K after `update` updates."""
         return floor_to_steps(min(self.k_min + self.delta * update, self.k_max))
 
 
+@dataclass(eq=False, repr=False)
 class MultiplicativeHorizon(_Schedule):
     """K = min(k_min (t // stage_updates + 1), k_max) after t updates (Elastic Horizon paper, Eq. 4; TTI's rule).
 
-    Args:
-        k_min: K of the first stage, >= 1.
-        k_max: Upper bound, >= k_min.
-        stage_updates: Updates per stage, >= 1.
+    Raises:
+        ConfigError: An argument is out of range.
 
     >>> h = MultiplicativeHorizon(10, 30, stage_updates=50)
     >>> [h.horizon_at(t) for t in (0, 49, 50, 100, 150)]
     [10, 10, 20, 30, 30]
     """
 
-    _names = ("k_min", "k_max", "stage_updates")
+    k_min: Annotated[int, Range(1)] = 5
+    """K of the first stage, and what each later stage adds, in steps."""
+    k_max: Annotated[int, Range(1)] = 50
+    """The upper bound of K, in steps."""
+    stage_updates: Annotated[int, Range(1)] = 50
+    """The number of updates in a stage."""
 
-    def __init__(self, k_min: int, k_max: int, stage_updates: int) -> None:
-        super().__init__()
-        self.k_min, self.k_max = bounds(k_min, k_max)
-        self.stage_updates = positive_int("stage_updates", stage_updates)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self.k_min, self.k_max)
 
     def horizon_at(self, update: int) -> int:
         """K after `update` updates."""
         return min(self.k_min * (update // self.stage_updates + 1), self.k_max)
 
 
+@dataclass(eq=False, repr=False)
 class StagedHorizon(_Schedule):
     """K from a table. Each entry holds from its update until the next entry.
 
-    The paper's TTI baseline is ``StagedHorizon({0: 15, 50: 20, 100: 30, 150: 50})`` (Elastic Horizon paper, appendix
-    "Baseline Implementations": these K are no multiples of 15, so Eq. 4 can't make them). AgentGym-RL's
-    ``scaling_inter_stepwise`` with rounds [10, 20, 30] every 100 steps is ``StagedHorizon({0: 10, 100: 20, 200: 30})``.
+    AgentGym-RL's ``scaling_inter_stepwise`` with rounds [10, 20, 30] every 100 steps is
+    ``StagedHorizon({0: 10, 100: 20, 200: 30})``.
 
-    Args:
-        stages: {update: K}, with an entry for update 0; K >= 1. K may fall from one stage to the next. An update may
-            also be a string of digits, as in JSON.
+    Raises:
+        ConfigError: The table has no entry for update 0, or an update or a K is out of range.
 
     >>> h = StagedHorizon({0: 15, 50: 20, 100: 30, 150: 50})
     >>> [h.horizon_at(t) for t in (0, 49, 50, 149, 150, 999)]
     [15, 15, 20, 30, 50, 50]
     """
 
-    def __init__(self, stages: Mapping[int, int] | Mapping[str, int]) -> None:
-        super().__init__()
-        if not isinstance(stages, Mapping):
-            raise ConfigError(f"stages must be {{update: K}}, got {stages!r}; {{0: 15, 50: 20}} has two stages")
-        table: dict[Any, int] = {int(u) if isinstance(u, str) and u.isdecimal() else u: k for u, k in stages.items()}
+    stages: Mapping[int, int] = field(default_factory=lambda: {0: 15, 50: 20, 100: 30, 150: 50})
+    """K by the update from which it holds, with an entry for update 0. K may also fall. The default is the paper's table for
+    TTI. An update may be a text of digits, as in JSON."""
+
+    def __post_init__(self) -> None:
+        given: Any = self.stages
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"stages must be {{update: K}}, got {given!r}; {{0: 15, 50: 20}} has two stages")
+        table = {int(u) if isinstance(u, str) and u.isdecimal() else u: k for u, k in given.items()}
         for update in table:
             if not is_whole(update) or update < 0:
                 raise ConfigError(f"stages must be keyed by updates, whole and >= 0, got {update!r}; use {{update: K}}")
         if 0 not in table:
             raise ConfigError(f"stages must say K at update 0, got updates {sorted(table)}; add 0: K")
         self.stages = {int(update): positive_int(f"stages[{update}]", table[update]) for update in sorted(table)}
+        super().__post_init__()
 
     def horizon_at(self, update: int) -> int:
         """K after `update` updates."""
         return self.stages[max(start for start in self.stages if start <= update)]
 
     def _settings(self) -> dict[str, Any]:
-        return {"stages": [[update, k] for update, k in self.stages.items()]}
+        return {"stages": [[update, k] for update, k in self.stages.items()]}  # JSON would make the updates texts
+
+
+@dataclass(eq=False, repr=False)
+class TTIHorizon(StagedHorizon):
+    """The paper's TTI baseline: a `StagedHorizon` with the paper's table.
+
+    The table is in the Elastic Horizon paper's appendix "Baseline Implementations". Its K are no multiples of 15, so Eq. 4
+    can't make them; see `MultiplicativeHorizon`.
+
+    >>> [TTIHorizon().horizon_at(t) for t in (0, 50, 100, 150)]
+    [15, 20, 30, 50]
+    """

@@ -8,15 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.checks import floor_to_steps, is_number, positive_int
+from eh_gym.horizon.checks import floor_to_steps, is_number
 from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
 from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.saved import Saved
+from eh_gym.ranges import Range
 
 __all__ = ["TaskHorizon"]
 
@@ -40,6 +41,7 @@ class _Task:
     met: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class TaskHorizon(Saved):
     """Gives each task the horizon that its own successes need, once the agent solves it often enough.
 
@@ -57,17 +59,6 @@ class TaskHorizon(Saved):
     ``TaskHorizon(delta=0, alpha=1, free_every=2)`` is that rule on steps, except that its phases alternate by the meetings of a
     task, not by iterations.
 
-    Args:
-        k0: K of the elastic horizon at the start, in steps, in k_min..k_max; None for half of k_max, but k_min at least.
-        k_min: Lower bound of K, in steps.
-        k_max: Upper bound of K, and the K of a free episode, in steps.
-        delta: Headroom over the successes of a task, in steps, >= 0. The lengths of one task vary less than those of all.
-        alpha: Smoothing of a task's K over its meetings, in (0, 1]; 1 takes the target as it is.
-        threshold: The share of successes from which a task is bounded, in (0, 1].
-        window: The number of a task's outcomes that are remembered.
-        min_episodes: The number of outcomes from which a task may be bounded, 1..window.
-        free_every: A bounded task is free in each meeting whose number is divisible by this; 0 for never.
-
     Raises:
         ConfigError: An argument is out of range.
 
@@ -79,44 +70,36 @@ class TaskHorizon(Saved):
     (14, 25)
     """
 
-    info_keys: tuple[str, ...] = ()
+    info_keys: ClassVar[tuple[str, ...]] = ()
     """The keys of an outcome's info that `record` reads; see `SharedHorizon`."""
-    _names = ("k0", "k_min", "k_max", "delta", "alpha", "threshold", "window", "min_episodes", "free_every")
 
-    def __init__(
-        self,
-        k0: int | None = None,
-        k_min: int = 5,
-        k_max: int = 50,
-        delta: float = 2,
-        alpha: float = 1.0,
-        threshold: float = 0.25,
-        window: int = 16,
-        min_episodes: int = 4,
-        free_every: int = 0,
-    ) -> None:
-        super().__init__()
-        if k0 is None:
-            k0 = max(positive_int("k_max", k_max) // 2, positive_int("k_min", k_min))
-        self._all = ElasticHorizon(k0=k0, k_min=k_min, k_max=k_max)
-        self.k0, self.k_min, self.k_max = self._all.k0, self._all.k_min, self._all.k_max
-        if not (is_number(delta) and delta >= 0):
-            raise ConfigError(f"delta must be >= 0 steps, got {delta!r}; 2 leaves room to grow")
-        if not (is_number(alpha) and 0 < alpha <= 1):
-            raise ConfigError(f"alpha must be in (0, 1], got {alpha!r}; 1 takes each target as it is")
-        if not (is_number(threshold) and 0 < threshold <= 1):
-            raise ConfigError(
-                f"threshold must be in (0, 1], got {threshold!r}; 0.25 bounds a task that is solved every fourth time"
-            )
-        self.delta, self.alpha, self.threshold = float(delta), float(alpha), float(threshold)
-        self.window, self.min_episodes = positive_int("window", window), positive_int("min_episodes", min_episodes)
+    k0: Annotated[int | None, Range(1)] = None
+    """K of the elastic horizon at the start, in steps, from k_min to k_max. None is half of k_max, but k_min at least."""
+    k_min: Annotated[int, Range(1)] = 5
+    """The lower bound of K, in steps."""
+    k_max: Annotated[int, Range(1)] = 50
+    """The upper bound of K, and the K of a free episode, in steps."""
+    delta: Annotated[float, Range(0)] = 2.0
+    """The headroom over the successes of a task, in steps. The lengths of one task vary less than those of all."""
+    alpha: Annotated[float, Range(0, 1, above=True)] = 1.0
+    """The weight of the new target in the moving average of a task's K over its meetings. 1 takes the target as it is."""
+    threshold: Annotated[float, Range(0, 1, above=True)] = 0.25
+    """The share of successes from which a task is bounded. 0.25 bounds a task that is solved every fourth time."""
+    window: Annotated[int, Range(1)] = 16
+    """The number of a task's outcomes that are remembered."""
+    min_episodes: Annotated[int, Range(1)] = 4
+    """The number of outcomes from which a task may be bounded. At most window."""
+    free_every: Annotated[int, Range(0)] = 0
+    """A bounded task is free in each meeting whose number is divisible by this. 0 is for never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        k0 = max(self.k_max // 2, self.k_min) if self.k0 is None else self.k0
+        self._all = ElasticHorizon(k0=k0, k_min=self.k_min, k_max=self.k_max)
         if self.min_episodes > self.window:
             raise ConfigError(
-                f"min_episodes must be <= window ({window}), got {min_episodes}; no task would ever be bounded"
+                f"min_episodes must be <= window ({self.window}), got {self.min_episodes}; no task would ever be bounded"
             )
-        if not is_whole(free_every) or free_every < 0:
-            raise ConfigError(f"free_every must be a whole number >= 0, got {free_every!r}; 0 is for never")
-        self.free_every = int(free_every)
         self._tasks: dict[str, _Task] = {}
 
     @property

@@ -91,15 +91,14 @@ _ELASTIC = ("k0", "k_min", "k_max", "alpha", "delta", "buffer_size", "min_succes
 # For each controller in HORIZONS: its arguments, and the settings that they are.
 _ARGUMENTS: dict[str, dict[str, str]] = {
     "elastic": {name: name for name in _ELASTIC},
-    "fixed": {"k": "k0"},
+    "fixed": {"k0": "k0"},
     "linear": {"k_min": "linear_start", "k_max": "k_max", "delta": "linear_increment"},
     "multiplicative": {name: name for name in ("k_min", "k_max")},
     "staged": {"stages": "stages"},
+    "tti": {"stages": "stages"},
     "task": {name: name for name in ("k_min", "k_max")},
 }
 assert _ARGUMENTS.keys() == HORIZONS.keys()
-_PRESETS = {"tti": "staged"}
-_MORE = {"multiplicative": {"stage_updates": 50}}  # what a horizon takes unless --wrapper-args says otherwise
 _WITH_MORE = ("elastic", "multiplicative", "task")  # they take --wrapper-args besides
 
 
@@ -109,9 +108,8 @@ def settings_of(wrapper: str) -> set[str]:
     >>> sorted(settings_of("tti")), settings_of("none")
     (['k_max', 'stages'], set())
     """
-    name = _PRESETS.get(wrapper, wrapper)
-    more = {"elastic": {"horizon_key"}, "staged": {"k_max"}}.get(name, set())
-    return {*_ARGUMENTS.get(name, {}).values()} | more
+    more = {"elastic": {"horizon_key"}, "staged": {"k_max"}, "tti": {"k_max"}}.get(wrapper, set())
+    return {*_ARGUMENTS.get(wrapper, {}).values()} | more
 
 
 def check_horizon_flags(words: Sequence[str], wrapper: str, also: Set[str]) -> None:
@@ -152,7 +150,7 @@ class HorizonSettings(StagedFlags, LinearFlags, ElasticFlags, HorizonFlags):
 
     def check_horizon(self) -> None:
         """Raises ConfigError if the flags contradict each other or describe no controller."""
-        names = (*HORIZONS, *_PRESETS, "none")
+        names = (*HORIZONS, "none")
         if self.wrapper not in names and ":" not in self.wrapper:
             raise ConfigError(f"--wrapper must be one of {', '.join(names)}, or MODULE:CLASS, got {self.wrapper!r}")
         if self.wrapper in names and self.wrapper not in _WITH_MORE and self.controller_args():
@@ -160,7 +158,7 @@ class HorizonSettings(StagedFlags, LinearFlags, ElasticFlags, HorizonFlags):
                 f"--wrapper-args is for --wrapper {', '.join(_WITH_MORE)} and MODULE:CLASS, got --wrapper {self.wrapper}; "
                 "it has flags of its own"
             )
-        flags = _ARGUMENTS.get(_PRESETS.get(self.wrapper, self.wrapper), {})
+        flags = _ARGUMENTS.get(self.wrapper, {})
         for name in self.controller_args():
             if name in flags:
                 raise ConfigError(
@@ -191,7 +189,7 @@ class HorizonSettings(StagedFlags, LinearFlags, ElasticFlags, HorizonFlags):
         """
         if self.wrapper == "none":
             return None
-        name = _PRESETS.get(self.wrapper, self.wrapper)
+        name = self.wrapper
         if name.startswith(GIVEN):
             raise ConfigError(
                 f"the horizon of this run came from a {name.removeprefix(GIVEN)}, which a Python program gave to "
@@ -201,9 +199,8 @@ class HorizonSettings(StagedFlags, LinearFlags, ElasticFlags, HorizonFlags):
             return eh_gym.make_controller(name, **self.controller_args())
         arguments = _ARGUMENTS[name]
         values = {argument: getattr(self, setting) for argument, setting in arguments.items()}
-        if name == "staged":
+        if "stages" in values:
             values["stages"] = self.stage_table()
-        values |= _MORE.get(self.wrapper, {})
         key = self.horizon_key or ("environment" if by_environment else "")
         make = functools.partial(eh_gym.make_controller, name, **values | self.controller_args())
         try:

@@ -43,7 +43,7 @@ def test_a_real_k_forgets_its_start_and_a_stored_integer_does_not(example, tmp_p
     assert end(k0=10) == pytest.approx(end(k0=50), abs=0.5)
     assert end(k0=10, rounding="floor-state") < end(k0=50, rounding="floor-state") - 8
     # 70 % need 3 to 9 steps, 6 on average; the others are stopped at 9.
-    rows = simulate.main(["--law", "gap", "--controller", "fixed", "--settings", '{"k": 9}'])
+    rows = simulate.main(["--law", "gap", "--controller", "fixed", "--settings", '{"k0": 9}'])
     assert rows.mean(axis=(0, 1)) == pytest.approx([9, 0.7, 0.7 * 6 + 0.3 * 9], abs=0.05)
     lengths = [(3, True), (5, True), (9, False), (5, True), (8, True)]
     lines = [json.dumps({"length": length, "success": success}) for length, success in lengths]

@@ -1,10 +1,15 @@
 """One contract for every controller: eh_gym.testing.ControllerContract, and what holds for the project's own alone."""
 
+import dataclasses
+import inspect
+import json
 import pickle
 
+import numpy as np
 import pytest
 
 import eh_gym.horizon
+from eh_gym.errors import ConfigError
 from eh_gym.horizon import (
     ElasticHorizon,
     EpisodeOutcome,
@@ -15,7 +20,10 @@ from eh_gym.horizon import (
     SharedHorizon,
     StagedHorizon,
     TaskHorizon,
+    TTIHorizon,
+    make_controller,
 )
+from eh_gym.horizon.make import HORIZONS
 from eh_gym.testing import ControllerContract
 from eh_gym.testing.controller import live
 
@@ -29,6 +37,7 @@ MAKERS = {
     "linear": lambda: LinearHorizon(10, 50, 0.4),
     "multiplicative": lambda: MultiplicativeHorizon(10, 50, 3),
     "staged": lambda: StagedHorizon({0: 15, 3: 20, 6: 30, 9: 50}),
+    "tti": TTIHorizon,
     "elastic": lambda: ElasticHorizon(min_successes=3),
     "elastic-nearest": lambda: ElasticHorizon(min_successes=3, rounding="nearest"),
     "elastic-floor-state": lambda: ElasticHorizon(min_successes=3, rounding="floor-state"),
@@ -84,3 +93,46 @@ class TestEveryController(ControllerContract):
         copied.record(EpisodeOutcome(33, 50, True, task_id="task-1", info={"task_id": "task-1"}))
         live(controller, 5, 5)
         assert copied.horizon == controller.horizon
+
+
+@pytest.mark.parametrize("name", HORIZONS)
+def test_a_name_has_a_class_of_its_own_whose_fields_say_all_arguments(name):
+    kind = HORIZONS[name]
+    assert list(HORIZONS.values()).count(kind) == 1
+    assert [*inspect.signature(kind).parameters] == [field.name for field in dataclasses.fields(kind)]
+    assert make_controller(name).state_dict() == kind().state_dict()
+
+
+@pytest.mark.parametrize("maker", [name for name in MAKERS if "keyed" not in name and "shared" not in name])
+def test_replace_gives_a_fresh_controller_with_the_same_arguments(maker):
+    used, fresh = MAKERS[maker](), MAKERS[maker]().state_dict()
+    live(used, 12)
+    before = used.state_dict()
+    again = dataclasses.replace(used)
+    assert type(again) is type(used)
+    assert again.state_dict() == fresh != before
+    assert dataclasses.asdict(again) == dataclasses.asdict(used)
+    live(again, 3)
+    assert used.state_dict() == before  # they share nothing
+
+
+def test_replace_checks_the_new_argument():
+    with pytest.raises(ConfigError, match="k0 must be in k_min"):
+        dataclasses.replace(ElasticHorizon(), k_max=12)
+    assert dataclasses.replace(TaskHorizon(), k_max=80).horizon == 40
+
+
+def test_the_settings_are_json_whatever_numbers_made_them():
+    for made in (
+        ElasticHorizon(np.int64(9), alpha=np.float32(0.5), delta=3),
+        StagedHorizon({np.int64(0): np.int32(7)}),
+    ):
+        assert json.loads(json.dumps(made.state_dict())) == made.state_dict()
+    assert ElasticHorizon(delta=3).state_dict() == ElasticHorizon(delta=3.0).state_dict()
+
+
+def test_a_subclass_may_have_attributes_of_unknown_types():
+    class Shown(FixedHorizon):
+        window: "a_plotting_library.Window"  # noqa: F821
+
+    assert Shown(np.int64(3)).state_dict()["settings"] == {"k0": 3}

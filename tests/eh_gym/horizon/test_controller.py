@@ -14,6 +14,7 @@ from eh_gym.horizon import (
     KeyedHorizon,
     SharedHorizon,
     StagedHorizon,
+    TTIHorizon,
 )
 
 NAN = float("nan")
@@ -50,8 +51,9 @@ def test_a_record_of_anything_else_says_what_to_pass(outcome):
     ("name", "settings", "expected"),
     [
         ("elastic", {"k0": 12, "alpha": 0.3}, ElasticHorizon(k0=12, alpha=0.3)),
-        ("fixed", {"k": 7}, FixedHorizon(7)),
-        ("eh_gym.horizon:FixedHorizon", {"k": 7}, FixedHorizon(7)),
+        ("fixed", {"k0": 7}, FixedHorizon(7)),
+        ("tti", {}, TTIHorizon()),
+        ("eh_gym.horizon:FixedHorizon", {"k0": 7}, FixedHorizon(7)),
         ("eh_gym:ElasticHorizon", {}, ElasticHorizon()),
         ("staged", json.loads('{"stages": {"0": 15, "50": 20}}'), StagedHorizon({0: 15, 50: 20})),
     ],
@@ -71,9 +73,9 @@ def test_a_controller_is_made_by_its_name(name, settings, expected):
         ("no_such_module:Seeking", {}, "No module named 'no_such_module'"),
         ("eh_gym.horizon:Seeking", {}, "has no attribute 'Seeking'"),
         ("json:dumps", {"obj": 3}, "json:dumps .*horizon, record, update"),
-        ("fixed", {}, r"takes k, got \{\}"),
-        ("fixed", {"kay": 7}, r"takes k, got \{'kay': 7\}"),
-        ("fixed", {"k": 0}, "^k must be"),
+        ("fixed", {"k": 7}, r"takes k0, got \{'k': 7\}.*did you mean k0\?"),
+        ("elastic", {"k0": 7, "alfa": 1}, "did you mean alpha"),
+        ("fixed", {"k0": 0}, "^k0 must be"),
     ],
 )
 def test_a_name_that_makes_no_controller_says_what_is_wrong(name, settings, message):

@@ -13,8 +13,8 @@ from eh_gym import (
     FixedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
-    StagedHorizon,
     TaskHorizon,
+    TTIHorizon,
 )
 from eh_gym.errors import ConfigError
 from harness.settings import command_line
@@ -94,7 +94,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
     [
         ({"wrapper": "elastc"}, "elastic, fixed, .*MODULE:CLASS.*'elastc'"),
         ({"wrapper": "no_module:Seeking"}, "no_module:Seeking"),
-        ({"wrapper": "eh_gym:FixedHorizon"}, "takes k"),
+        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": '{"k": 5}'}, "did you mean k0"),
         ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "5"}, "--wrapper-args"),
         ({"wrapper_args": '{"k0": 5}'}, "--wrapper-args"),
         # the plan and the evaluations would have another K
@@ -113,7 +113,7 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
         ("fixed", FixedHorizon, 15),
         ("linear", LinearHorizon, 10),
         ("multiplicative", MultiplicativeHorizon, 5),
-        ("tti", StagedHorizon, 15),
+        ("tti", TTIHorizon, 15),
         ("task", TaskHorizon, 25),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any
     ("changes", "names"),
     [
         ({"wrapper": "fixed", "k0": 80}, "--k-max"),
-        ({"wrapper": "fixed", "k0": 0}, "k must be"),
+        ({"wrapper": "fixed", "k0": 0}, "k0 must be"),
         ({"wrapper": "tti", "stages": "5:10"}, "stages"),
         ({"wrapper": "linear", "linear_increment": 0.0}, "--linear-increment"),
         ({"max_staleness": 1, "rollout": "lockstep", "eval_every": 0}, "--max-staleness.*--rollout"),
