@@ -32,7 +32,8 @@ from harness.model.tiny import new_tiny_policy
 from harness.records.versions import cpu_name
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 
 TASKS = [{"id": f"train-{i:06d}"} for i in range(8)]
 
@@ -66,7 +67,13 @@ def seconds(make: Callable[[], gym.Env[Any, Any]], policy: Policy, sessions: int
     envs = eh_gym.ThreadVectorEnv([limited] * sessions)
     requests = [EpisodeRequest(TASKS[i % len(TASKS)]["id"], i % len(TASKS), i) for i in range(sessions)]
     wall, cpu = time.perf_counter(), time.process_time()
-    played = rollout(envs, TransformersSampler(policy.model), policy.chat, requests, Rules(1.0, 8, mode="streaming"))
+    played = rollout(
+        envs,
+        TransformersSampler(policy.model),
+        policy.chat,
+        requests,
+        Rollout(max_action_tokens=8, rollout="streaming"),
+    )
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     envs.close()
     assert all(t.end != "environment-error" for t in played), [t.error for t in played]

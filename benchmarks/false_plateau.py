@@ -30,7 +30,7 @@ from harness.records.metrics import read_metrics
 from harness.records.versions import cpu_name
 from harness.rollout.environment import Environments
 from harness.sampling.transformers import TransformersSampler
-from harness.types.rules import Rules
+from harness.settings.rollout import Rollout
 
 ENV = "EH-CabinetLocked-v0"
 LONG = 14  # the fewest steps that the expert takes on a task with a lock
@@ -87,7 +87,7 @@ def measure(folder: Path, tasks: int) -> None:
             TransformersSampler(policy.model),
             policy.chat,
             evaluation_requests(tasks, rollouts, seed=123),
-            Rules(temperature, max_action_tokens=6),
+            Rollout(temperature, max_action_tokens=6),
             horizon=50,
         )
         return float(np.mean([t.success for t in played]))

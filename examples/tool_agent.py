@@ -25,6 +25,7 @@ from drawing import draw_k_and_success
 from harness import GRPOConfig, train
 from harness.clone.cloning import warm_start
 from harness.model.tiny import new_tiny_policy
+from harness.settings.grpo import from_recipe
 from harness.settings.warm_start import WarmStart
 
 CABINET = "eh_gym:EH-Cabinet-v0"
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[d
     parser.add_argument("--batches", type=int, default=500, help="the most batches of cloning")
     parser.add_argument("--out", type=Path, default=Path("tool-agent.svg"))
     args = parser.parse_args(argv)
-    settings = replace(GRPOConfig().warm_start, max_batches=args.batches)  # the quick start's
+    settings = replace(from_recipe("quickstart").warm_start, max_batches=args.batches)  # the quick start's
     logs: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
     for k0 in args.k0:
         for seed in range(args.seeds):

@@ -37,8 +37,8 @@ from harness.model.policy import Policy, load_policy
 from harness.model.tiny import new_tiny_policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
-from harness.settings.presets import preset
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 
@@ -102,7 +102,7 @@ class ElasticRollout:
             self.sampler,
             self.policy.chat,
             requests,
-            Rules(trainer.temperature, self.about["max_action_tokens"]),
+            Rollout(trainer.temperature, self.about["max_action_tokens"]),
         )
         self.policy.model.train(training)  # sampling has set evaluation mode, in which TRL would count the loss
         self.batches += 1
@@ -176,7 +176,7 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str,
     torch.set_num_threads(1)
     quick = preset(["--env", env_id, "--model", settings.model])
     env = gym.make(env_id, split="train")
-    cut = quick.max_observation_tokens or None
+    cut = quick.model.max_observation_tokens or None
     if settings.model == "tiny":
         policy = new_tiny_policy(env, seed=derive_seed(seed, "weights") % 2**31, max_observation_tokens=cut)
     else:
@@ -196,7 +196,7 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str,
         controller,
         slots=episodes,
         seed=seed,
-        max_action_tokens=quick.max_action_tokens,
+        max_action_tokens=quick.rollout.max_action_tokens,
     )
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
@@ -212,11 +212,11 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str,
                 num_generations=settings.group_size,
                 per_device_train_batch_size=episodes,
                 mask_truncated_completions=settings.mask_truncated,
-                learning_rate=quick.learning_rate,
-                warmup_steps=quick.warmup_updates,
-                adam_beta2=quick.adam_beta2,
-                weight_decay=quick.weight_decay,
-                temperature=quick.temperature,
+                learning_rate=quick.optimizer.learning_rate,
+                warmup_steps=quick.optimizer.warmup_updates,
+                adam_beta2=quick.optimizer.adam_beta2,
+                weight_decay=quick.optimizer.weight_decay,
+                temperature=quick.rollout.temperature,
                 seed=seed,
                 use_cpu=not torch.cuda.is_available(),
                 bf16=False,

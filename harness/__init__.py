@@ -18,20 +18,20 @@ from eh_gym.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from harness.agents.env import AgentEnv
-    from harness.api import TrainResult, train
-    from harness.evaluate import evaluate_policy
+    from harness.evaluation.run import evaluate_policy
     from harness.settings.grpo import GRPOConfig
     from harness.settings.warm_start import WarmStart
+    from harness.training.api import TrainResult, train
 
 __all__ = ["AgentEnv", "GRPOConfig", "TrainResult", "WarmStart", "evaluate_policy", "train"]
 
 _HOMES = {
     "AgentEnv": "harness.agents.env",
     "GRPOConfig": "harness.settings.grpo",
-    "TrainResult": "harness.api",
+    "TrainResult": "harness.training.api",
     "WarmStart": "harness.settings.warm_start",
-    "evaluate_policy": "harness.evaluate",
-    "train": "harness.api",
+    "evaluate_policy": "harness.evaluation.run",
+    "train": "harness.training.api",
 }
 _NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich", "tensorboard", "matplotlib", "jinja2")
 

@@ -22,9 +22,9 @@ from harness.export.export import Export
 from harness.records.glossary import glossary_markdown
 from harness.report.report import Report
 from harness.settings.command_line import parser_of
-from harness.settings.evaluate import Evaluation
-from harness.settings.presets import preset
+from harness.settings.evaluate import EvaluateConfig
 from harness.sweep.sweep import Sweep
+from harness.training.command import Command, recipe_config
 
 ROOT = Path(__file__).parents[1]
 _NOTE = "`python tools/reference.py` makes this page from the code, and a test compares the two."
@@ -111,8 +111,8 @@ def _cell(text: str) -> str:
 
 def flags_markdown() -> str:
     """The page of flags: one row for each, under the first command that takes it."""
-    found = {command: flags(default_for(["--model", "X"])) for command, default_for in COMMANDS.items()}
-    quick = flags(preset([]))
+    found = {command: flags(default_for(["--recipe", "paper"])) for command, default_for in COMMANDS.items()}
+    quick = flags(COMMANDS["harness.grpo"]([]))
     lines = [
         "# Every flag",
         "",
@@ -166,10 +166,10 @@ def pages() -> list[Path]:
 
 # Each command whose flags come from a dataclass, with a function that returns its defaults for a command line.
 COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
-    "harness.grpo": preset,
-    "harness.evaluate": lambda _: Evaluation(),
+    "harness.grpo": lambda words: Command(recipe_config(words)),
+    "harness.evaluate": lambda _: EvaluateConfig(),
     "harness.export": lambda _: Export(what=tyro.MISSING, folder=tyro.MISSING, out=tyro.MISSING),
-    "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=preset(words)),
+    "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=recipe_config(words)),
     "harness.report": lambda _: Report(runs=tyro.MISSING),
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown}

@@ -14,7 +14,7 @@ from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon, TTIHorizon
 from eh_gym.horizon.task import TaskHorizon
 
-__all__ = ["HORIZONS", "make_controller"]
+__all__ = ["HORIZONS", "find_controller", "make_controller"]
 
 HORIZONS: dict[str, type[HorizonController]] = {
     "elastic": ElasticHorizon,
@@ -42,7 +42,7 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     >>> make_controller("fixed", k0=15), make_controller("eh_gym.horizon:FixedHorizon", k0=15)
     (FixedHorizon(k0=15), FixedHorizon(k0=15))
     """
-    make = _find(name)
+    make = find_controller(name)
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError) as error:
@@ -62,7 +62,12 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     return made
 
 
-def _find(name: str) -> Callable[..., Any]:
+def find_controller(name: str) -> Callable[..., Any]:
+    """Returns the class or function that a controller's name stands for; see `make_controller`.
+
+    Raises:
+        ConfigError: The name is wrong, or the module can't be imported.
+    """
     if name in HORIZONS:
         return HORIZONS[name]
     module, _, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")

@@ -21,7 +21,7 @@ from envs.options import named_task
 from harness.agents.gateway import Gateway, Session
 from harness.agents.program import Ended, Running, find_agent
 from harness.agents.protocol import ModelAnswer, ModelCall, Refusal, budget_used_up
-from harness.settings.agent import AGENT_ENV
+from harness.settings.environment import AGENT_ENV
 
 __all__ = ["AgentEnv", "agent_spec", "read_action", "read_tasks", "write_action"]
 

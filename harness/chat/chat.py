@@ -15,7 +15,7 @@ This is detected at the start and reported in `ChatFormat.notes`; nothing is rem
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from eh_gym.surrogates import escaped
 from harness.chat.reasoning import find_reasoning, first_with
 from harness.chat.template import Message, Template
 from harness.chat.tools import ToolFormat, call_names, result_message
+from harness.settings.model import Model
 
 __all__ = ["ChatFormat", "Reply"]
 
@@ -57,16 +58,17 @@ class Reply:
     malformed: bool = False
 
 
+_PLAIN = Model()
+
+
 class ChatFormat:
     """Turns the messages of one episode into token ids, and replies into actions.
 
     Args:
         tokenizer: A tokenizer with a chat template.
-        max_observation_tokens: A longer observation keeps its first and its last ``max_observation_tokens // 2`` tokens; a
-            note replaces the middle. None keeps every observation whole. The note counts the tokens that were left out, or the
+        settings: How the chat is written. An observation of more than ``max_observation_tokens`` keeps that many tokens, half of
+            them at its beginning and half at its end; a note replaces the middle. It counts the tokens that were left out, or the
             characters if there are more than 128 per token of the limit; then only the ends are tokenised.
-        template_kwargs: Further variables of the chat template, such as ``{"enable_thinking": False}``.
-        reasoning_format: How the model writes its thoughts, see `find_reasoning`; "auto" finds it.
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
 
     Attributes:
@@ -81,19 +83,15 @@ class ChatFormat:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
+        settings: Model = _PLAIN,
         *,
-        max_observation_tokens: int | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
-        reasoning_format: str = "auto",
         stop_ids: Iterable[int] = (),
     ) -> None:
-        if max_observation_tokens is not None and max_observation_tokens < 16:
-            raise ConfigError(f"max_observation_tokens must be >= 16, got {max_observation_tokens}")
         self._tokenizer = tokenizer
-        self._template = Template(tokenizer, template_kwargs)
-        self._max_observation_tokens = max_observation_tokens
+        self._template = Template(tokenizer, settings.chat_template_kwargs)
+        self._max_observation_tokens = settings.max_observation_tokens
         self._after_reply, self._before_reply = self._around_observation()
-        self.reasoning = find_reasoning(tokenizer, self._template.source, self._before_reply, reasoning_format)
+        self.reasoning = find_reasoning(tokenizer, self._template.source, self._before_reply, settings.reasoning_format)
         self._system_apart = self._takes_system()
         self.notes = self._notes()
         # `all_special_ids` has only the named ones: if Llama's eos is <|end_of_text|>, <|eot_id|> is not among them.
@@ -233,7 +231,7 @@ class ChatFormat:
         limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)
         # A token holds at least one byte, so a text with no more bytes than the limit fits.
         observation = escaped(observation)
-        if limit is None or len(observation.encode()) <= limit:
+        if not limit or len(observation.encode()) <= limit:  # 0 keeps all of it
             return observation
         room = _CHARACTERS * (limit // 2)  # at each end
         long = len(observation) > 2 * room

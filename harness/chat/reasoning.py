@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from harness.types.rules import REASONING_FORMATS
+from harness.settings.model import REASONING_FORMATS
 
 __all__ = ["NO_REASONING", "Reasoning", "find_reasoning", "first_with"]
 

@@ -33,9 +33,9 @@ def clone_expert(
     model has random weights, from which adapters alone learn little, so all of its weights are trained.
     """
     start = config.warm_start
-    seed, rank = start.seed_for(config.seed), config.lora_rank if is_pretrained(policy) else 0
+    seed, rank = start.seed_for(config.seed), config.optimizer.lora_rank if is_pretrained(policy) else 0
     folder = run / "clone"
-    if not config.env.startswith(GIVEN):
+    if not config.environment.env.startswith(GIVEN):
         make_folder(cache_dir() / "clones", "EH_CACHE_DIR")
         folder = cache_dir() / "clones" / clone_key(env, policy, start, lora_rank=rank, seed=seed)
     if folder.is_dir():

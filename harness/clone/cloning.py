@@ -25,6 +25,7 @@ from harness.model.batch import microbatches, padded_microbatches
 from harness.model.lora import has_lora
 from harness.model.policy import Policy
 from harness.rollout.conversation import Conversation
+from harness.settings.optimizer import Optimizer
 from harness.settings.warm_start import WarmStart
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import TokenSequence, Trajectory, Turn
@@ -204,7 +205,7 @@ def _clone(
     on_batch: Callable[[int, float], None],
 ) -> Cloned:
     """Minimises the cross-entropy of the demonstrations' action tokens, until `limit` batches or a mean loss below `target`."""
-    optimizer = make_optimizer(policy.model, learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    optimizer = make_optimizer(policy.model, Optimizer(learning_rate=learning_rate, adam_beta2=0.98, weight_decay=0.01))
     # The learning rate rises until this batch, and no earlier one is the last.
     least = 4 if is_pretrained(policy) else 20
     recent: deque[float] = deque(maxlen=min(10, least))

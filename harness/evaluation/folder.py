@@ -18,7 +18,7 @@ from envs.making import read_env_args
 from harness.evaluation.requests import episode_seed
 from harness.records.episode_log import EpisodeWriter, read_episodes
 from harness.records.files import lock_folder, read_object, write_whole
-from harness.types.rules import EpisodeRequest
+from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
 
 __all__ = ["EvaluationFolder", "KeptEvaluation", "evaluation_of", "evaluations_in", "is_evaluation", "read_evaluation"]

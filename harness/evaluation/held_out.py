@@ -1,6 +1,6 @@
 """Evaluates the policy of a run on held-out tasks: before, between and after its updates.
 
-Every call plays the same episodes with the same random numbers, at K = k_max. `harness.evaluate` evaluates anything else.
+Every call plays the same episodes with the same random numbers, at the same K. `harness.evaluate` evaluates anything else.
 """
 
 from __future__ import annotations
@@ -55,15 +55,18 @@ class HeldOut:
         Raises:
             ConfigError: The environment has no such split.
         """
-        args = {**config.environment_args(), "split": config.eval_split}
+        args = config.environment.arguments(config.evaluation.split)
         slots = config.slots_of_rank(ranks.size)
-        environments = Environments(env_id, args, slots, config.env_threads)
-        return environments, held_out_tasks(environments, config.eval_tasks) if config.eval_tasks else ()
+        environments = Environments(env_id, args, slots, config.environment.env_threads)
+        return environments, held_out_tasks(environments, config.evaluation.tasks) if config.evaluation.tasks else ()
 
     def sampled_and_greedy(self, display: Display, when: str) -> dict[str, Any]:
         """Returns the results of sampled and of greedy actions, as they stand in evaluation.json; nothing without tasks."""
         config, results = self.config, {}
-        for name, temperature, rollouts in (("sampled", config.temperature, config.eval_rollouts), ("greedy", 0.0, 1)):
+        for name, temperature, rollouts in (
+            ("sampled", config.rollout.temperature, config.evaluation.rollouts),
+            ("greedy", 0.0, 1),
+        ):
             if self.tasks:
                 with display.episodes(f"{name} evaluation {when}", self._own(rollouts)) as on_end:
                     results[name] = dataclasses.asdict(self._play(temperature, rollouts, on_end))
@@ -71,7 +74,7 @@ class HeldOut:
 
     def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:
         """Returns the ``evaluation/…`` metrics of one sampled episode per task, after an update."""
-        result = self._play(self.config.temperature, 1, progress.batch_began(update, self._own(1)))
+        result = self._play(self.config.rollout.temperature, 1, progress.batch_began(update, self._own(1)))
         return {"evaluation/mean_at_k": result.mean_at_k} | {
             f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k
             for part in result.parts
@@ -94,8 +97,8 @@ class HeldOut:
             self.sampler,
             self.policy.chat,
             self.ranks.share(evaluation_requests(self.tasks, rollouts, derive_seed(config.seed, "evaluation"))),
-            dataclasses.replace(config.rules(), temperature=temperature),
-            horizon=config.k_max,
+            dataclasses.replace(config.rollout, temperature=temperature),
+            horizon=config.evaluation_horizon,
             on_end=on_end,
         )
         lines = self.ranks.gather([episode_line(t, {}) for t in played])

@@ -14,7 +14,8 @@ from envs.making import make_environment
 from harness.evaluation.requests import evaluation_requests
 from harness.rollout.environment import Environments, check_environment, spec_of, tasks_of
 from harness.rollout.rollout import rollout
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory, Turn
 
@@ -35,7 +36,7 @@ def play_policy(
     sampler: Sampler,
     chat: ChatFormat,
     requests: Sequence[EpisodeRequest],
-    rules: Rules,
+    rules: Rollout,
     *,
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,

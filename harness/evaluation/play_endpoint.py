@@ -19,7 +19,7 @@ from eh_gym.vector import ThreadVectorEnv
 from harness.evaluation.endpoint import ChatEndpoint, ContextFull, EndpointReply
 from harness.rollout.conversation import UNFINISHED
 from harness.rollout.environment import Environments
-from harness.types.rules import EpisodeRequest
+from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory, Turn
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.types.rules import EpisodeRequest
+from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
 
 __all__ = ["episode_seed", "evaluation_requests"]

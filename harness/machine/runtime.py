@@ -28,6 +28,8 @@ __all__ = [
     "visible_gpus",
 ]
 
+_SMALL = 50_000_000  # parameters
+
 
 def pick_device(name: str) -> str:
     """Returns the torch device that `name` stands for; "auto" takes a GPU if there is one.
@@ -105,10 +107,13 @@ def _computes_bfloat16(device: str) -> bool:
     return torch.backends.mkldnn.is_available() and any(has for name, has in capabilities.items() if "bf16" in name)
 
 
-def set_threads(threads: int) -> None:
-    """Sets the number of torch's threads; 0 leaves torch's default."""
-    if threads:
-        torch.set_num_threads(threads)
+def set_threads(threads: int | None, parameters: int) -> None:
+    """Sets the number of torch's threads for a model of so many parameters.
+
+    0 leaves torch's default. None is 1 for a small model, which is fastest, and 0 for others.
+    """
+    if chosen := int(parameters < _SMALL) if threads is None else threads:
+        torch.set_num_threads(chosen)
 
 
 def return_memory(device: torch.device | str) -> None:

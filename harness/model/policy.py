@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -34,6 +33,7 @@ from harness.model.attention import PACKED, can_pack, keep_outputs, no_mask, pac
 from harness.model.batch import Batch, Tokens, collate, deal, microbatches, pack, padded_microbatches
 from harness.model.head import Head, token_scores
 from harness.model.lora import has_lora, plain_parameters
+from harness.settings.model import Model
 
 __all__ = ["Policy", "load_policy", "score_batch"]
 
@@ -160,24 +160,20 @@ def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tup
 
 def load_policy(
     path: str | Path,
+    settings: Model | None = None,
     *,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    max_observation_tokens: int | None = None,
     packing: bool = True,
-    template_kwargs: Mapping[str, Any] | None = None,
-    reasoning_format: str = "auto",
 ) -> Policy:
     """Loads a Hugging Face folder or a hub id.
 
     Args:
         path: The folder or the hub id.
+        settings: How the chat is written; None for the defaults.
         dtype: The type of the weights.
         device: The device of the weights.
-        max_observation_tokens: A longer observation loses its middle; None keeps every observation whole.
         packing: Whether to train on packed episodes, if the model can.
-        template_kwargs: Further variables of the chat template.
-        reasoning_format: How the model writes its thoughts, see `find_reasoning`; "auto" finds it.
 
     Raises:
         ConfigError: There is no model at `path`, its files are damaged, its chat template can't be used, or it has LongRoPE.
@@ -206,9 +202,7 @@ def load_policy(
     ends = getattr(model.generation_config, "eos_token_id", None)
     chat = ChatFormat(
         tokenizer,
-        max_observation_tokens=max_observation_tokens,
-        template_kwargs=template_kwargs,
-        reasoning_format=reasoning_format,
+        settings or Model(),
         stop_ids=[] if ends is None else ends if isinstance(ends, list) else [ends],
     )
     return Policy(model, tokenizer, chat)

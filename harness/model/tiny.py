@@ -22,6 +22,7 @@ from harness.chat.chat import ChatFormat
 from harness.model.attention import PACKED
 from harness.model.fresh import fresh_qwen2
 from harness.model.policy import Policy
+from harness.settings.model import Model
 
 __all__ = ["new_tiny_policy"]
 
@@ -78,7 +79,7 @@ def new_tiny_policy(
     env: gym.Env[str, str],
     *,
     seed: int,
-    max_observation_tokens: int | None = None,
+    settings: Model | None = None,
     max_action_tokens: int | None = None,
     packing: bool = True,
 ) -> Policy:
@@ -87,7 +88,7 @@ def new_tiny_policy(
     Args:
         env: An environment with ``task_ids``, ``expert()`` and ``random_action(rng)``.
         seed: Draws the weights.
-        max_observation_tokens: As for `ChatFormat`.
+        settings: How the chat is written; None for the defaults.
         max_action_tokens: The most tokens of an action; None for no limit.
         packing: Use the attention for packed episodes.
 
@@ -108,7 +109,7 @@ def new_tiny_policy(
     if of_words and _changed(ChatFormat(tokenizer), actions):  # such as blanks, which the words leave out
         of_words = False
         tokenizer = _tokenizer(texts, of_words=of_words)
-    chat = ChatFormat(tokenizer, max_observation_tokens=max_observation_tokens)
+    chat = ChatFormat(tokenizer, settings or Model())
     _check_actions(chat, actions, max_action_tokens)
     shape, positions, deviation = _OF_WORDS if of_words else _OF_BYTES
     model = fresh_qwen2(

@@ -1,25 +1,23 @@
-"""The folder of a run: a new run makes it and writes its settings into it, and a resumed run finds it again.
+"""The folder of a run: a new run makes it and writes its settings into it, and a resumed run reads them again.
 
 `harness.training.checkpoint` has the checkpoints in it, and `harness.report` reads the folders of finished runs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
 from harness.records.files import lock_folder, write_whole
 from harness.records.metrics import read_metrics
 from harness.records.versions import package_versions
-from harness.settings.command_line import given_flags
 from harness.settings.grpo import GRPOConfig
 
 __all__ = [
+    "OF_THE_MACHINE",
     "checkpoint_name",
     "checkpoint_to_resume",
     "checkpoints_in",
@@ -31,28 +29,22 @@ __all__ = [
     "update_of",
 ]
 
-# A run may go on elsewhere, and with what it lacked: time, or memory. The last six change the result by rounding alone.
-_OF_THE_MACHINE = (
+OF_THE_MACHINE = (
     *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),
     *("keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"),
 )
+"""The settings that a run may have otherwise when it goes on: elsewhere, or with what it lacked, time or memory. The last six
+change the result by rounding alone."""
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
-def prepare(config: GRPOConfig, words: Sequence[str] = ()) -> tuple[GRPOConfig, Path, bool]:
-    """Makes or finds the run folder. Returns the settings to use, the folder, and whether the run is resumed.
-
-    Args:
-        config: The settings that the command line gives.
-        words: The command line; see `saved_config`.
+def prepare(config: GRPOConfig) -> Path:
+    """Makes the folder of a new run, with its settings in it.
 
     Raises:
-        ConfigError: The folder already holds a run, or can't be made. For a resumed run: the folder holds none.
-        StateError: The settings of the resumed run are damaged.
+        ConfigError: The folder already holds a run, or can't be made.
     """
-    if config.resume is not None:
-        return saved_config(config.resume, config, words), config.resume, True
-    name = f"{config.agent_name or config.env_name}-{config.wrapper_name}-seed{config.seed}"
+    name = f"{config.environment.name}-{config.wrapper.rpartition(':')[2]}-seed{config.seed}"
     run_dir = config.out or free_folder(Path("runs") / name)
     if run_dir == Path():  # also for an empty text
         raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
@@ -65,16 +57,11 @@ def prepare(config: GRPOConfig, words: Sequence[str] = ()) -> tuple[GRPOConfig, 
             raise taken
         (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
         write_whole(settings, config.to_json())  # whole or not there: a folder that has it holds a run
-    return config, run_dir, False
+    return run_dir
 
 
-def saved_config(run_dir: Path, wanted: GRPOConfig, words: Sequence[str]) -> GRPOConfig:
-    """Reads the settings of the run in a folder. Those about this machine are from the command line if it gives them.
-
-    Args:
-        run_dir: The folder.
-        wanted: The settings that the command line gives.
-        words: The command line.
+def saved_config(run_dir: Path) -> GRPOConfig:
+    """Reads the settings of the run in a folder.
 
     Raises:
         ConfigError: The folder holds no run.
@@ -84,14 +71,12 @@ def saved_config(run_dir: Path, wanted: GRPOConfig, words: Sequence[str]) -> GRP
     if not path.exists():
         raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
     try:
-        kept = GRPOConfig.from_json(path.read_text(encoding="utf-8"))
-    except (ConfigError, StateError, OSError, UnicodeDecodeError) as error:
+        return GRPOConfig.from_json(path.read_text(encoding="utf-8"))
+    except (StateError, OSError, UnicodeDecodeError) as error:
         raise StateError(
             f"{path} can't be resumed from ({error}); it was edited or damaged, is of another version or of a model: restore it, "
             "or give the folder of a run"
         ) from error
-    here = {name: getattr(wanted, name) for name in given_flags(words).values() if name in _OF_THE_MACHINE}
-    return dataclasses.replace(kept, **here)
 
 
 def checkpoint_name(update: int) -> str:

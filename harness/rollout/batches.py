@@ -16,8 +16,8 @@ from harness.rollout.episode_metrics import mean, rollout_metrics
 from harness.rollout.in_turn import InTurn, Played
 from harness.rollout.slots import OnEnd
 from harness.rollout.tasks import BatchPlan
+from harness.settings.rollout import Rollout
 from harness.terminal.interrupts import Interrupts, Stopped
-from harness.types.rules import Rules
 from harness.types.sampler import CacheMetrics, Sampler
 from harness.types.trajectory import Trajectory
 
@@ -55,7 +55,7 @@ class Batches:
         controller: HorizonController | None,
         sampler: Sampler,
         chat: ChatFormat,
-        rules: Rules,
+        rules: Rollout,
         ranks: Ranks,
         max_staleness: int,
         interrupts: Interrupts | None = None,

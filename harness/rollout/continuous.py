@@ -18,7 +18,8 @@ from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.in_turn import Played
 from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import Answers, play_streaming
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
 
@@ -49,7 +50,7 @@ class ContinuousRollout:
     def begin(
         self,
         episodes: Sequence[EpisodeRequest],
-        rules: Rules,
+        rules: Rollout,
         on_end: OnEnd,
     ) -> Future[Played]:
         """Adds a batch beside those that play already; see `InTurn.begin`. Each episode gets the K with which it begins.

@@ -13,7 +13,8 @@ from eh_gym.errors import WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
 from harness.rollout.agent_conversation import AgentConversation, UnreadableRequestError
 from harness.rollout.conversation import Conversation
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sample, SampleRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import EndReason, Trajectory, Turn
@@ -43,7 +44,7 @@ class Episode:
     """
 
     def __init__(
-        self, session: int, request: EpisodeRequest, rules: Rules, chat: ChatFormat, *, max_context: int
+        self, session: int, request: EpisodeRequest, rules: Rollout, chat: ChatFormat, *, max_context: int
     ) -> None:
         self.session = session
         self.request = request

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.rollout import rollout
 from harness.rollout.slots import OnEnd
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
 
@@ -41,7 +42,7 @@ class InTurn:
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
         self._envs, self._sampler, self._chat = envs, sampler, chat
 
-    def begin(self, episodes: Sequence[EpisodeRequest], rules: Rules, on_end: OnEnd) -> Future[Played]:
+    def begin(self, episodes: Sequence[EpisodeRequest], rules: Rollout, on_end: OnEnd) -> Future[Played]:
         """Plays a batch.
 
         Args:

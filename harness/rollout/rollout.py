@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.slots import OnEnd, Slots
 from harness.rollout.streaming import play_streaming
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sampler, sample_all
 from harness.types.trajectory import Trajectory
 
@@ -28,7 +29,7 @@ def rollout(
     sampler: Sampler,
     chat: ChatFormat,
     requests: Sequence[EpisodeRequest],
-    rules: Rules,
+    rules: Rollout,
     *,
     on_end: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
@@ -56,7 +57,7 @@ def rollout(
 
     slots = Slots(envs, sampler, chat)
     slots.add(requests, rules, keep)
-    play = play_streaming if rules.mode == "streaming" else _play_in_lockstep
+    play = play_streaming if rules.rollout == "streaming" else _play_in_lockstep
     play(slots, sampler)
     return [played[index] for index in range(len(requests))]
 

@@ -16,7 +16,8 @@ from eh_gym.vector import ThreadVectorEnv
 from eh_gym.vector.thread import ResetResult, StepResult
 from harness.agents.env import AgentEnv
 from harness.rollout.episode import Episode, Next
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.sampler import LimitedCache, Sample, Sampler, SampleRequest
 from harness.types.trajectory import Trajectory
 
@@ -49,7 +50,7 @@ class Slots:
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
         self._envs, self._sampler, self._chat = envs, sampler, chat
         self._added = 0
-        self._waiting: deque[tuple[int, EpisodeRequest, Rules, OnEnd]] = deque()
+        self._waiting: deque[tuple[int, EpisodeRequest, Rollout, OnEnd]] = deque()
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
         self._ready: dict[int, SampleRequest] = {}  # the turns that come next, by slot
         self._limited = sampler if isinstance(sampler, LimitedCache) else None
@@ -60,7 +61,7 @@ class Slots:
     def add(
         self,
         requests: Sequence[EpisodeRequest],
-        rules: Rules,
+        rules: Rollout,
         on_end: Callable[[int, Trajectory], None],
     ) -> None:
         """Adds episodes.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eh_gym.errors import ConfigError
-from harness.types.rules import EpisodeRequest
+from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
 
 __all__ = ["BatchPlan", "TaskStream"]

@@ -13,13 +13,13 @@ from harness.sampling.vllm.engine import NOT_INSTALLED, VLLMSampler
 from harness.sampling.vllm.http import VLLMServer
 from harness.sampling.vllm.server import VLLMServerSampler
 from harness.sampling.vllm.settings import check_server
-from harness.settings.sampling import SamplingFlags
+from harness.settings.sampling import Sampling, VLLMSampling, VLLMServerSampling
 from harness.types.sampler import Sampler
 
 __all__ = ["check_engine", "make_sampler"]
 
 
-def check_engine(settings: SamplingFlags, device: str) -> None:
+def check_engine(settings: Sampling, device: str) -> None:
     """Checks that what samples is there, before hours of work for it. It starts nothing.
 
     Args:
@@ -30,14 +30,14 @@ def check_engine(settings: SamplingFlags, device: str) -> None:
         MissingExtraError: vLLM is not installed.
         ConfigError: A server does not answer, or is not set up as docs/vllm.md says.
     """
-    if settings.sampler == "vllm" and find_spec("vllm") is None:
+    if isinstance(settings, VLLMSampling) and find_spec("vllm") is None:
         raise MissingExtraError(NOT_INSTALLED)
-    for url in settings.url.split(",") if settings.sampler == "vllm-server" else ():
+    for url in settings.url.split(",") if isinstance(settings, VLLMServerSampling) else ():
         check_server(VLLMServer(url), over_nccl=torch.device(device).type == "cuda")
 
 
 def make_sampler(
-    settings: SamplingFlags,
+    settings: Sampling,
     policy: Policy,
     *,
     device: str | None = None,
@@ -59,9 +59,8 @@ def make_sampler(
         version: The number of policy updates that the weights have seen. Later versions count on from it.
         dtype: The type in which the policy computes; None for that of its weights. Shards are wider than that.
     """
-    settings.check_sampler()
     max_context = settings.max_context or None
-    if settings.sampler == "vllm-server":
+    if isinstance(settings, VLLMServerSampling):
         urls = settings.url.split(",")
         return VLLMServerSampler(
             policy.model,
@@ -72,7 +71,7 @@ def make_sampler(
             sharers=sharers,
             version=version,
         )
-    if settings.sampler == "vllm":
+    if isinstance(settings, VLLMSampling):
         return VLLMSampler(
             policy.model,
             max_context=max_context,

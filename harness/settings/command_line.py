@@ -1,22 +1,34 @@
-"""The command line of every command: flags in panels, and errors in one line."""
+"""The command line of every command: flags in panels, made from the fields of its settings, and errors in one line."""
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
+import functools
+import json
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from rich.console import Console
 from rich.markup import escape
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
 
-from eh_gym.errors import EHError
+from eh_gym.errors import ConfigError, EHError
+from harness.settings.section import Choice, choice_of, filled, leaves, near
 
-__all__ = ["end_with_error", "errors_in_one_line", "given_flags", "parse", "parser_of"]
+__all__ = ["end_with_error", "errors_in_one_line", "flag_of", "given_flags", "parse", "parser_of"]
 
 T = TypeVar("T")
 
@@ -26,12 +38,10 @@ def parse(
 ) -> T:
     """Reads the settings of a command from its command line.
 
-    ``--help`` shows each group of flags in a panel of its own. The groups of a dataclass are its base classes; a dataclass
-    without bases has one panel. A field that holds another dataclass adds the groups of that one; if that one has no bases, the
-    names of its flags begin with the field's name, such as ``--warm-start.episodes``.
+    Each section has a panel of its own in ``--help``. Flags have the names of the fields, without that of the section.
 
     Args:
-        default: The settings with their defaults. `tyro.MISSING` marks what the command line must give.
+        default: The settings with their defaults, a dataclass. `tyro.MISSING` marks what the command line must give.
         argv: The command line; None for that of the process.
         prog: How the command is called; the help begins with it.
         description: What the command does. By default the first paragraph of the settings' docstring.
@@ -39,42 +49,48 @@ def parse(
             others, too. By default ``--help`` shows all.
 
     Raises:
-        ConfigError: The settings refuse a value.
-        SystemExit: tyro refuses a flag or the type of its value, and has printed why.
+        ConfigError: There is no such flag, it belongs to another choice, or the settings refuse a value.
+        SystemExit: tyro refuses the type of a value, and has printed why.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     words = ["--help" if word == "--help-all" else word for word in given]
-    groups = _groups(default)
-    if not groups:
-        return tyro.cli(type(default), args=words, default=default, prog=prog)
-    shown, text = groups, description or _description(type(default))
+    default = _chosen(default, words)
+    _check_names(default, words)
+    text = description or (type(default).__doc__ or "").split("\n\n")[0]
+    shown: Collection[str] | None = None
     if first and words == given and {"-h", "--help"} & {*words}:
-        shown, text = (
-            _shortened(groups, first),
-            f"{text} These are the flags that most runs need; --help-all shows all.",
-        )
-    found: Any = tyro.cli(_flags(shown), args=words, prog=prog, description=text)
-    values: dict[str, Any] = {}
-    for name, group in groups.items():
-        read = getattr(found, name)
-        values |= {name: read} if group.prefixed else {f.name: getattr(read, f.name) for f in dataclasses.fields(read)}
-    return _filled(default, values)
+        shown, text = first, f"{text} These are the flags that most runs need; --help-all shows all."
+    kind: Any = Annotated[type(default), tyro.conf.OmitArgPrefixes]
+    read: Any = tyro.cli(kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown))
+    return filled(default, read)
 
 
 def parser_of(default: Any) -> Any:
     """Makes the argparse parser that `parse` uses, for the page of flags."""
-    groups = _groups(default)
-    return tyro.extras.get_parser(_flags(groups)) if groups else tyro.extras.get_parser(type(default), default=default)
+    kind: Any = Annotated[type(default), tyro.conf.OmitArgPrefixes]
+    return tyro.extras.get_parser(kind, default=default, registry=_registry(None))
 
 
 def given_flags(words: Sequence[str]) -> dict[str, str]:
     """Returns the flags of a command line, each with the name of its setting.
 
     >>> given_flags(["--no-keep-attention", "--warm-start.episodes", "3"])
-    {'--no-keep-attention': 'keep_attention', '--warm-start.episodes': 'warm_start'}
+    {'--no-keep-attention': 'keep_attention', '--warm-start.episodes': 'warm_start.episodes'}
     """
-    flags = [word.split("=")[0] for word in words if word.startswith("--")]
-    return {flag: flag.removeprefix("--").removeprefix("no-").split(".")[0].replace("-", "_") for flag in flags}
+    flags = [word.split("=")[0] for word in words if re.match("--[a-z]", word)]
+    return {flag: flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in flags}
+
+
+def flag_of(words: Sequence[str], name: str, default: str = "") -> str:
+    """Returns the last value of one flag, before the flags are parsed. Like tyro it takes a flag with underscores, too."""
+    for i, word in reversed(list(enumerate(words))):
+        flag, equals, value = word.partition("=")
+        if flag.replace("_", "-") == f"--{name.replace('_', '-')}":
+            if equals:
+                return value
+            if i + 1 < len(words):
+                return words[i + 1]
+    return default
 
 
 @contextmanager
@@ -98,83 +114,139 @@ def end_with_error(console: Console, text: str) -> NoReturn:
     sys.exit(2)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """One panel of flags: its values so far, and whether its flags have the panel's name in front."""
-
-    values: Any
-    prefixed: bool
-
-
-def _groups(default: Any) -> dict[str, _Group]:
-    """The panels of a dataclass by name, in the order in which the help shows them; empty if it has no groups."""
-    bases = _bases(type(default))
-    found = {_panel_name(base): _Group(_part(default, base), prefixed=False) for base in bases}
-    for field in dataclasses.fields(default):
-        value = getattr(default, field.name)
-        if not dataclasses.is_dataclass(value):
-            assert not bases or any(field.name in base.__dataclass_fields__ for base in bases), (
-                f"{field.name}: no group"
-            )
-        elif _bases(type(value)):
-            found |= _groups(value)
-        else:
-            found[field.name] = _Group(value, prefixed=True)
-    return found
+def _chosen(default: T, words: Sequence[str]) -> T:
+    """The settings with the classes that the command line chooses: their fields are flags, too."""
+    for field in dataclasses.fields(default):  # type: ignore[arg-type]
+        value, choice = getattr(default, field.name), choice_of(field)
+        if choice and (name := flag_of(words, choice.flag)):
+            value = choice.filled(value, {choice.flag: name}, "")
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = _chosen(value, words)
+        if value is not getattr(default, field.name):
+            default = dataclasses.replace(default, **{field.name: value})  # type: ignore[type-var]
+    return default
 
 
-def _shortened(groups: Mapping[str, _Group], first: Collection[str]) -> dict[str, _Group]:
-    """The panels with the settings in `first` alone, for the help. No command line can be read with them."""
-    found, suppress = {}, cast(Any, tyro.conf.Suppress)
-    for name, group in groups.items():
-        prefix, kind = f"{name}." if group.prefixed else "", type(group.values)
-        hints = get_type_hints(kind, include_extras=True)
-        hidden = [field.name for field in dataclasses.fields(kind) if prefix + field.name not in first]
-        if len(hidden) == len(hints):
+def _choices(settings: Any) -> Iterator[tuple[Choice, Any]]:
+    for field in dataclasses.fields(settings):
+        value, choice = getattr(settings, field.name), choice_of(field)
+        if choice:
+            yield choice, value
+        elif dataclasses.is_dataclass(value):
+            yield from _choices(value)
+
+
+def _check_names(default: Any, words: Sequence[str]) -> None:
+    """Raises ConfigError for a flag that the command does not have, or that is for another choice."""
+    known = {name for name, _, _ in leaves(default)} | {"help"}
+    for flag, name in given_flags(words).items():
+        if name in known or name.startswith("no_") or f"no_{name}" in known:
             continue
-        suppressed: list[Any] = [
-            (each, suppress[hints[each]], dataclasses.field(default=getattr(group.values, each))) for each in hidden
-        ]
-        shorter = dataclasses.make_dataclass(
-            kind.__name__, suppressed, bases=(kind,), frozen=True, namespace={"__doc__": kind.__doc__}
-        )
-        values = {field.name: getattr(group.values, field.name) for field in dataclasses.fields(kind)}
-        found[name] = _Group(shorter(**values), group.prefixed)
+        for choice, value in _choices(default):
+            others = [n for n, kind in choice.classes.items() if name in getattr(kind, "__dataclass_fields__", ())]
+            if others:
+                raise ConfigError(
+                    f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} {choice.name_of(value)}; leave it "
+                    "out"
+                )
+        hint = near(name, known) if near(name, known).startswith("; did") else "; --help-all shows all flags"
+        raise ConfigError(f"no flag {flag}{hint.replace('_', '-') if 'did' in hint else hint}")
+
+
+def _registry(shown: Collection[str] | None) -> ConstructorRegistry:
+    """How tyro makes flags from settings.
+
+    Args:
+        shown: The settings that the help shows; None for all.
+    """
+    registry = ConstructorRegistry()
+
+    @registry.struct_rule
+    def section(info: StructTypeInfo) -> StructConstructorSpec | None:
+        value = info.default
+        if isinstance(value, _Chosen):
+            return StructConstructorSpec(value.table, tuple(value.fields(shown)))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return StructConstructorSpec(dict, tuple(_fields(value, shown)))  # a table: `filled` checks it
+        return None
+
+    @registry.primitive_rule
+    def table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        if get_origin(info.type) is not collections.abc.Mapping:
+            return None
+        return _STAGES if get_args(info.type) == (int, int) else _JSON
+
+    return registry
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The default of a choice, for tyro."""
+
+    choice: Choice
+    value: Any
+
+    def fields(self, shown: Collection[str] | None) -> list[StructFieldSpec]:
+        """The flag that chooses, and those of the class that is chosen."""
+        choice, name = self.choice, self.choice.name_of(self.value)
+        first = StructFieldSpec(choice.flag, _marked(str, choice.flag, shown), name, choice.text)
+        return [first, *(_fields(self.value, shown) if dataclasses.is_dataclass(self.value) else ())]
+
+    def table(self, **read: Any) -> dict[str, Any]:  # a docstring would be in the help
+        name = read.pop(self.choice.flag)
+        return {self.choice.flag: name, name: read} if read else {self.choice.flag: name}
+
+
+def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpec]:
+    """The flags and panels of a dataclass."""
+    hints, prefix = get_type_hints(type(settings), include_extras=True), getattr(settings, "prefix", "")
+    found = []
+    for field in dataclasses.fields(settings):
+        value, choice = getattr(settings, field.name), choice_of(field)
+        kind: Any
+        text = functools.partial(tyro._docstrings.get_field_docstring, type(settings), field.name, ())
+        if choice:
+            kind, value = _Chosen, _Chosen(choice, value)
+        elif dataclasses.is_dataclass(value):
+            kind = type(value)
+        else:
+            kind = _marked(hints[field.name], prefix + field.name, shown)
+        found.append(StructFieldSpec(field.name, kind, value, text))
     return found
 
 
-def _bases(settings: type) -> list[Any]:
-    return [base for base in reversed(settings.__mro__[1:]) if "__dataclass_fields__" in vars(base)]
+def _json(words: Sequence[str]) -> Any:
+    try:
+        return json.loads(words[0])
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from error
 
 
-def _part(default: Any, base: Any) -> Any:
-    return base(**{field.name: getattr(default, field.name) for field in dataclasses.fields(base)})
+def _stages(words: Sequence[str]) -> dict[int, int]:
+    pairs = [(int(update), int(k)) for update, k in (pair.split(":") for pair in words[0].split(","))]
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("it names an update twice")
+    return dict(pairs)
 
 
-def _panel_name(group: type) -> str:
-    """``SamplingFlags`` -> "sampling"."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", group.__name__.removesuffix("Flags")).lower()
+_JSON = PrimitiveConstructorSpec[Any](
+    nargs=1,
+    metavar="JSON",
+    instance_from_str=_json,
+    is_instance=lambda value: isinstance(value, Mapping),
+    str_from_instance=lambda value: [json.dumps(dict(value))],
+)
+_STAGES = PrimitiveConstructorSpec[Any](
+    nargs=1,
+    metavar="UPDATE:K,...",
+    instance_from_str=_stages,
+    is_instance=lambda value: isinstance(value, Mapping),
+    str_from_instance=lambda value: [",".join(f"{update}:{k}" for update, k in value.items())],
+)
 
 
-def _flags(groups: Mapping[str, _Group]) -> type:
-    """A dataclass with a field for each panel, as tyro wants it."""
-    fields: list[Any] = []
-    for name, group in groups.items():
-        kind = type(group.values)
-        annotation = kind if group.prefixed else Annotated[kind, tyro.conf.OmitArgPrefixes]
-        fields.append((name, annotation, dataclasses.field(default=group.values)))
-    return dataclasses.make_dataclass("Flags", fields, frozen=True)
-
-
-def _description(settings: type) -> str:
-    """The first paragraph of the docstring."""
-    return (settings.__doc__ or "").split("\n\n")[0]
-
-
-def _filled(default: T, values: Mapping[str, Any]) -> T:
-    """Settings like `default`, with the values in their places."""
-    filled = {
-        field.name: values[field.name] if field.name in values else _filled(getattr(default, field.name), values)
-        for field in dataclasses.fields(default)  # type: ignore[arg-type]
-    }
-    return type(default)(**filled)
+def _marked(hint: Any, name: str, shown: Collection[str] | None) -> Any:
+    marks: list[Any] = [tyro.conf.arg(name=name.replace("_", "-"))]
+    if shown is not None and name not in shown:
+        marks.append(tyro.conf.Suppress)
+    return Annotated.__class_getitem__((hint, *marks))  # type: ignore[attr-defined]

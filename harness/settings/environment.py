@@ -1,35 +1,52 @@
-"""Flags about the environment: which one, with which arguments, and where its processes live."""
+"""The environment: which one or which agent program, with which arguments, and where its processes live."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
+from eh_gym.ranges import Range
 from envs.making import read_env_args
 from envs.mixed import read_environments
-from harness.settings.ranges import Range
+from harness.settings.section import Section
 
-__all__ = ["GIVEN", "EnvironmentFlags"]
+__all__ = ["AGENT_ENV", "GIVEN", "Environment"]
+
+AGENT_ENV = "EH-Agent-v0"
+"""The name of the environments that agent programs are."""
 
 GIVEN = "given:"
-"""What begins the name of an environment or a controller that is an object of a Python program; see `harness.api.train`."""
+"""What begins the name of an environment or a controller that is an object of a Python program; see `harness.train`."""
 
 
 @dataclass(frozen=True)
-class EnvironmentFlags:
-    """Which environment the agent acts in, and where it runs."""
+class Environment(Section):
+    """Which environment the agent acts in, or which program of yours is the agent (docs/agents.md), and where it runs."""
 
     env: str = "EH-Cabinet-v0"
     """The id of the environment. Several, such as EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the updates' tasks in this
     ratio."""
-    env_args: str = "{}"
+    env_args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of gym.make, a JSON object such as '{"categories": ["base"]}'. An object under an id is for that environment
     alone."""
     split: str = ""
-    """The split of the training tasks. Empty takes the environment's own default."""
-    tasks: str = ""
-    """With --agent: the file of its tasks, a JSON object a line; "id" and "split" (default train) are optional."""
+    """The split of the tasks. Empty takes the environment's own default; harness.evaluate then takes test for a model and all for
+    the others, and for AppWorld test_normal and dev."""
+    tasks: int | Path | None = None
+    """With --agent: the file of its tasks, a JSON object a line; "id" and "split" (default train) are optional. For
+    harness.evaluate also the number of tasks, in the order of the split; by default all of a finite split, and 128 of a
+    generated one."""
+    agent: str = ""
+    """The agent, in place of --env: MODULE:FUNCTION, called as play(task, base_url), returns whether it succeeded; or a command,
+    such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step is a call of the model."""
+    at_k: Literal["error", "stop"] = "error"
+    """What an agent's call after the K-th gets: an error (HTTP 410, horizon_reached), or a last message that says so (stop)."""
+    agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
+    """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
     env_threads: Annotated[int, Range(0)] = 64
     """The number of threads that step environments. 0 is fastest if a step takes microseconds."""
     env_workers: Literal["local", "ray"] = "local"
@@ -37,33 +54,62 @@ class EnvironmentFlags:
     ray_address: str = ""
     """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts one on this machine."""
 
-    def check_environment(self) -> None:
-        """Raises ConfigError for arguments that are not a JSON object, and for Ray's flag without Ray."""
+    def __post_init__(self) -> None:
+        args: object = self.env_args
+        tasks: object = self.tasks
+        if isinstance(args, str):
+            object.__setattr__(self, "env_args", read_env_args(args))
+        if isinstance(tasks, str):
+            object.__setattr__(self, "tasks", Path(tasks) if tasks else None)
+        super().__post_init__()
         if self.env.startswith(GIVEN) and self.env_workers != "local":
             raise ConfigError(
                 f"an environment that a Python program gives must be on this machine, got --env-workers {self.env_workers}"
             )
         if self.ray_address and self.env_workers != "ray":
             raise ConfigError("--ray-address is for --env-workers ray, got --env-workers local")
-        self.environment_args()
-        self.environments()
+        if "split" in self.env_args:
+            split = self.env_args["split"]
+            raise ConfigError(f"env_args has the split {split!r}; give --split {split} instead")
+        if other := [name for name in self.env_args if not name.isidentifier() and name not in self.environments()]:
+            raise ConfigError(
+                f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them"
+            )
+        self._check_agent()
+
+    def _check_agent(self) -> None:
+        if not self.agent:
+            if isinstance(self.tasks, Path):
+                raise ConfigError(
+                    f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out"
+                )
+            for name in ("at_k", "agent_timeout_s"):
+                if getattr(self, name) != getattr(Environment, name):
+                    raise ConfigError(f"--{name.replace('_', '-')} is for --agent, and none is given; leave it out")
+            return
+        if self.env == Environment.env:
+            object.__setattr__(self, "env", AGENT_ENV)
+        if self.env != AGENT_ENV:
+            raise ConfigError(f"--agent is in place of --env, got --env {self.env}; leave one of them out")
+        if not isinstance(self.tasks, Path):
+            raise ConfigError(
+                "--agent needs --tasks FILE, with a JSON object in each line: the tasks that the agent gets"
+            )
+        if self.env_workers != "local":
+            raise ConfigError("an agent must run on this machine, got --env-workers ray; leave it out")
 
     def environments(self) -> dict[str, int]:
         """The ids in `env`, with their weights."""
         return read_environments(self.env)
 
     @property
-    def env_name(self) -> str:
-        """`env` as a part of a folder's name: A:2,B becomes A-2+B."""
+    def name(self) -> str:
+        """The agent or `env` as a part of a folder's name: A:2,B becomes A-2+B, and "node agent.js" node-agent-js."""
+        if self.agent:
+            return re.sub(r"\W+", "-", self.agent).strip("-")[:60]
         return self.env.replace(",", "+").replace(":", "-") if "," in self.env else self.env.removeprefix(GIVEN)
 
-    def environment_args(self) -> dict[str, Any]:
-        """`env_args` as a dict, with `split` in it if one is given."""
-        args = read_env_args(self.env_args)
-        if "split" in args:
-            raise ConfigError(f"env_args has the split {args['split']!r}; give --split {args['split']} instead")
-        if other := [name for name in args if not name.isidentifier() and name not in self.environments()]:
-            raise ConfigError(
-                f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them"
-            )
-        return {**args, "split": self.split} if self.split else args
+    def arguments(self, split: str = "") -> dict[str, Any]:
+        """The arguments of ``gym.make``: `env_args`, and the split if there is one; `split` is in place of this section's."""
+        chosen = split or self.split
+        return {**self.env_args, **({"split": chosen} if chosen else {})}

@@ -1,124 +1,151 @@
-"""The settings of a training run: every flag of harness.grpo, its checks, and its form in config.json.
-
-The fields' own defaults are the paper's (Table "Complete hyperparameter settings"); `harness.settings.defaults` has the others.
-"""
+"""The settings of a training run. The defaults are the paper's (Table "Complete hyperparameter settings")."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, ParamSpec, TypeVar
 
+from eh_gym import ElasticHorizon
 from eh_gym.errors import ConfigError, StateError
-from harness.settings.agent import AGENT_ENV, AgentFlags
-from harness.settings.defaults import DECISIVE, defaults_for
-from harness.settings.environment import EnvironmentFlags
-from harness.settings.held_out import EvaluationFlags
-from harness.settings.horizon import HorizonSettings
-from harness.settings.loss import LossFlags
-from harness.settings.model import ModelFlags
-from harness.settings.optimizer import OptimizerFlags
-from harness.settings.ranges import check_settings
-from harness.settings.reasoning import ReasoningFlags
-from harness.settings.recipe import read_recipe
-from harness.settings.rollout import RolloutFlags
-from harness.settings.run import RunFlags
-from harness.settings.sampling import SamplingFlags
+from eh_gym.ranges import Range
+from harness.settings.environment import Environment
+from harness.settings.evaluation import Evaluation
+from harness.settings.horizon import HORIZON, Horizon
+from harness.settings.loss import Loss
+from harness.settings.model import Model
+from harness.settings.optimizer import Optimizer
+from harness.settings.recipe import read_recipe, recipe_file
+from harness.settings.rollout import Rollout
+from harness.settings.run import Run
+from harness.settings.sampling import SAMPLING, Sampling, TransformersSampling
+from harness.settings.section import Section, choice_of, filled, flat, table_of
 from harness.settings.warm_start import WarmStart
-from harness.types.loss_settings import LossSettings
-from harness.types.rules import Rules
 
-__all__ = ["FIRST_FLAGS", "GRPOConfig", "paper_defaults"]
+__all__ = ["FIRST_FLAGS", "GRPOConfig", "flat_settings", "from_recipe"]
 
 FIRST_FLAGS = (
-    *("env", "env_args", "split", "agent", "tasks", "model", "dtype", "lora_rank", "wrapper", "k0", "k_min", "k_max"),
-    *("alpha", "delta", "tasks_per_update", "group_size", "max_action_tokens", "sampler", "url", "learning_rate"),
-    *("eval_tasks", "eval_rollouts", "updates", "seed", "out", "resume", "recipe", "device", "warm_start.episodes"),
+    *("env", "agent", "tasks", "model", "lora_rank", "wrapper", "k0", "k_min", "k_max", "alpha", "delta"),
+    *("tasks_per_update", "group_size", "max_action_tokens", "sampler", "url", "learning_rate", "eval_tasks"),
+    *("updates", "seed", "out", "resume", "recipe", "device", "warm_start.episodes"),
 )
 """The settings that ``--help`` shows; ``--help-all`` shows all."""
 
+_FORMAT = 2  # of config.json; the first one was flat
+
+P = ParamSpec("P")
+C = TypeVar("C")
+
 
 @dataclass(frozen=True)
-class GRPOConfig(
-    RunFlags,
-    EvaluationFlags,
-    OptimizerFlags,
-    LossFlags,
-    SamplingFlags,
-    ReasoningFlags,
-    RolloutFlags,
-    HorizonSettings,
-    ModelFlags,
-    AgentFlags,
-    EnvironmentFlags,
-):
+class GRPOConfig(Section):
     """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic.
 
-    A setting that is not given has the default that the command line gives it for this kind of run (`harness.settings.defaults`):
-    the quick start's for the tiny model, a CPU's for SmolLM2, the recipes' with `lora_rank`, else the paper's. Texts may stand
-    for paths. A mapping may stand for `warm_start`, and changes the settings in it alone. A `recipe` is read.
-
-    Each base class is a group of flags, and a panel of ``--help``. `WarmStart` is the last one.
+    The settings of each part are a section. The defaults are the paper's, for a model that `model` names. `recipe` begins with
+    those of a TOML file instead.
 
     Raises:
         ConfigError: A setting is out of its range, or does not fit another one.
         TypeError: There is no such setting.
 
-    >>> config = GRPOConfig(wrapper="elastic", updates=20, warm_start={"episodes": 300})
-    >>> config.model, config.learning_rate, config.warm_start.episodes, config.warm_start.max_optimal_steps
-    ('tiny', 0.0007, 300, 9)
+    >>> config = GRPOConfig.recipe("quickstart", horizon=ElasticHorizon(k0=12), updates=20)
+    >>> config.horizon.k0, config.model.model, config.optimizer.learning_rate, config.loss.clip_high
+    (12, 'tiny', 0.0007, 0.2)
     """
 
+    updates: Annotated[int, Range(1)] = 200
+    """The number of policy updates."""
+    tasks_per_update: Annotated[int, Range(1)] = 16
+    """The number of tasks in one update."""
+    group_size: Annotated[int, Range(2)] = 8
+    """The number of episodes per task (G)."""
+    max_staleness: Annotated[int, Range(0)] = 0
+    """How many updates ahead of its own an episode may begin. 0: sampling and training take turns. With more, episodes play while
+    the policy is trained, and go on under the new weights."""
+    seed: int = 0
+    """Draws a tiny model's first weights, the tasks, and every token."""
+    out: Path | None = None
+    """The folder of the run, which must hold none yet. By default runs/ENV-WRAPPER-seedSEED, for a sweep runs/sweep."""
+    environment: Environment = field(default_factory=Environment)
+    model: Model = field(default_factory=Model)
+    horizon: Horizon = field(default_factory=ElasticHorizon, metadata={"choice": HORIZON})
+    horizon_key: str = ""
+    """Keep a K for each value of this key in the info of reset, such as category."""
+    rollout: Rollout = field(default_factory=Rollout)
+    sampling: Sampling = field(default_factory=TransformersSampling, metadata={"choice": SAMPLING})
+    loss: Loss = field(default_factory=Loss)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    evaluation: Evaluation = field(default_factory=Evaluation)
     warm_start: WarmStart = field(default_factory=WarmStart)
-    """Behaviour cloning before the first update."""
+    run: Run = field(default_factory=Run)
 
-    if not TYPE_CHECKING:  # a type checker knows the constructor that a dataclass has
+    @classmethod
+    def recipe(cls: Callable[P, C], name: str | Path, /, *_: P.args, **changes: P.kwargs) -> C:
+        """Returns the settings of a recipe, with changes.
 
-        def __init__(self, **given: Any) -> None:
-            defaults = paper_defaults()
-            if unknown := sorted(given.keys() - defaults):
-                near = difflib.get_close_matches(unknown[0], defaults, n=1)
-                raise TypeError(f"no setting {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ''}")
-            if not isinstance(given.get("env", ""), str):
-                raise ConfigError(f"env: expected an id, got {given['env']!r}; a function belongs into train(env=...)")
-            # Copied by `dataclasses.replace`, settings have the recipe's values already.
-            copied = given.keys() == defaults.keys()
-            recipe = read_recipe(Path(given["recipe"]), GRPOConfig) if given.get("recipe") and not copied else {}
-            chosen = defaults | recipe | given
-            defaults |= defaults_for(**{name: chosen[name] for name in DECISIVE})
-            defaults["warm_start"] = dataclasses.replace(defaults["warm_start"], **recipe.pop("warm_start", {}))
-            values = defaults | recipe | given
-            if values["agent"] and values["env"] == defaults["env"]:
-                values["env"] = AGENT_ENV
-            for name in ("out", "resume", "recipe"):
-                values[name] = Path(values[name]) if values[name] else None
-            if isinstance(values["warm_start"], Mapping):
-                values["warm_start"] = dataclasses.replace(defaults["warm_start"], **values["warm_start"])
-            for name, value in values.items():
-                object.__setattr__(self, name, value)
-            self.__post_init__()
+        Args:
+            name: A recipe of this project, such as "quickstart", or a TOML file. "paper" has the fields' own defaults.
+            **changes: Other values of the fields. A section replaces the recipe's; a mapping changes the settings in it alone.
+
+        >>> config = GRPOConfig.recipe("quickstart", loss={"kl_coef": 0.1})
+        >>> config.loss.kl_coef, config.loss.truncated_weight
+        (0.1, 0.5)
+        """
+        tables = {key: value for key, value in changes.items() if isinstance(value, Mapping)}
+        chosen = {flag: table[flag] for table in tables.values() for flag in ("wrapper", "sampler") if flag in table}
+        config = filled(from_recipe(name, chosen), tables)
+        return dataclasses.replace(config, **{k: v for k, v in changes.items() if k not in tables})  # type: ignore[return-value, arg-type]
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        self.check_environment()
-        self.check_agent(
-            self.env,
-            model=self.model,
-            tasks=self.tasks,
-            local=self.env_workers == "local",
-        )
-        self.check_compile(self)
-        self.check_horizon()
-        self.check_rollout()
-        self.check_reasoning()
-        self.check_sampler()
-        self.check_offload(self.max_staleness)
-        self.check_evaluation(self.max_staleness)
-        self.check_run()
+        super().__post_init__()
+        self._check_parts()
+        self._check_staleness()
+
+    def _check_parts(self) -> None:
+        if isinstance(self.environment.tasks, int):
+            raise ConfigError(
+                f"--tasks {self.environment.tasks} is for harness.evaluate; a run trains on all tasks of its split"
+            )
+        if self.environment.agent and self.model.model == "tiny":
+            raise ConfigError(
+                "--agent needs --model, a folder or hub id: the tiny model is made for one of our environments"
+            )
+        if self.rollout.temperature == 0:
+            raise ConfigError("temperature must be > 0 in training, got 0; greedy episodes of a task are all alike")
+        if self.optimizer.compile == "on" and self.sampling.sampler == "transformers":
+            raise ConfigError(
+                "--compile on needs --sampler vllm or vllm-server, because the transformers sampler runs the same layers token "
+                "by token; leave it out"
+            )
+        k0 = getattr(self.horizon, "k0", None)
+        if self.evaluation.horizon is None and isinstance(k0, int) and k0 > self.evaluation_horizon:
+            raise ConfigError(
+                f"k0 must be <= the K of the evaluation ({self.evaluation_horizon}), got {k0}; raise --eval-horizon, too"
+            )
+        if self.evaluation.every and not self.evaluation.tasks:
+            raise ConfigError(f"eval_every ({self.evaluation.every}) needs held-out tasks; raise --eval-tasks")
+
+    def _check_staleness(self) -> None:
+        if not self.max_staleness:
+            return
+        if self.rollout.rollout == "lockstep":
+            raise ConfigError(
+                f"--max-staleness {self.max_staleness} needs --rollout streaming, because episodes play while the policy is "
+                "trained; add it, or leave --max-staleness out"
+            )
+        if self.optimizer.offload_optimizer:
+            raise ConfigError(
+                f"--offload-optimizer needs --max-staleness 0, because sampling and training take turns only then, got "
+                f"{self.max_staleness}; leave one of them out"
+            )
+        if self.evaluation.every:
+            raise ConfigError(
+                "eval_every needs max_staleness 0, because the sampler is busy with later updates; "
+                "drop one of --eval-every and --max-staleness"
+            )
 
     def check_ranks(self) -> None:
         """Checks the settings for a run under torchrun. No flag says that a run is one, so the constructor can't check them.
@@ -126,12 +153,12 @@ class GRPOConfig(
         Raises:
             ConfigError: A setting does not work under torchrun.
         """
-        if self.sampler == "vllm" and self.max_staleness:
+        if self.sampling.sampler == "vllm" and self.max_staleness:
             raise ConfigError(
                 "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out "
                 "--max-staleness, or start vLLM servers on other GPUs and give --sampler vllm-server --url"
             )
-        if self.env_workers == "ray" and not self.ray_address:
+        if self.environment.env_workers == "ray" and not self.environment.ray_address:
             raise ConfigError(
                 "with torchrun, --env-workers ray needs a cluster that all ranks share; run `ray start --head` and give "
                 "--ray-address auto"
@@ -140,31 +167,38 @@ class GRPOConfig(
     @property
     def held_out(self) -> bool:
         """Whether the evaluations have a split of their own. Environments train on "train" if no split is given."""
-        return (self.split or "train") not in (self.eval_split, "all")
+        return (self.environment.split or "train") not in (self.evaluation.split, "all")
 
-    def rules(self) -> Rules:
-        """Returns what holds for every episode of the run."""
-        return Rules(self.temperature, self.max_action_tokens, self.rollout)
+    @property
+    def evaluation_horizon(self) -> int:
+        """The K of the evaluations, in steps."""
+        return self.evaluation.horizon or int(getattr(self.horizon, "k_max", 50))
 
-    def loss_settings(self) -> LossSettings:
-        """Picks the settings that the policy update needs."""
-        return LossSettings(**{f.name: getattr(self, f.name) for f in dataclasses.fields(LossSettings)})
+    @property
+    def wrapper(self) -> str:
+        """The name of the horizon, as ``--wrapper`` takes it."""
+        return HORIZON.name_of(self.horizon)
 
-    def learning_rate_at(self, update: int) -> float:
-        """Returns the learning rate of one update: linear warm-up times linear decay."""
-        warm = min(1.0, (update + 1) / max(1, self.warmup_updates))
-        return self.learning_rate * warm * (1.0 - (1.0 - self.final_lr_fraction) * update / self.updates)
+    @property
+    def episodes_per_update(self) -> int:
+        """Tasks times group size."""
+        return self.tasks_per_update * self.group_size
+
+    def slots_of_rank(self, ranks: int) -> int:
+        """The number of environments that each of so many processes plays at once, in training and in evaluations."""
+        most = self.episodes_per_update
+        return -(-min(self.rollout.slots or most, most) // ranks)
 
     def to_json(self) -> str:
-        """Returns the settings as flat JSON, with paths as text."""
-        return json.dumps(dataclasses.asdict(self), indent=2, default=str)
+        """Returns the settings as JSON, with paths as text."""
+        return json.dumps({"format": _FORMAT, **table_of(self)}, indent=2)
 
     def public(self) -> dict[str, Any]:
-        """Returns the settings that may be shown elsewhere: those of `to_json` without this machine's folders."""
-        shown: dict[str, Any] = json.loads(self.to_json())
-        model = Path(self.model)
-        return {k: v for k, v in shown.items() if k not in ("out", "resume", "recipe")} | {
-            "model": model.name if model.is_dir() else self.model
+        """Returns the settings that may be shown elsewhere, by the names of their flags: without this machine's folders."""
+        shown = {name: str(value) if isinstance(value, Path) else value for name, value in flat(self).items()}
+        model = Path(self.model.model)
+        return {k: v for k, v in shown.items() if k not in ("out", "tasks")} | {
+            "model": model.name if model.is_dir() else self.model.model
         }
 
     @staticmethod
@@ -172,21 +206,55 @@ class GRPOConfig(
         """Reads the settings of an earlier run.
 
         Raises:
-            StateError: The text is not JSON, or it comes from a version with other settings, and they were used.
+            StateError: The text is not JSON, or it comes from a version with other settings.
         """
         try:
             saved = {**json.loads(text)}
-            read = GRPOConfig(**saved | {"recipe": None})  # whose file may have changed since
-            return dataclasses.replace(read, recipe=saved.get("recipe"))
-        except ConfigError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"these are not this version's settings: {error!r}") from error
+            if (found := saved.pop("format", 1)) != _FORMAT:
+                raise ValueError(f"format {found}, and this version has {_FORMAT}")
+            return filled(GRPOConfig(), saved)
+        except (ValueError, KeyError, TypeError, ConfigError) as error:
+            raise StateError(f"these are not this version's settings: {error}") from error
 
 
-def paper_defaults() -> dict[str, Any]:
-    """Returns the fields' own defaults, which a run has unless `harness.settings.defaults` has others for its model."""
-    return {
-        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        for field in dataclasses.fields(GRPOConfig)
-    }
+def from_recipe(name: str | Path, chosen: Mapping[str, str] | None = None) -> GRPOConfig:
+    """Returns the settings of a recipe.
+
+    Args:
+        name: See `GRPOConfig.recipe`.
+        chosen: Another ``wrapper`` or ``sampler`` than the recipe's. The recipe may have a table for it.
+
+    Raises:
+        ConfigError: There is no such recipe, or it has a wrong setting.
+    """
+    table = dict(read_recipe(name))
+    for part in dataclasses.fields(GRPOConfig):
+        if (choice := choice_of(part)) and choice.flag in (chosen or {}):
+            table[part.name] = {**table.get(part.name, {}), choice.flag: (chosen or {})[choice.flag]}
+    try:
+        return filled(GRPOConfig(), table)
+    except ConfigError as error:
+        raise ConfigError(f"{recipe_file(name)}: {error}") from error
+
+
+def flat_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a ``config.json`` by the names of their flags, without a check: those of other versions, too.
+
+    >>> flat_settings({"updates": 3, "horizon": {"wrapper": "fixed", "fixed": {"k0": 9}}, "evaluation": {"tasks": 8}})
+    {'updates': 3, 'wrapper': 'fixed', 'k0': 9, 'eval_tasks': 8}
+    """
+    parts = {part.name: part for part in dataclasses.fields(GRPOConfig)}
+    found: dict[str, Any] = {}
+    for name, value in saved.items():
+        choice, now = choice_of(parts[name]) if name in parts else None, getattr(_DEFAULT, name, None)
+        if choice and isinstance(value, Mapping):
+            chosen = value.get(choice.flag)
+            found |= {choice.flag: chosen, **value.get(chosen, {})}
+        elif isinstance(now, Section) and isinstance(value, Mapping):
+            found |= {now.prefix + inner: leaf for inner, leaf in value.items()}
+        elif name != "format":
+            found[name] = value
+    return found
+
+
+_DEFAULT = GRPOConfig()

@@ -1,19 +1,21 @@
-"""Flags about the loss."""
+"""The loss."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
-from harness.settings.ranges import Range
-from harness.types.loss_settings import Aggregation
+from eh_gym.ranges import Range
+from harness.settings.section import Section
 
-__all__ = ["LossFlags"]
+__all__ = ["Aggregation", "Loss"]
+
+Aggregation = Literal["seq-mean", "token-mean"]
 
 
 @dataclass(frozen=True)
-class LossFlags:
+class Loss(Section):
     """How the episodes of an update become a loss."""
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2

@@ -1,42 +1,58 @@
-"""Flags about the model: which one, in which precision, and which of its weights are trained."""
+"""The model: which one, where and in which precision it computes, and how its chat is written."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
-from harness.settings.ranges import Range
-from harness.settings.sampling import SamplingFlags
+from eh_gym.ranges import Range
+from envs.making import json_object
+from harness.settings.section import Section
 
-__all__ = ["ModelFlags"]
+__all__ = ["REASONING_FORMATS", "Model"]
+
+REASONING_FORMATS = ("auto", "none", "tags", "opened", "harmony")
+"""How a model writes its thoughts; `harness.chat.reasoning` reads them. Instead of a name, the text may be two tags."""
+
+# What every rendering of the chat sets by itself.
+_OURS = ("messages", "conversation", "tools", "chat_template", "add_generation_prompt", "tokenize", "strftime_now")
 
 
 @dataclass(frozen=True)
-class ModelFlags:
-    """Which language model is trained."""
+class Model(Section):
+    """Which language model acts, and how its chat is written."""
 
-    model: str = "tiny"
-    """The model: tiny (made on the spot), a Hugging Face folder, or a hub id."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
+    model: str = ""
+    """The model: a Hugging Face folder, a hub id, or tiny (made on the spot)."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "bfloat16"
     """The type of the computation and of the sampler's weights; the optimizer keeps float32. auto takes bfloat16, but float32 on
     a CPU that is slow with it."""
-    lora_rank: Annotated[int, Range(0)] = 0
-    """Train LoRA adapters of this rank alone; 0 trains all weights. With it, a large model has learning_rate 1e-5, tis_cap 2, and
-    with vllm gpu_memory_utilization 0.65."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
-    keep_attention: bool = False
-    """With --gradient-checkpointing: keep the outputs of attention, which cost most to compute again in a long episode."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """Fuse the small operations of each layer with torch.compile. auto: on a GPU where vLLM samples."""
-    packing: bool = True
-    """Train on rows that hold several episodes one after another, without padding, if the model can. --no-packing pads them."""
+    device: str = "auto"
+    """The device: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
+    threads: Annotated[int, Range(0)] | None = None
+    """The number of torch threads; 0 leaves torch's default. By default a model of less than 50 million parameters has one, which
+    is fastest, and a larger one torch's default."""
+    max_observation_tokens: Annotated[int, Range(16, zero=True)] = 0
+    """A longer observation loses its middle. 0 keeps all of it."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of the chat template, as a JSON object, such as '{"enable_thinking": false}'."""
+    reasoning_format: str = "auto"
+    """How the model writes its thoughts: tags (<think>), opened (by the template), harmony (gpt-oss), none, or two other tags,
+    such as '<seed:think> </seed:think>'. auto finds it."""
 
-    def check_compile(self, sampler: SamplingFlags) -> None:
-        """Raises ConfigError if the layers that would be compiled also sample, whose shapes change with every token."""
-        if self.compile == "on" and sampler.sampler == "transformers":
+    def __post_init__(self) -> None:
+        given: object = self.chat_template_kwargs
+        if isinstance(given, str):
+            read = json_object(given, "--chat-template-kwargs", '{"enable_thinking": false}')
+            object.__setattr__(self, "chat_template_kwargs", read)
+        super().__post_init__()
+        if taken := [name for name in self.chat_template_kwargs if name in _OURS]:
+            raise ConfigError(f"--chat-template-kwargs must not have {', '.join(taken)}; leave it out")
+        tags = self.reasoning_format.split()
+        if self.reasoning_format not in REASONING_FORMATS and (len(tags) != 2 or tags[0] == tags[1]):
             raise ConfigError(
-                "--compile on needs --sampler vllm or vllm-server, because the transformers sampler runs the same layers token "
-                "by token; leave it out"
+                f"--reasoning-format must be one of {', '.join(REASONING_FORMATS)}, or two different tags with a blank between, "
+                f"got {self.reasoning_format!r}"
             )

@@ -1,19 +1,19 @@
-"""Flags about the optimizer: the learning rate, and how an update is cut into steps and forward passes."""
+"""The optimizer: what is trained, how fast, and how an update is cut into steps and forward passes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
-from eh_gym.errors import ConfigError
-from harness.settings.ranges import NoFlag, Range
+from eh_gym.ranges import Range
+from harness.settings.section import NoFlag, Section
 
-__all__ = ["OptimizerFlags"]
+__all__ = ["Optimizer"]
 
 
 @dataclass(frozen=True)
-class OptimizerFlags:
+class Optimizer(Section):
     """How the policy is optimized."""
 
     learning_rate: Annotated[float, Range(0)] = 1e-6
@@ -30,15 +30,22 @@ class OptimizerFlags:
     """Gradients are clipped to this norm."""
     minibatches: Annotated[int, Range(1)] = 1
     """The number of optimizer steps per update."""
+    lora_rank: Annotated[int, Range(0)] = 0
+    """Train LoRA adapters of this rank alone; 0 trains all weights. --recipe lora has the settings that suit them."""
     tokens_per_microbatch: Annotated[int, Range(1)] = 16_384
     """The most tokens in a forward pass, but at least an episode. It changes memory and speed alone."""
+    gradient_checkpointing: bool = True
+    """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
+    keep_attention: bool = False
+    """With --gradient-checkpointing: keep the outputs of attention, which cost most to compute again in a long episode."""
     offload_optimizer: bool = False
     """Keep AdamW's moments in the host's memory during the rollout, so that an engine's cache has their place."""
+    packing: bool = True
+    """Train on rows that hold several episodes one after another, without padding, if the model can. --no-packing pads them."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Fuse the small operations of each layer with torch.compile. auto: on a GPU where vLLM samples."""
 
-    def check_offload(self, max_staleness: int) -> None:
-        """Raises ConfigError if episodes are played during the update, too."""
-        if self.offload_optimizer and max_staleness:
-            raise ConfigError(
-                f"--offload-optimizer needs --max-staleness 0, because sampling and training take turns only then, got "
-                f"{max_staleness}; leave one of them out"
-            )
+    def learning_rate_at(self, update: int, updates: int) -> float:
+        """Returns the learning rate of one update of so many: linear warm-up times linear decay."""
+        warm = min(1.0, (update + 1) / max(1, self.warmup_updates))
+        return self.learning_rate * warm * (1.0 - (1.0 - self.final_lr_fraction) * update / updates)

@@ -1,92 +1,77 @@
-"""Recipes: TOML files of settings, one for each published setting. A nested group of settings is a table.
+"""Recipes: TOML files of settings. Those of this project have names; a file of your own has a path.
 
-Keys and types are checked against the settings' dataclass before anything runs. The settings themselves check the values. A
-recipe cannot include another one.
+A recipe says what a kind of run has otherwise than the paper. What it leaves out is the fields' own default. Keys, types and
+values are checked before anything runs. A recipe cannot include another one.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
+import harness
 from eh_gym.errors import ConfigError
-from harness.settings.ranges import expected
+from harness.settings.section import near
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["read_recipe", "with_recipe"]
+__all__ = ["PAPER", "QUICKSTART", "read_recipe", "recipe_file", "recipes"]
 
-T = TypeVar("T")
+PAPER = "paper"
+"""The name of the recipe that has nothing: the fields' own defaults."""
 
-_ONE_RUN = ("recipe", "resume", "out")  # they belong to one run, so they are only flags
+QUICKSTART = "quickstart"
+"""The recipe of a run that names none."""
 
 
-def read_recipe(path: Path, settings: type) -> dict[str, Any]:
-    """Reads the settings that a recipe gives.
+def recipes() -> dict[str, Path]:
+    """Returns the files of this project's recipes, by name. They are in the wheel, and in a checkout in ``recipes/``."""
+    home = Path(harness.__file__).parent
+    folder = next(path for path in (home / "recipes", home.parent / "recipes") if path.is_dir())
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def recipe_file(name: str | Path) -> Path | None:
+    """Returns the file of a recipe; None for "paper".
 
     Args:
-        path: A TOML file. Its keys are the fields of `settings`, and a nested dataclass is a table.
-        settings: The dataclass.
+        name: The name of a recipe of this project, or the path of a file. A path has a slash in it or ends in .toml.
 
     Raises:
-        ConfigError: The file does not exist or is not TOML, or a key or a type is wrong. The message names the file, the key
-            and the most similar known key.
+        ConfigError: There is no such recipe.
     """
+    if str(name) == PAPER:
+        return None
+    known = recipes()
+    if str(name) in known:
+        return known[str(name)]
+    path = Path(name)
+    if path.suffix != ".toml" and len(path.parts) < 2:
+        raise ConfigError(f"no recipe {name}{near(str(name), [PAPER, *known])}; a file ends in .toml")
+    if not path.is_file():
+        there = [str(file) for file in sorted(path.parent.glob("*.toml"))] or [PAPER, *known]
+        raise ConfigError(f"no recipe {path}{near(str(path), there)}")
+    return path
+
+
+def read_recipe(name: str | Path) -> Mapping[str, Any]:
+    """Returns the table of a recipe; `harness.settings.section.filled` puts it into settings.
+
+    Raises:
+        ConfigError: There is no such recipe, it is not TOML, or it has what belongs to one run.
+    """
+    path = recipe_file(name)
+    if path is None:
+        return {}
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        there = sorted(p.name for p in path.parent.glob("*.toml"))
-        near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.4) or there
-        hint = f"; {path.parent} has {', '.join(near)}" if near else ""
-        raise ConfigError(f"no recipe {path}{hint}") from error
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} can't be read as TOML: {error}") from error
-    return _checked(values, settings, path, "")
-
-
-def with_recipe(config: T, values: Mapping[str, Any], path: Path) -> T:
-    """Returns `config` with the settings of a recipe in place of its own; the error message names `path`.
-
-    Raises:
-        ConfigError: A value is wrong.
-    """
-    try:
-        return _replaced(config, values)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def _replaced(config: T, values: Mapping[str, Any]) -> T:
-    nested = {k: _replaced(getattr(config, k), v) for k, v in values.items() if isinstance(v, Mapping)}
-    return dataclasses.replace(config, **{**values, **nested})  # type: ignore[type-var]
-
-
-def _checked(values: Mapping[str, Any], settings: type, path: Path, table: str) -> dict[str, Any]:
-    hints = get_type_hints(settings)
-    known = [f.name for f in dataclasses.fields(settings) if f.name not in _ONE_RUN]
-    checked: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{table}{key}"
-        if key in _ONE_RUN and not table:
-            raise ConfigError(f"{path}: {name} is for one run, not for a recipe; give it as --{key.replace('_', '-')}")
-        if key not in known:
-            near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
-            hint = f"did you mean {table}{near[0]}?" if near else f"it must be one of {', '.join(known)}"
-            raise ConfigError(f"{path}: unknown key {name!r}; {hint}")
-        hint = hints[key]
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{path}: {name} must be a table, [{name}], got {value!r}")
-            checked[key] = _checked(value, hint, path, f"{name}.")
-            continue
-        if wanted := expected(hint, value):
-            raise ConfigError(f"{path}: {name} must be {wanted}, got {value!r}")
-        checked[key] = float(value) if hint is float else value
-    return checked
+    if "out" in table:
+        raise ConfigError(f"{path}: out is for one run, not for a recipe; give --out")
+    return table

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from harness.settings.ranges import NoFlag, Range, check_settings
+from eh_gym.ranges import Range
+from harness.settings.section import NoFlag, Section
 
 __all__ = ["WarmStart"]
 
@@ -14,42 +15,35 @@ _LORA_FACTOR = 10  # adapters want about 10 times the learning rate (thinkingmac
 
 
 @dataclass(frozen=True)
-class WarmStart:
-    """How the environment's expert is cloned before the first update.
+class WarmStart(Section):
+    """How the environment's expert is cloned before the first update. Its flags begin with ``--warm-start.``."""
 
-    Attributes:
-        episodes: The number of expert demonstrations; 0 turns the warm start off.
-        max_optimal_steps: Only tasks that the expert solves in at most this many steps are used; 0 uses all. Then GRPO has to
-            learn the long ones.
-        max_batches: The most batches before `polish_batches`.
-        seed: Draws demonstrations and batches; -1 takes the run's seed. With a number, all seeds of a sweep share a pretrained
-            model's clone.
-        max_tokens: A longer demonstration is dropped.
-        loss_target: Cloning stops when the mean loss of the last 10 batches (or of 4, with a pretrained model) is below this
-            target, in nats per token. It does not stop in the first 20 (or 4). 0 takes all `max_batches`.
-        learning_rate: 0 takes 1e-4 for 135 million parameters; it falls with the square root of the parameters, and is 10 times
-            that for LoRA.
-        batch_tokens: The number of tokens per batch, padding included.
-        polish_batches: The number of further batches, in which half of the demonstrations waste steps, so that the policy
-            explores.
-        polish_waste: The probability that a step of a wasteful demonstration is a random action.
-        polish_learning_rate: The learning rate of these last batches. 0 takes a third of `learning_rate`.
-    """
+    prefix: ClassVar[str] = "warm_start."
 
     episodes: Annotated[int, Range(0)] = 0
+    """The number of expert demonstrations; 0 turns the warm start off."""
     max_optimal_steps: Annotated[int, Range(0)] = 0
+    """Only tasks that the expert solves in at most this many steps are used; 0 uses all. Then GRPO has to learn the long ones."""
     max_batches: Annotated[int, Range(1)] = 60
+    """The most batches before `polish_batches`."""
     seed: Annotated[int, Range(-1)] = -1
+    """Draws demonstrations and batches; -1 takes the run's seed. With a number, all seeds of a sweep share a pretrained model's
+    clone."""
     max_tokens: NoFlag[Annotated[int, Range(1)]] = 4096
+    """A longer demonstration is dropped."""
     loss_target: NoFlag[Annotated[float, Range(0)]] = 0.03
+    """Cloning stops when the mean loss of the last 10 batches (or of 4, with a pretrained model) is below this target, in nats
+    per token. It does not stop in the first 20 (or 4). 0 takes all `max_batches`."""
     learning_rate: NoFlag[Annotated[float, Range(0)]] = 0.0
+    """0 takes 1e-4 for 135 million parameters; it falls with the square root of the parameters, and is 10 times that for LoRA."""
     batch_tokens: NoFlag[Annotated[int, Range(1)]] = 4096
+    """The number of tokens per batch, padding included."""
     polish_batches: NoFlag[Annotated[int, Range(0)]] = 0
+    """The number of further batches, in which half of the demonstrations waste steps, so that the policy explores."""
     polish_waste: NoFlag[Annotated[float, Range(0, 1)]] = 0.6
+    """The probability that a step of a wasteful demonstration is a random action."""
     polish_learning_rate: NoFlag[Annotated[float, Range(0)]] = 0.0
-
-    def __post_init__(self) -> None:
-        check_settings(self, "warm_start.")
+    """The learning rate of these last batches. 0 takes a third of `learning_rate`."""
 
     def seed_for(self, run: int) -> int:
         """Returns the seed of the warm start in a run whose seed is `run`."""

@@ -22,8 +22,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             settings = parse(sys.argv[1:] if argv is None else argv)
             train = settings.train
-            if train.env_workers == "local" and not train.agent:  # otherwise every run would report a missing backend
-                make_environment(spec_of(train.env), train.environment_args()).close()
+            played = train.environment
+            if played.env_workers == "local" and not played.agent:  # otherwise every run would report a missing backend
+                make_environment(spec_of(played.env), played.arguments()).close()
             failed = sweep(settings, console)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("the same command continues from here") from None

@@ -14,11 +14,12 @@ from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 from harness.records.files import read_object, write_whole
-from harness.settings.grpo import GRPOConfig, paper_defaults
+from harness.settings.grpo import GRPOConfig
+from harness.settings.section import flat
 
 __all__ = ["differing_settings", "has_ended", "read_manifest", "run_name", "write_manifest"]
 
-_NOT_SETTINGS = ("recipe", "resume", "out", "seed")
+_NOT_SETTINGS = ("out", "seed")
 
 
 def run_name(config: GRPOConfig) -> str:
@@ -29,17 +30,16 @@ def run_name(config: GRPOConfig) -> str:
     >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, out=Path("x")))
     True
     """
-    differing = _differing(json.loads(config.to_json()), json.loads(type(config)(**paper_defaults()).to_json()))
+    paper = _settings(GRPOConfig())
+    differing = {name: value for name, value in _settings(config).items() if paper.get(name) != value}
     digest = hashlib.blake2b(json.dumps(differing, sort_keys=True).encode(), digest_size=5).hexdigest()
-    return f"{config.env_name}-{config.wrapper_name}-{digest}-seed{config.seed}"
+    return f"{config.environment.name}-{config.wrapper.rpartition(':')[2]}-{digest}-seed{config.seed}"
 
 
-def _differing(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _differing(value, defaults[name]) if isinstance(value, dict) else value
-        for name, value in values.items()
-        if name not in _NOT_SETTINGS and value != defaults[name]
-    }
+def _settings(config: GRPOConfig) -> dict[str, Any]:
+    """The settings as JSON keeps them, by the names of their flags; those of a run alone are left out."""
+    kept: dict[str, Any] = json.loads(json.dumps(flat(config), default=str))
+    return {name: value for name, value in kept.items() if name not in _NOT_SETTINGS}
 
 
 def has_ended(run_dir: Path) -> bool:
@@ -51,7 +51,7 @@ def write_manifest(
     out: Path,
     suite: str,
     base: GRPOConfig,
-    arms: Mapping[str, Mapping[str, Any]],
+    arms: Mapping[str, tuple[Mapping[str, Any], GRPOConfig]],
     seeds: Iterable[int],
     *,
     quick: bool,
@@ -59,11 +59,20 @@ def write_manifest(
 ) -> None:
     """Writes ``OUT/suites/SUITE.json``, with the seeds of an earlier sweep of the suite too. A damaged one is replaced.
 
+    Args:
+        out: The folder of the sweep.
+        suite: The name of the suite.
+        base: The settings that the command line gives.
+        arms: For each arm its own settings, by the names of their flags, and all of them.
+        seeds: The seeds of the runs.
+        quick: Whether the sweep is a quick one.
+        threshold: The success rate up to which tokens are counted.
+
     Raises:
         ConfigError: The earlier sweep had other settings.
     """
     path = out / "suites" / f"{suite}.json"
-    shared = {k: v for k, v in json.loads(base.to_json()).items() if k not in _NOT_SETTINGS}
+    shared = _settings(base)
     try:
         earlier = read_manifest(path)
         if differing := differing_settings(earlier["base"], shared):
@@ -74,11 +83,11 @@ def write_manifest(
     except StateError:
         path.parent.mkdir(parents=True, exist_ok=True)
     listed = []
-    for label, own in arms.items():
-        names = {seed: run_name(dataclasses.replace(base, seed=seed, **own)) for seed in seeds}
+    for label, (own, config) in arms.items():
+        names = {seed: run_name(dataclasses.replace(config, seed=seed)) for seed in seeds}
         runs = [{"seed": seed, "folder": f"../runs/{name}"} for seed, name in names.items()]
         listed.append({"label": label, "settings": own, "runs": runs})
-    content = {"suite": suite, "quick": quick, "env": base.env, "model": base.model, "threshold": threshold}
+    content = {"suite": suite, "quick": quick, "env": shared["env"], "model": shared["model"], "threshold": threshold}
     write_whole(path, json.dumps(content | {"base": shared, "arms": listed}, indent=2, ensure_ascii=False))
 
 

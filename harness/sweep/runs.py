@@ -19,6 +19,7 @@ from eh_gym.errors import ConfigError, StateError
 from harness.records.episode_log import episode_files
 from harness.records.files import read_object
 from harness.records.metrics import read_metrics
+from harness.settings.grpo import flat_settings
 from harness.sweep.manifest import has_ended, read_manifest
 from harness.sweep.suites import SUITES
 
@@ -30,10 +31,8 @@ _TOTALS = ("tokens/total", "time/total_s")  # every update has them
 
 # No result depends on these settings, or they identify the run.
 _NO_MATTER = (
-    *("seed", "recipe", "out", "run_dir", "resume", "device", "threads", "slots", "env_threads"),
-    *("tokens_per_microbatch", "checkpoint_every", "keep_checkpoints", "sampler", "url"),
-    *("rank_timeout_s", "env_workers", "ray_address", "ray_actor_slots", "ray_actor_cpus", "ray_timeout_s"),
-    *("log", "log_project", "plan"),
+    *("seed", "out", "device", "threads", "slots", "env_threads", "tokens_per_microbatch", "checkpoint_every"),
+    *("keep_checkpoints", "sampler", "url", "rank_timeout_s", "env_workers", "ray_address", "log"),
 )
 
 
@@ -163,7 +162,7 @@ def read_run(folder: Path) -> Run:
         inside = any(folder.glob("*/config.json"))
         hint = f"it holds runs, give {folder}/*" if inside else "give a folder of harness.grpo or harness.sweep"
         raise ConfigError(f"{folder} is not a run: it has no config.json; {hint}")
-    metrics, config = folder / "metrics.jsonl", read_object(folder / "config.json")
+    metrics, config = folder / "metrics.jsonl", flat_settings(read_object(folder / "config.json"))
     if "env" not in config:
         raise ConfigError(f"{folder} is not a run: its config.json is another program's; give the folder of a run")
     rows = read_metrics(metrics) if metrics.exists() else []

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from eh_gym import LinearHorizon, TTIHorizon
 from harness.settings.grpo import GRPOConfig
 
 if sys.version_info >= (3, 11):
@@ -27,7 +28,7 @@ PAPER_SUITES = ("saturation", "convergence", "comparison", "percentile", "headro
 
 SUITES = (*PAPER_SUITES, "learning", "pretrained", "recurring")
 
-_PAPER_UPDATES = 200  # for which the files give `stages`
+_PAPER_UPDATES = 200  # for which TTI's stages are
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,10 @@ def suite_file(name: str) -> SuiteFile:
 
 
 def suite_arms(name: str, base: GRPOConfig, *, quick: bool) -> dict[str, dict[str, Any]]:
-    """Returns the arms of a suite: for each label its values of fields of `GRPOConfig`.
+    """Returns the arms of a suite: for each label its own settings, by the names of their flags.
 
-    All share `base`. The two schedules are stretched to its number of updates, and an arm's `k_max` raises that of `base`.
+    All arms share `base`. The two schedules are stretched to its number of updates. All are evaluated at the same K, unless an
+    arm needs a larger one.
     """
     file = suite_file(name)
     arms = file.quick if quick and file.quick else file.arms
@@ -62,12 +64,10 @@ def suite_arms(name: str, base: GRPOConfig, *, quick: bool) -> dict[str, dict[st
 
 
 def _fitted(own: dict[str, Any], base: GRPOConfig) -> dict[str, Any]:
-    if "stages" in own:  # a run of under 4 updates has fewer stages
-        pairs = (pair.split(":") for pair in own["stages"].split(","))
-        stages = {base.updates * int(update) // _PAPER_UPDATES: k for update, k in pairs}
-        own["stages"] = ",".join(f"{update}:{k}" for update, k in stages.items())
+    if own["wrapper"] == "tti":  # a run of under 4 updates has fewer stages
+        own["stages"] = {base.updates * update // _PAPER_UPDATES: k for update, k in TTIHorizon().stages.items()}
     if own["wrapper"] == "linear":
-        own["linear_increment"] = (base.k_max - base.linear_start) / base.updates
-    if "k_max" in own:
-        own["k_max"] = max(own["k_max"], base.k_max)
+        paper = LinearHorizon()
+        own["delta"] = (paper.k_max - paper.k_min) / base.updates
+    own["eval_horizon"] = max(own.get("eval_horizon", 0), base.evaluation_horizon)
     return own

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,17 +18,19 @@ from rich.console import Console
 from rich.table import Table
 
 from eh_gym.errors import ConfigError
+from eh_gym.ranges import Range, check_fields
 from harness.records.files import lock_folder
 from harness.records.run_folder import prepare
-from harness.settings.command_line import given_flags
+from harness.settings.command_line import flag_of, given_flags
 from harness.settings.command_line import parse as parse_flags
-from harness.settings.grpo import FIRST_FLAGS, GRPOConfig
-from harness.settings.presets import flag_of, preset
-from harness.settings.ranges import Range, check_settings
-from harness.settings.recipe import read_recipe
+from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, flat_settings, from_recipe
+from harness.settings.horizon import HORIZON
+from harness.settings.recipe import QUICKSTART, read_recipe
+from harness.settings.section import changed, flat
 from harness.sweep.jobs import Job, cpu_cores, job_slots, run_jobs
 from harness.sweep.manifest import has_ended, run_name, write_manifest
 from harness.sweep.suites import PAPER_SUITES, suite_arms, suite_file
+from harness.training.command import recipe_config
 
 if TYPE_CHECKING:
     from harness.sweep.analysis import SuiteTable
@@ -37,15 +39,22 @@ __all__ = ["Sweep", "parse", "print_table", "read_tables", "sweep"]
 
 
 @dataclass(frozen=True)
-class SweepFlags:
-    """Which experiments are run, and how many runs go on at once."""
+class Sweep:
+    """Runs the paper's experiments and prints their tables. It also takes every flag of harness.grpo.
+
+    If the command is started again, it skips the runs that have ended and continues the others.
+
+    Attributes:
+        own: The settings that the command line gives, or a sweep has otherwise than a single run; by the names of their flags.
+    """
 
     suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema",
                    "learning", "pretrained", "recurring", "all"]  # fmt: skip
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
     schedules. percentile, headroom, ema: the ablations. learning: which default learns most per token. pretrained: the
-    paper's questions with the pretrained --model, by default on EH-CabinetLocked. recurring: a horizon for each task, by
+    paper's questions with a pretrained model, by default SmolLM2 on EH-CabinetLocked. recurring: a horizon for each task, by
     default on 96 tasks of EH-Cabinet. all: the paper's six, which share runs."""
+    train: GRPOConfig
     quick: bool = False
     """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
     seeds: Annotated[int, Range(1)] = 3
@@ -57,27 +66,32 @@ class SweepFlags:
     """The number of processes of a run, under torchrun, each with a GPU of its own. The paper's recipes need 8."""
     threshold: Annotated[float, Range(0, 1)] = 0.0
     """The success rate up to which tokens are counted. 0 takes 0.5, and 0.8 with --quick."""
-
-
-@dataclass(frozen=True)
-class Sweep(SweepFlags):
-    """Runs the paper's experiments and prints their tables. It also takes every flag of harness.grpo.
-
-    If the command is started again, it skips the runs that have ended and continues the others.
-    """
-
-    train: GRPOConfig = field(default_factory=GRPOConfig)
-    """The settings that all runs share. Its `out` is the folder of the sweep; several suites in one folder share their runs."""
+    recipe: str = QUICKSTART
+    """The settings to begin with, as for harness.grpo."""
+    own: Annotated[Mapping[str, Any], tyro.conf.Fixed, tyro.conf.Suppress] = field(default_factory=dict)
 
     @property
     def out(self) -> Path:
-        """The folder of the sweep."""
+        """The folder of the sweep. Several suites in one folder share their runs."""
         return self.train.out or Path("runs/sweep")
 
     @property
     def suites(self) -> Sequence[str]:
         """The suites to run."""
         return PAPER_SUITES if self.suite == "all" else (self.suite,)
+
+    def config_of(self, arm: Mapping[str, Any]) -> GRPOConfig:
+        """Returns all settings of an arm. What the command line says of a horizon is for arms with that horizon.
+
+        Raises:
+            ConfigError: The settings are impossible.
+        """
+        chosen = {"wrapper": arm.get("wrapper", self.train.wrapper), "sampler": self.train.sampling.sampler}
+        config = from_recipe(self.recipe, chosen)
+        horizon = self.train.horizon
+        same = type(config.horizon) is type(horizon)
+        left_out = {"wrapper", *(() if same else HORIZON.table(horizon).get(self.train.wrapper, ()))}
+        return changed(config, **{name: value for name, value in self.own.items() if name not in left_out} | {**arm})
 
 
 TRAIN = (sys.executable, "-m", "harness.grpo")
@@ -97,13 +111,15 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
 
     train, out, quick = settings.train, settings.out, settings.quick
     seeds = range(train.seed, train.seed + settings.seeds)
-    arms = {suite: suite_arms(suite, train, quick=quick) for suite in settings.suites}
+    arms = {
+        suite: {label: (own, settings.config_of(own)) for label, own in suite_arms(suite, train, quick=quick).items()}
+        for suite in settings.suites
+    }
     runs: dict[str, tuple[GRPOConfig, str]] = {}
     for seed in seeds:  # every arm has its first run early
         for suite, labels in arms.items():
-            for label, own in labels.items():
-                config = dataclasses.replace(train, seed=seed, **own)
-                config.controller()  # impossible settings raise an error here, not in every run
+            for label, (_, arm) in labels.items():
+                config = dataclasses.replace(arm, seed=seed)
                 config = dataclasses.replace(config, out=out / "runs" / run_name(config))
                 runs.setdefault(run_name(config), (config, f"{suite} {label} seed {seed}"))
     if settings.ranks > 1:  # --standalone takes a free port
@@ -119,7 +135,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         begun, done = sum((out / "runs" / name / "metrics.jsonl").exists() for name in open_), len(runs) - len(open_)
         listed = ", ".join(f"{suite} ({len(labels)} arms)" for suite, labels in arms.items())
         shared = settings.seeds * sum(map(len, arms.values())) - len(runs)
-        say(f"{listed} on {train.env} with {train.model}, {train.updates} updates a run, in {out}")
+        say(f"{listed} on {train.environment.env} with {train.model.model}, {train.updates} updates a run, in {out}")
         say(
             f"{len(runs)} runs ({settings.seeds} seeds, {shared} shared between suites): {done} done, {begun} to continue, "
             f"{len(open_) - begun} to begin; {min(len(slots), len(open_))} at a time"
@@ -172,18 +188,18 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
     """The slots for runs. With ``--sampler vllm-server`` there is one, because each run sends its weights to the servers."""
     train = settings.train
     gpus: list[str] = []
-    if train.device in ("auto", "cuda"):
+    if train.model.device in ("auto", "cuda"):
         from harness.machine.runtime import visible_gpus  # torch takes seconds to import
 
         gpus = visible_gpus()
-    if train.device.startswith("cuda:"):
+    if train.model.device.startswith("cuda:"):
         raise ConfigError(
-            f"--device {train.device} would put every run on one GPU; use --device cuda and CUDA_VISIBLE_DEVICES"
+            f"--device {train.model.device} would put every run on one GPU; use --device cuda and CUDA_VISIBLE_DEVICES"
         )
-    jobs = 1 if train.sampler == "vllm-server" else settings.jobs
+    jobs = 1 if train.sampling.sampler == "vllm-server" else settings.jobs
     if settings.ranks > 1:
         train.check_ranks()
-    return job_slots(jobs, gpus=gpus, per_job=settings.ranks, cores=cpu_cores(), threads=train.threads)
+    return job_slots(jobs, gpus=gpus, per_job=settings.ranks, cores=cpu_cores(), threads=train.model.threads or 0)
 
 
 def parse(words: Sequence[str]) -> Sweep:
@@ -193,46 +209,42 @@ def parse(words: Sequence[str]) -> Sweep:
         ConfigError: A flag is for a single run, or the suite sets it.
     """
     words, given = [*_suite_flags(words), *words], set(given_flags(words).values())
-    train = preset(words)
-    default: Any = Sweep(suite=tyro.MISSING, train=train)
-    settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep", first=(*FIRST_FLAGS, *vars(default)))
-    recipe = read_recipe(train.recipe, GRPOConfig) if train.recipe is not None else {}
-    chosen = set(given_flags(words).values()) | recipe.keys()
-    settings = dataclasses.replace(settings, train=_settled(settings.train, chosen, quick=settings.quick))
-    check_settings(settings)
+    recipe = flag_of(words, "recipe", QUICKSTART)
+    default: Any = Sweep(suite=tyro.MISSING, train=recipe_config(words), recipe=recipe)
     if "resume" in given:
         raise ConfigError("--resume is for a single run; a sweep resumes by itself, in its folder, --out")
+    first = (*FIRST_FLAGS, *(f.name for f in dataclasses.fields(Sweep)))
+    settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep", first=first)
+    check_fields(settings, change=lambda name: f"--{name}")
+    told = {name: value for name, value in flat(settings.train).items() if name in given - {"out", "seed"}}
+    own = told | _settled(settings.train, given | flat_settings(read_recipe(recipe)).keys(), quick=settings.quick)
+    settings = dataclasses.replace(settings, train=changed(settings.train, **own), own=own)
     for suite in settings.suites:
-        varied = {name for own in suite_arms(suite, settings.train, quick=settings.quick).values() for name in own}
-        for name in sorted(given & varied - {"k_max"}):  # an arm raises the given k_max
+        varied = {name for arm in suite_arms(suite, settings.train, quick=settings.quick).values() for name in arm}
+        for name in sorted(given & varied - {"eval_horizon"}):  # an arm raises the given one
             raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {suite} itself; leave it out")
     return settings
 
 
 def _suite_flags(words: Sequence[str]) -> list[str]:
     """The flags that the suite has by default. Those about its environment go with it; a recipe is about an environment, too."""
-    suite, recipe = flag_of(words, "suite", ""), flag_of(words, "recipe", "")
-    known = read_recipe(Path(recipe), GRPOConfig) if recipe else {}
-    other = flag_of(words, "env", "") or flag_of(words, "agent", "") or recipe
+    other = flag_of(words, "env") or flag_of(words, "agent") or flag_of(words, "recipe")
     flags = []
-    for name, value in suite_file(suite).defaults.items():
-        if not value and name not in known and not flag_of(words, name, ""):
-            raise ConfigError(
-                f"the suite {suite} needs a pretrained --{name}; give a hub id, the folder that python tools/smollm2.py makes, "
-                "or --recipe recipes/smollm2-cabinet.toml"
-            )
-        if value and name not in known and not (other and name.startswith("env")):
+    for name, value in suite_file(flag_of(words, "suite")).defaults.items():
+        if not flag_of(words, name) and not (other and name.startswith("env")):
             flags += [f"--{name.replace('_', '-')}", value]
     return flags
 
 
-def _settled(train: GRPOConfig, chosen: Set[str], *, quick: bool) -> GRPOConfig:
-    """Sets what a sweep has otherwise than a single run, where neither a flag nor a recipe says it."""
+def _settled(train: GRPOConfig, chosen: Set[str], *, quick: bool) -> dict[str, Any]:
+    """What a sweep has otherwise than a single run, where neither a flag nor a recipe says it; by the names of the flags."""
     own: dict[str, Any] = {"eval_every": max(1, train.updates // (12 if quick else 20))}
     if quick:  # fewer held-out episodes, and the tiny model on the CPU
         own |= {"eval_tasks": 64, "eval_rollouts": 8, "keep_checkpoints": 1}
-        own |= {"device": "cpu"} if train.model == "tiny" else {}
+        own |= {"device": "cpu"} if train.model.model == "tiny" else {}
     settled = {name: value for name, value in own.items() if name not in chosen}
-    if not settled.get("eval_tasks", train.eval_tasks) or train.max_staleness:  # it could not evaluate during training
+    if (
+        not settled.get("eval_tasks", train.evaluation.tasks) or train.max_staleness
+    ):  # it could not evaluate during training
         settled.pop("eval_every", None)
-    return dataclasses.replace(train, **settled)
+    return settled

@@ -5,6 +5,7 @@ Everything that is shown is also in the run folder. If the output goes to a file
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from harness.settings.grpo import GRPOConfig
-from harness.settings.horizon import settings_of
+from harness.settings.horizon import HORIZON
 from harness.terminal.watch import Watch
 from harness.types.trajectory import Trajectory
 
@@ -46,14 +47,17 @@ class Display:
         """Prints a table of what the run will do."""
         table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
         tasks, per_task = config.tasks_per_update, config.group_size
-        evaluated = f"up to {config.eval_tasks} tasks of split {config.eval_split}"
-        evaluated += f", K = {config.k_max}" + ("" if config.held_out else "; the run trains on this split, too")
+        played = config.environment
+        evaluated = f"up to {config.evaluation.tasks} tasks of split {config.evaluation.split}"
+        evaluated += f", K = {config.evaluation_horizon}" + (
+            "" if config.held_out else "; the run trains on this split, too"
+        )
         for row in (
-            ("environment", f"{config.agent or config.env} {config.env_args if config.env_args != '{}' else ''}"),
-            ("model", config.model),
+            ("environment", f"{played.agent or played.env} {json.dumps(played.env_args) if played.env_args else ''}"),
+            ("model", config.model.model),
             ("horizon", _horizon_words(config)),
             ("updates", f"{config.updates} of {tasks} tasks x {per_task} = {tasks * per_task} episodes"),
-            ("evaluation", evaluated if config.eval_tasks else "none"),
+            ("evaluation", evaluated if config.evaluation.tasks else "none"),
             ("run folder", str(run_dir)),
         ):
             table.add_row(*row)
@@ -88,10 +92,10 @@ class Display:
         self, config: GRPOConfig, run_dir: Path, evaluations: dict[str, Any], training_s: float, total_s: float
     ) -> None:
         """Prints the final table."""
-        if config.eval_tasks:
+        if config.evaluation.tasks:
             tasks, kind = evaluations["after"]["sampled"]["tasks"], "held-out" if config.held_out else "training"
             table = Table(
-                title=f"success on {tasks} {kind} tasks at K = {config.k_max}, before and after training",
+                title=f"success on {tasks} {kind} tasks at K = {config.evaluation_horizon}, before and after training",
                 title_justify="left",
             )
             for column in ("", "sampled", "95 % interval", "greedy", "steps", "steps / expert's"):
@@ -105,7 +109,7 @@ class Display:
         self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
         self.note(f"report:      python -m harness.report {run_dir}")
         self.note(f"model:       {run_dir / 'model'}")
-        if "tensorboard" in config.trackers():
+        if "tensorboard" in config.run.trackers():
             self.note(f"TensorBoard: tensorboard --logdir {run_dir / 'tensorboard'}")
 
 
@@ -143,7 +147,9 @@ def _number(value: float | None, form: str) -> str:
     return "-".rjust(len(f"{0.0:{form}}")) if value is None or math.isnan(value) else f"{value:{form}}"
 
 
-def _horizon_words(c: GRPOConfig) -> str:
+def _horizon_words(config: GRPOConfig) -> str:
     """The horizon's name and its settings, such as "fixed: k0 15"."""
-    told = ", ".join(f"{name} {getattr(c, name)}" for name in sorted(settings_of(c.wrapper)) if getattr(c, name) != "")
-    return ": ".join(filter(None, [c.wrapper, told])) + ("" if c.wrapper_args == "{}" else f" {c.wrapper_args}")
+    settings = HORIZON.table(config.horizon).get(config.wrapper, {})
+    told = [f"{name} {value}" for name, value in settings.items()]
+    told += [f"for each {config.horizon_key}"] if config.horizon_key else []
+    return ": ".join(filter(None, [config.wrapper, ", ".join(told)]))

@@ -11,12 +11,13 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from eh_gym import HorizonController
+from eh_gym import ElasticHorizon, HorizonController, KeyedHorizon
+from eh_gym.errors import ConfigError
 from harness.clone.clones import clone_expert
 from harness.clone.cloning import is_pretrained
 from harness.evaluation.held_out import HeldOut
 from harness.machine.ranks import Ranks
-from harness.machine.runtime import compiles, pick_device, set_threads
+from harness.machine.runtime import compiles, pick_device
 from harness.model.lora import add_lora, check_peft, redraw_lora
 from harness.model.policy import Policy
 from harness.records.clock import Clock
@@ -26,15 +27,16 @@ from harness.records.trackers import require
 from harness.rollout.batches import Batches
 from harness.rollout.environment import Environments, check_kinds, parts_of
 from harness.rollout.given import Given
+from harness.rollout.source import environment, task_environment
 from harness.rollout.tasks import BatchPlan, TaskStream
 from harness.sampling.agreement import check_agreement
 from harness.sampling.make import check_engine, make_sampler
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
+from harness.settings.horizon import new_controller
 from harness.terminal.display import Display
 from harness.terminal.interrupts import Interrupts
 from harness.training.checkpoint import keep_frozen, load_frozen, load_training_state
-from harness.training.environments import environment, teacher
 from harness.training.first_policy import load
 from harness.training.training_run import Run
 from harness.types.sampler import Sampler
@@ -78,7 +80,7 @@ def build(
     ranks, given = ranks or Ranks(), given or Given()
     _check_machine(config, ranks)
     tasks = _choose_tasks(config, given, ranks, display)
-    device = ranks.device(pick_device(config.device))
+    device = ranks.device(pick_device(config.model.device))
     checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
     policy = _make_policy(config, tasks.env, folder, display, device=device, ranks=ranks, resumed=bool(checkpoint))
     tasks.env.close()
@@ -97,7 +99,7 @@ def build(
         held_out=HeldOut(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
         evaluations=state.get("evaluations", {}),
         clock=Clock(state.get("totals")),
-        log=MetricsLog(folder, state.get("next_update", 0), config.trackers(), config.public())
+        log=MetricsLog(folder, state.get("next_update", 0), config.run.trackers(), config.public())
         if ranks.first
         else None,
     )
@@ -141,33 +143,46 @@ class _Trained:
 
 
 def _check_machine(config: GRPOConfig, ranks: Ranks) -> None:
-    """Sets torch's threads, and refuses what is not installed here or does not work under torchrun."""
-    set_threads(config.threads)
-    require(config.trackers())
-    if config.lora_rank:
+    """Refuses what is not installed here or does not work under torchrun, and a run without a model."""
+    if not config.model.model:
+        raise ConfigError("no model is named; give --model FOLDER or a hub id, or --recipe quickstart")
+    require(config.run.trackers())
+    if config.optimizer.lora_rank:
         check_peft()
     if ranks.sharded:
         config.check_ranks()
-    check_engine(config, pick_device(config.device))
+    check_engine(config.sampling, pick_device(config.model.device))
 
 
 def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Display) -> _Tasks:
     """Makes the parts that need no model, so that a wrong environment, split or horizon is refused within seconds."""
-    env_id = given.env or environment(config, ranks)
-    env = teacher(config, env_id)
+    played = config.environment
+    slots, temperature = config.slots_of_rank(ranks.size), config.rollout.temperature
+    env_id = given.env or environment(played, slots=slots, temperature=temperature)
+    env = task_environment(played, env_id)
     stream = TaskStream(
         parts_of(env),
         per_update=config.tasks_per_update,
         seed=derive_seed(config.seed, "tasks"),
-        weights=list(config.environments().values()),
+        weights=list(played.environments().values()),
     )
-    controller = given.controller or config.controller(by_environment=len(config.environments()) > 1)
+    controller = given.controller or _controller(config)
     if config.horizon_key and controller is not None:
         check_kinds(env, controller)
     held_out = HeldOut.choose(config, env_id, ranks)
-    if len(held_out[1]) < config.eval_tasks:
-        display.note(f"note: split {config.eval_split} has {len(held_out[1])} tasks; the evaluation plays all of them")
+    if len(held_out[1]) < config.evaluation.tasks:
+        display.note(
+            f"note: split {config.evaluation.split} has {len(held_out[1])} tasks; the evaluation plays all of them"
+        )
     return _Tasks(env_id=env_id, env=env, stream=stream, controller=controller, held_out=held_out)
+
+
+def _controller(config: GRPOConfig) -> HorizonController | None:
+    """The run's own controller. An elastic horizon keeps a K for each of several environments, unless `horizon_key` says more."""
+    several = len(config.environment.environments()) > 1 and isinstance(config.horizon, ElasticHorizon)
+    key = config.horizon_key or ("environment" if several else "")
+    make = functools.partial(new_controller, config.horizon)
+    return KeyedHorizon(make, key) if key and config.horizon is not None else make()  # type: ignore[arg-type]
 
 
 def _make_policy(
@@ -186,7 +201,7 @@ def _make_policy(
     checkpoints, which have the adapters alone.
     """
     policy = load(config, env, device, ranks)
-    untested = check_agreement(policy.model, sampled=config.sampler == "transformers")
+    untested = check_agreement(policy.model, sampled=config.sampling.sampler == "transformers")
     for note in (*policy.chat.notes, *filter(None, [untested])):
         display.note(f"note: {note}")
     clones = bool(config.warm_start.episodes) and not resumed
@@ -194,12 +209,12 @@ def _make_policy(
         clone = clone_expert(config, env, policy, device, display, folder) if ranks.first else None
         del policy  # its memory is free before the clone is loaded
         policy = load(config, env, device, ranks, clone=clone)
-    if config.lora_rank:
+    if config.optimizer.lora_rank:
         seed = derive_seed(config.seed, "adapters") % 2**31
-        add_lora(policy.model, config.lora_rank, seed=seed)
+        add_lora(policy.model, config.optimizer.lora_rank, seed=seed)
         if clones and is_pretrained(policy):
             redraw_lora(policy.model, seed=seed)
-    if config.lora_rank and ranks.first:
+    if config.optimizer.lora_rank and ranks.first:
         (load_frozen if resumed else keep_frozen)(folder / "frozen.safetensors", policy.model)
     return policy
 
@@ -220,39 +235,45 @@ def _prepare_training(
     shards, and the checkpoint fills the shards and the optimizer.
     """
     reference = None
-    if config.kl_coef:
+    if config.loss.kl_coef:
         reference = reference_policy(
             policy,
             folder / "reference",
             device,
             ranks,
             first=checkpoint is None,
-            packing=config.packing,
+            packing=config.optimizer.packing,
         )
     weights = SampledWeights(
         policy,
         ahead=config.max_staleness > 0,
         ranks=ranks,
-        on_host=config.sampler != "transformers",
-        gathers=config.sampler == "vllm",
+        on_host=config.sampling.sampler != "transformers",
+        gathers=config.sampling.sampler == "vllm",
     )
-    if config.sampler == "transformers":
+    if config.sampling.sampler == "transformers":
         weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
     ranks.shard(policy, device)
-    if compiles(config.compile, device, config.sampler):
+    if compiles(config.optimizer.compile, device, config.sampling.sampler):
         policy.compile_layers()
     model = policy.model
-    optimizer = make_optimizer(
-        model, learning_rate=config.learning_rate, betas=(0.9, config.adam_beta2), weight_decay=config.weight_decay
-    )
+    optimizer = make_optimizer(model, config.optimizer)
     state: Mapping[str, Any] = {}
     if checkpoint is not None:
         state = load_training_state(checkpoint, model=model, optimizer=optimizer, ranks=ranks)
         weights.copy()
         display.note(f"resumed at update {state['next_update']} from {checkpoint}")
-    moments = HostMoments(optimizer) if config.offload_optimizer else None
     learner = Learner(
-        policy, optimizer, reference, config.loss_settings(), config.learning_rate_at, config.seed, ranks, moments
+        policy,
+        optimizer,
+        reference,
+        config.loss,
+        config.optimizer,
+        temperature=config.rollout.temperature,
+        updates=config.updates,
+        seed=config.seed,
+        ranks=ranks,
+        moments=HostMoments(optimizer) if config.optimizer.offload_optimizer else None,
     )
     return _Trained(learner=learner, weights=weights, state=state)
 
@@ -262,10 +283,10 @@ def _start_sampler(config: GRPOConfig, trained: _Trained, *, device: str, ranks:
     return trained.weights.start(
         functools.partial(
             make_sampler,
-            config,
+            config.sampling,
             device=device,
             sends=ranks.first,
-            dtype=config.dtype,
+            dtype=config.model.dtype,
             slots=config.slots_of_rank(ranks.size),
             sharers=ranks.size,
         ),
@@ -280,9 +301,9 @@ def _batches(
     plan = BatchPlan(stream=tasks.stream, group_size=config.group_size, updates=config.updates, seed=config.seed)
     environments = Environments(
         env_id=tasks.env_id,
-        args=config.environment_args(),
+        args=config.environment.arguments(),
         slots=config.slots_of_rank(ranks.size),
-        threads=config.env_threads,
+        threads=config.environment.env_threads,
     )
     return Batches(
         plan=plan,
@@ -290,7 +311,7 @@ def _batches(
         controller=tasks.controller,
         sampler=sampler,
         chat=policy.chat,
-        rules=config.rules(),
+        rules=config.rollout,
         ranks=ranks,
         max_staleness=config.max_staleness,
         interrupts=interrupts,

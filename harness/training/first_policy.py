@@ -8,11 +8,10 @@ import gymnasium as gym
 import torch
 
 from harness.machine.ranks import Ranks
-from harness.machine.runtime import pick_dtype
+from harness.machine.runtime import pick_dtype, set_threads
 from harness.model.policy import Policy, load_policy
 from harness.model.tiny import new_tiny_policy
 from harness.settings.grpo import GRPOConfig
-from harness.settings.reasoning import read_template_kwargs
 from harness.types.seeding import derive_seed
 
 __all__ = ["load"]
@@ -26,29 +25,22 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks, 
     policy = None
     if ranks.first:
         home = "cpu" if ranks.sharded else device
-        limit, dtype = config.max_observation_tokens or None, pick_dtype(config.dtype, device)
-        if config.model == "tiny" and clone is None:
+        dtype, packing = pick_dtype(config.model.dtype, device), config.optimizer.packing
+        if config.model.model == "tiny" and clone is None:
             policy = new_tiny_policy(
                 env,
                 seed=derive_seed(config.seed, "weights") % 2**31,
-                max_observation_tokens=limit,
-                max_action_tokens=config.max_action_tokens,
-                packing=config.packing,
+                settings=config.model,
+                max_action_tokens=config.rollout.max_action_tokens,
+                packing=packing,
             )
             torch.nn.Module.to(policy.model, torch.device(home))
             for parameter in policy.model.parameters():  # not the rotary frequencies, which every engine has in float32
                 parameter.data = parameter.data.to(dtype)
         else:
-            policy = load_policy(
-                clone or config.model,
-                dtype=dtype,
-                device=home,
-                max_observation_tokens=limit,
-                packing=config.packing,
-                template_kwargs=read_template_kwargs(config.chat_template_kwargs),
-                reasoning_format=config.reasoning_format,
-            )
+            policy = load_policy(clone or config.model.model, config.model, dtype=dtype, device=home, packing=packing)
     policy = ranks.hand_out(policy)
-    if config.gradient_checkpointing:
-        policy.checkpoint_activations(keep_attention=config.keep_attention)
+    set_threads(config.model.threads, policy.model.num_parameters())
+    if config.optimizer.gradient_checkpointing:
+        policy.checkpoint_activations(keep_attention=config.optimizer.keep_attention)
     return policy

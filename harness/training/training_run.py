@@ -101,5 +101,5 @@ class Run:
             optimizer=self.learner.optimizer,
             ranks=self.ranks,
         )
-        keep = self.config.keep_checkpoints
+        keep = self.config.run.keep_checkpoints
         save_checkpoint(self.folder / "checkpoints", next_update, write=write, keep=keep, ranks=self.ranks)

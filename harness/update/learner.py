@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,8 @@ import torch
 from harness.machine.ranks import Ranks
 from harness.machine.runtime import return_memory
 from harness.model.policy import Policy
-from harness.types.loss_settings import LossSettings
+from harness.settings.loss import Loss
+from harness.settings.optimizer import Optimizer
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 from harness.update.optimizer import HostMoments
@@ -27,8 +28,10 @@ class Learner:
         policy: The policy. Its model is trained in place.
         optimizer: Over the parameters of the model, or copies of them.
         reference: The frozen policy of the KL term; None without one.
-        settings: How episodes become a gradient.
-        learning_rate: Returns the learning rate of an update.
+        loss: How episodes become a loss.
+        optimization: How the loss becomes optimizer steps.
+        temperature: The sampler's temperature, > 0. The loss is about the distribution that was sampled.
+        updates: The number of updates of the run, over which the learning rate falls.
         seed: The run's seed. It draws which episodes share an optimizer step.
         ranks: The processes that train together.
         moments: Keeps the optimizer's moments in the host's memory between updates; None leaves them where they are.
@@ -37,15 +40,17 @@ class Learner:
     policy: Policy
     optimizer: torch.optim.Optimizer
     reference: Policy | None
-    settings: LossSettings
-    learning_rate: Callable[[int], float]
+    loss: Loss
+    optimization: Optimizer
+    temperature: float
+    updates: int
     seed: int
     ranks: Ranks
     moments: HostMoments | None = None
 
     def update(self, trajectories: Sequence[Trajectory], update: int) -> dict[str, float]:
         """Improves the policy with one update's episodes, of all ranks; returns the ``train/…`` metrics."""
-        learning_rate = self.learning_rate(update)
+        learning_rate = self.optimization.learning_rate_at(update, self.updates)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         if self.moments:
@@ -55,7 +60,9 @@ class Learner:
                 self.policy,
                 self.optimizer,
                 trajectories,
-                self.settings,
+                self.loss,
+                self.optimization,
+                temperature=self.temperature,
                 seed=derive_seed(self.seed, "minibatches", update),
                 reference=self.reference,
                 ranks=self.ranks,
@@ -67,9 +74,4 @@ class Learner:
 
     def selected(self, trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, float]]:
         """Returns the episodes that are in the loss of an update, with their advantages."""
-        return select_episodes(
-            trajectories,
-            normalize_std=self.settings.normalize_std,
-            truncated_weight=self.settings.truncated_weight,
-            kl=bool(self.settings.kl_coef),
-        )[0]
+        return select_episodes(trajectories, self.loss)[0]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness.types.loss_settings import Aggregation
+from harness.settings.loss import Aggregation
 
 __all__ = [
     "aggregate",

@@ -17,6 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from harness.settings.optimizer import Optimizer
+
 __all__ = ["HostMoments", "make_optimizer", "parameters_of"]
 
 
@@ -24,9 +26,7 @@ __all__ = ["HostMoments", "make_optimizer", "parameters_of"]
 _takers: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-def make_optimizer(
-    model: nn.Module, *, learning_rate: float, betas: tuple[float, float], weight_decay: float
-) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.AdamW:
     """Makes AdamW over the model's trainable parameters.
 
     The float32 copies are taken now, so load any weights into the model before you make the optimizer. Its moments are made, too.
@@ -34,16 +34,14 @@ def make_optimizer(
     Args:
         model: The model to train. The gradients of a parameter narrower than float32 go to its float32 copy; the `grad` of
             such a parameter is None after a backward pass.
-        learning_rate: The learning rate of the first step.
-        betas: AdamW's betas.
-        weight_decay: AdamW's weight decay.
+        settings: AdamW's learning rate, its second beta and its weight decay.
     """
     pairs = [(p, _master(p)) for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
         [master for _, master in pairs],
-        lr=learning_rate,
-        betas=betas,
-        weight_decay=weight_decay,
+        lr=settings.learning_rate,
+        betas=(0.9, settings.adam_beta2),
+        weight_decay=settings.weight_decay,
         foreach=False,  # all weights at once need 4 bytes more for each, and a step is a small part of an update
     )
     for (

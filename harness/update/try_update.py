@@ -35,13 +35,12 @@ def try_update(learner: Learner, config: GRPOConfig) -> None:
     """
     model, optimizer = learner.policy.model, learner.optimizer
     shape = model.config.get_text_config()
-    longest = config.max_context or int(shape.max_position_embeddings)
-    tokens = max(config.tokens_per_microbatch, longest)
+    longest = config.sampling.max_context or int(shape.max_position_embeddings)
+    tokens = max(config.optimizer.tokens_per_microbatch, longest)
     episodes = largest_microbatches(tokens, longest, words=int(shape.vocab_size), ranks=learner.ranks.size)
     rates = [group["lr"] for group in optimizer.param_groups]
-    trial = dataclasses.replace(
-        learner, settings=dataclasses.replace(learner.settings, minibatches=1), learning_rate=lambda _: 0.0
-    )
+    once = dataclasses.replace(learner.optimization, minibatches=1, learning_rate=0.0)
+    trial = dataclasses.replace(learner, optimization=once)
     dropping = optimizer.register_step_pre_hook(lambda *_: optimizer.zero_grad())
     try:
         with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
@@ -81,20 +80,20 @@ def largest_microbatches(tokens: int, longest: int, *, words: int, ranks: int) -
 def what_to_lower(config: GRPOConfig, longest: int) -> str:
     """Names the flags that make this run's update smaller; the first ones change nothing about its result."""
     now: list[str] = []
-    if config.tokens_per_microbatch > longest:
+    if config.optimizer.tokens_per_microbatch > longest:
         now.append(f"--tokens-per-microbatch {longest}")
-    if not config.gradient_checkpointing:
+    if not config.optimizer.gradient_checkpointing:
         now.append("--gradient-checkpointing")
-    elif config.keep_attention:
+    elif config.optimizer.keep_attention:
         now.append("--no-keep-attention")
-    if config.max_staleness and config.sampler == "vllm":  # otherwise the engine sleeps during the update
+    if config.max_staleness and config.sampling.sampler == "vllm":  # otherwise the engine sleeps during the update
         now.append("a lower --gpu-memory-utilization")
-    if config.max_staleness and config.sampler == "transformers":
+    if config.max_staleness and config.sampling.sampler == "transformers":
         now.append("fewer --slots")
     new = [f"a --max-context below {longest} with --tokens-per-microbatch as low"]
-    if config.dtype == "float32":
+    if config.model.dtype == "float32":
         new.append("--dtype bfloat16")
-    new.append("a lower --lora-rank" if config.lora_rank else "--lora-rank 32")
+    new.append("a lower --lora-rank" if config.optimizer.lora_rank else "--lora-rank 32")
     given = f"give {' or '.join(now)}; " if now else ""
     return f"{given}a new run may also have {', '.join(new)}, or more GPUs (torchrun --nproc-per-node 8)"
 

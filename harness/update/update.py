@@ -32,7 +32,8 @@ from harness.model.batch import Batch
 from harness.model.lora import without_lora
 from harness.model.policy import Policy
 from harness.model.shards import whole
-from harness.types.loss_settings import LossSettings
+from harness.settings.loss import Loss
+from harness.settings.optimizer import Optimizer
 from harness.types.trajectory import TokenSequence, Trajectory
 from harness.update.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
 from harness.update.mismatch import Mismatch
@@ -56,21 +57,56 @@ class _Item:
     old_logp: Tensor | None = None
 
 
-def select_episodes(
-    trajectories: Sequence[Trajectory], *, normalize_std: bool, truncated_weight: float, kl: bool = False
-) -> tuple[list[tuple[Trajectory, float]], float]:
+@dataclass(frozen=True)
+class _Passes:
+    """What the forward passes of an update share.
+
+    Attributes:
+        policy: The policy that is trained.
+        reference: The frozen policy of the KL term, or None.
+        settings: The settings of the loss.
+        tokens: The most tokens in a forward pass.
+        temperature: The sampler's temperature.
+        ranks: The processes that share the work.
+    """
+
+    policy: Policy
+    reference: Policy | None
+    settings: Loss
+    tokens: int
+    temperature: float
+    ranks: Ranks
+
+    def microbatches(self, minibatch: list[_Item]) -> Iterator[tuple[list[_Item], Batch]]:
+        """This rank's sequences of one optimizer step, as micro-batches; a micro-batch without a sequence is an idle pass."""
+        tokens, ranks = [item.tokens for item in minibatch], self.ranks
+        for indices, batch in self.policy.batches(tokens, self.tokens, rank=ranks.rank, ranks=ranks.size):
+            yield [minibatch[i] for i in indices], batch
+
+    def pass_idly(self, batch: Batch) -> None:
+        """Takes part in a forward and backward pass of the other ranks, with a gradient of 0."""
+        logp, _ = self.policy.score(batch, self.temperature)
+        if self.reference is not None:
+            self.reference_logp(batch)
+        (logp * 0).sum().backward()
+
+    @torch.no_grad()
+    def reference_logp(self, batch: Batch) -> Tensor:
+        """The log-probabilities of the reference, as `Policy.score` has them."""
+        assert self.reference is not None, "kl_coef needs a reference policy"
+        with without_lora(self.reference.model):
+            return self.reference.score(batch, self.temperature)[0]
+
+
+def select_episodes(trajectories: Sequence[Trajectory], settings: Loss) -> tuple[list[tuple[Trajectory, float]], float]:
     """Selects the episodes that contribute to the loss, with their advantages.
 
     An episode whose environment failed is dropped before the mean of its group is taken: its reward says nothing about the
-    policy. In a group whose rewards are all equal, every advantage is 0; such a group is dropped, unless there is a KL term.
+    policy. In a group whose rewards are all equal, every advantage is 0; such a group is dropped, unless there is a KL term,
+    which covers every episode (paper, Eq. 3).
 
-    Args:
-        trajectories: One update's episodes.
-        normalize_std: Whether advantages are divided by the standard deviation of their group.
-        truncated_weight: The advantages of truncated episodes are multiplied by it; with 0 they are not in the loss. They count
-            in the mean of their group in any case. An episode that filled the context has weight 1; otherwise an agent could
-            remove its failures from the loss by writing long texts.
-        kl: Whether the loss has a KL term. This term covers every episode, also those with advantage 0 (paper, Eq. 3).
+    An episode that filled the context has weight 1, whatever ``truncated_weight`` is. Otherwise an agent could remove its
+    failures from the loss by writing long texts.
 
     Returns:
         Pairs of an episode and its advantage; and the share of groups whose rewards were all equal.
@@ -83,12 +119,12 @@ def select_episodes(
     equal = 0
     for group in groups.values():
         rewards = torch.tensor([[t.reward for t in group]])
-        advantages = group_advantages(rewards, normalize_std=normalize_std)[0].tolist()
+        advantages = group_advantages(rewards, normalize_std=settings.normalize_std)[0].tolist()
         if not any(advantages):
             equal += 1
         for t, advantage in zip(group, advantages, strict=True):
-            weight = truncated_weight if t.truncated and t.end != "context" else 1.0
-            if t.action_tokens and (advantage or kl) and weight:
+            weight = settings.truncated_weight if t.truncated and t.end != "context" else 1.0
+            if t.action_tokens and (advantage or settings.kl_coef) and weight:
                 chosen.append((t, weight * advantage))
     return chosen, equal / max(1, len(groups))
 
@@ -97,8 +133,10 @@ def update_policy(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
     trajectories: Sequence[Trajectory],
-    settings: LossSettings,
+    settings: Loss,
+    optimization: Optimizer,
     *,
+    temperature: float,
     seed: int,
     reference: Policy | None = None,
     ranks: Ranks | None = None,
@@ -110,17 +148,15 @@ def update_policy(
         optimizer: Over the model's parameters, or copies of them (`make_optimizer`). Its learning rate is already set.
         trajectories: One update's episodes, of all ranks.
         settings: The settings of the loss.
+        optimization: How the loss becomes optimizer steps. `optimizer` has its learning rate already.
+        temperature: The sampler's temperature, > 0.
         seed: Draws which episodes share an optimizer step.
         reference: The frozen policy of the KL term; with LoRA, `policy` itself. It is needed if ``kl_coef`` is not 0.
         ranks: The processes that share the work; None for this process alone.
     """
     ranks = ranks or Ranks()
-    chosen, equal_share = select_episodes(
-        trajectories,
-        normalize_std=settings.normalize_std,
-        truncated_weight=settings.truncated_weight,
-        kl=bool(settings.kl_coef),
-    )
+    chosen, equal_share = select_episodes(trajectories, settings)
+    passes = _Passes(policy, reference, settings, optimization.tokens_per_microbatch, temperature, ranks)
     # The sums stay on the model's device and are read once, because reading a number waits for the GPU.
     device = policy.model.device
     wide = torch.float32 if device.type == "mps" else torch.float64  # which mps has not
@@ -130,15 +166,15 @@ def update_policy(
     mismatch, steps, skipped = Mismatch(), 0, 0
     policy.model.train()
     order = np.random.default_rng(seed).permutation(len(chosen))
-    parts = [[chosen[i] for i in part] for part in np.array_split(order, settings.minibatches) if len(part)]
+    parts = [[chosen[i] for i in part] for part in np.array_split(order, optimization.minibatches) if len(part)]
     minibatches = [[item for episode in part for item in _items(*episode)] for part in parts]
     if settings.tis_cap:  # not needed for the first step: its own forward pass comes before any weight has moved
         for minibatch in minibatches[1:]:
-            _score_before(policy, minibatch, settings, ranks)
+            _score_before(passes, minibatch)
     for minibatch in minibatches:
         optimizer.zero_grad(set_to_none=True)
-        _accumulate_gradients(policy, reference, minibatch, settings, ranks, sums, mismatch, first=steps == 0)
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), settings.max_grad_norm)))
+        _accumulate_gradients(passes, minibatch, sums, mismatch, first=steps == 0)
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), optimization.max_grad_norm)))
         grad_norm += norm / ranks.size  # each rank has the norm over all ranks
         steps += 1
         if math.isfinite(norm):
@@ -167,11 +203,8 @@ def update_policy(
 
 
 def _accumulate_gradients(
-    policy: Policy,
-    reference: Policy | None,
+    passes: _Passes,
     minibatch: list[_Item],
-    settings: LossSettings,
-    ranks: Ranks,
     sums: dict[str, Tensor],
     mismatch: Mismatch,
     *,
@@ -182,16 +215,17 @@ def _accumulate_gradients(
     The surrogate is a mean over the episodes with an advantage, and the KL term over all. So the coefficient of the KL term does
     not change the scale of the surrogate.
     """
+    policy, settings = passes.policy, passes.settings
     n_episodes, n_tokens = _counts([item for item in minibatch if item.advantage])
     kl_episodes, kl_tokens = _counts(minibatch)
-    for items, batch in _micro(policy, minibatch, settings, ranks):
+    for items, batch in passes.microbatches(minibatch):
         if not items:
-            _pass_idly(policy, reference, batch, settings)
+            passes.pass_idly(batch)
             continue
         advantages = torch.tensor([item.advantage for item in items], device=policy.model.device)
         lengths = [item.trajectory.length for item in items]
         mask, sampled_logp = batch.action_mask, batch.logprobs
-        logp, entropy = policy.score(batch, settings.temperature)
+        logp, entropy = policy.score(batch, passes.temperature)
         before = logp.detach() if first else _stacked(items, logp)
         old_logp = before if settings.tis_cap and before is not None else sampled_logp
         per_token, clipped = policy_loss(
@@ -211,11 +245,10 @@ def _accumulate_gradients(
         )
         loss = mean(per_token, n_episodes=n_episodes, n_tokens=n_tokens)
         if settings.kl_coef:
-            assert reference is not None, "kl_coef needs a reference policy"
-            kl = kl_k3(logp, _reference_logp(reference, batch, settings.temperature))
+            kl = kl_k3(logp, passes.reference_logp(batch))
             loss = loss + settings.kl_coef * mean(kl, n_episodes=kl_episodes, n_tokens=kl_tokens)
             sums["kl_ref"] += (kl.detach() * mask).sum()
-        (loss * ranks.size).backward()  # FSDP takes the mean over ranks, but the parts must be summed
+        (loss * passes.ranks.size).backward()  # FSDP takes the mean over ranks, but the parts must be summed
         with torch.no_grad():
             sums["loss"] += loss
             sums["entropy"] += (entropy * mask).sum()
@@ -234,28 +267,11 @@ def _counts(items: list[_Item]) -> tuple[int, int]:
     return max(1, len(episodes)), max(1, sum(sum(item.tokens.action_mask) for item in items))
 
 
-def _micro(
-    policy: Policy, minibatch: list[_Item], settings: LossSettings, ranks: Ranks
-) -> Iterator[tuple[list[_Item], Batch]]:
-    """This rank's sequences of one optimizer step, as micro-batches; a micro-batch without a sequence is an idle pass."""
-    tokens = [item.tokens for item in minibatch]
-    for indices, batch in policy.batches(tokens, settings.tokens_per_microbatch, rank=ranks.rank, ranks=ranks.size):
-        yield [minibatch[i] for i in indices], batch
-
-
-def _pass_idly(policy: Policy, reference: Policy | None, batch: Batch, settings: LossSettings) -> None:
-    """Takes part in a forward and backward pass of the other ranks, with a gradient of 0."""
-    logp, _ = policy.score(batch, settings.temperature)
-    if reference is not None:
-        _reference_logp(reference, batch, settings.temperature)
-    (logp * 0).sum().backward()
-
-
 @torch.no_grad()
-def _score_before(policy: Policy, minibatch: list[_Item], settings: LossSettings, ranks: Ranks) -> None:
+def _score_before(passes: _Passes, minibatch: list[_Item]) -> None:
     """Stores the log-probabilities that the present weights give to the episodes of a later step."""
-    for items, batch in _micro(policy, minibatch, settings, ranks):
-        logp, _ = policy.score(batch, settings.temperature)
+    for items, batch in passes.microbatches(minibatch):
+        logp, _ = passes.policy.score(batch, passes.temperature)
         for item, row in zip(items, logp[: len(items)], strict=True):  # an idle pass has no items
             item.old_logp = row[: sum(item.tokens.action_mask)].clone()
 
@@ -269,9 +285,3 @@ def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:
     for row, logp in zip(stacked, kept, strict=True):
         row[: len(logp)] = logp
     return stacked
-
-
-@torch.no_grad()
-def _reference_logp(reference: Policy, batch: Batch, temperature: float) -> Tensor:
-    with without_lora(reference.model):
-        return reference.score(batch, temperature)[0]

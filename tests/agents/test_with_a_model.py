@@ -12,7 +12,8 @@ import gymnasium as gym
 import pytest
 
 import eh_gym  # noqa: F401 - registers the cabinet
-from harness import GRPOConfig, evaluate_policy
+from harness import evaluate_policy
+from harness.settings.grpo import from_recipe
 
 HERE = Path(__file__).parent
 AGENT = os.environ.get("EH_AGENT", "")
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.skipif(not AGENT, reason="tox run -m agents says which 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(HERE.parents[1] / "examples")
-    importlib.import_module("tool_agent").clone(tmp_path / "model", 0, GRPOConfig().warm_start)
+    importlib.import_module("tool_agent").clone(tmp_path / "model", 0, from_recipe("quickstart").warm_start)
     return tmp_path / "model"
 
 

@@ -25,7 +25,6 @@ from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
 from harness.settings.command_line import parse
-from harness.settings.presets import preset
 
 # runpy's, because these tests run a module in a process that has imported it.
 pytestmark = pytest.mark.filterwarnings("ignore:.* found in sys.modules after import of package:RuntimeWarning")

@@ -14,7 +14,8 @@ import pytest
 
 import eh_gym
 from eh_gym import errors, worker
-from harness import GRPOConfig
+from harness.settings.grpo import from_recipe
+from harness.settings.section import changed
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
@@ -122,7 +123,7 @@ def test_the_page_of_training_runs_has_every_wrapper_in_its_table() -> None:
     page = (ROOT / "docs" / "harness.md").read_text()
     table = page.partition("| `--wrapper` | K |")[2].partition("\n\n")[0]
     with pytest.raises(errors.ConfigError) as refused:
-        GRPOConfig(wrapper="another")
+        changed(from_recipe("quickstart"), wrapper="another")
     names = re.findall(r"[a-z]+", str(refused.value).partition("one of ")[2].partition(", or ")[0])
     assert len(names) > 7
     assert {name for name in names if f"`{name}`" not in table} == set()

@@ -16,7 +16,9 @@ from gpus import H100_TFLOPS, QWEN_7B, QWEN_15B, large_model, model_flops, new_e
 
 from harness.machine.ranks import join
 from harness.model.lora import add_lora
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import from_recipe
+from harness.settings.optimizer import Optimizer
+from harness.settings.section import changed
 from harness.update.optimizer import HostMoments, make_optimizer
 from harness.update.update import update_policy
 
@@ -33,9 +35,9 @@ if trained == "adapters":
     add_lora(policy.model, 32, seed=0)
 ranks.shard(policy, device)
 policy.checkpoint_activations(keep_attention=True)
-optimizer = make_optimizer(policy.model, learning_rate=1e-6, betas=(0.9, 0.999), weight_decay=0.0)
+optimizer = make_optimizer(policy.model, Optimizer(learning_rate=1e-6, adam_beta2=0.999, weight_decay=0.0))
 moments = HostMoments(optimizer)
-settings = GRPOConfig(tokens_per_microbatch=TOKENS).loss_settings()
+settings = changed(from_recipe("quickstart"), tokens_per_microbatch=TOKENS).loss_settings()
 episodes = new_episodes(2 * ranks.size, TOKENS, shape.vocab)
 
 

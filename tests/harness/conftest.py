@@ -17,10 +17,9 @@ from rich.console import Console
 from harness.clone.clones import clone_expert
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
-from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
+from harness.rollout.source import task_environment
+from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.terminal.display import Display
-from harness.training.environments import teacher
 from harness.training.first_policy import load
 
 
@@ -49,7 +48,7 @@ def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def quick(tmp_path: Path) -> GRPOConfig:
     """A run of a few seconds that still has successes, failures and truncations."""
     return dataclasses.replace(
-        preset([]),
+        from_recipe("quickstart"),
         updates=4,
         tasks_per_update=4,
         group_size=4,
@@ -63,8 +62,8 @@ def quick(tmp_path: Path) -> GRPOConfig:
 @pytest.fixture(scope="session")
 def trained(cache: Path) -> Policy:
     """A tiny cabinet policy after its warm start."""
-    config, ranks, display = preset([]), Ranks(), Display(Console(quiet=True))
-    env = teacher(config, config.env)
+    config, ranks, display = from_recipe("quickstart"), Ranks(), Display(Console(quiet=True))
+    env = task_environment(config.environment, config.environment.env)
     with pytest.MonkeyPatch.context() as patch, (cache / "lock").open("w") as lock:
         patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
         fcntl.flock(lock, fcntl.LOCK_EX)  # one process clones, the others wait for it

@@ -29,7 +29,8 @@ from harness.agents.program import Agent, find_agent
 from harness.records.run_folder import prepare
 from harness.rollout.rollout import rollout
 from harness.settings.command_line import parse
-from harness.settings.presets import preset
+from harness.settings.grpo import from_recipe
+from harness.settings.section import changed
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +43,7 @@ def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short(quick: GRPOConfig) -> GRPOConfig:
     """Two updates."""
-    return dataclasses.replace(quick, updates=2, eval_tasks=4)
+    return changed(quick, updates=2, eval_tasks=4)
 
 
 def without_times(result: TrainResult) -> list[dict[str, float]]:
@@ -52,7 +53,7 @@ def without_times(result: TrainResult) -> list[dict[str, float]]:
 def test_importing_the_package_loads_nothing_and_its_settings_no_torch(child_env: dict[str, str]) -> None:
     code = (
         "import sys, harness; heavy = {'torch', 'transformers', 'rich', 'tyro'}; assert not heavy & set(sys.modules)\n"
-        "from harness import GRPOConfig, WarmStart, evaluate_policy, train; GRPOConfig()\n"
+        "from harness import GRPOConfig, WarmStart, evaluate_policy, train; from_recipe("quickstart")\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=child_env, check=True, timeout=60)
@@ -69,12 +70,12 @@ def test_importing_the_package_loads_nothing_and_its_settings_no_torch(child_env
     ],
 )
 def test_settings_that_are_not_given_are_those_of_the_command_line(words: list[str], given: dict[str, Any]) -> None:
-    assert GRPOConfig(**given) == parse(preset(words), words, prog="x")
+    assert changed(from_recipe("quickstart"), **given) == parse(preset(words), words, prog="x")
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(TypeError, match=r"'updats'.*updates"):
-        GRPOConfig(updats=3)  # type: ignore[call-arg]
+        changed(from_recipe("quickstart"), updats=3)  # type: ignore[call-arg]
 
 
 def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(
@@ -105,7 +106,7 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRP
         heard.append((update, metrics["rollout/success"]))
         return 80  # as the `write` of a file; only True ends a run
 
-    whole = train(dataclasses.replace(config, out=tmp_path / "whole"), on_update=hear, show=False)
+    whole = train(changed(config, out=tmp_path / "whole"), on_update=hear, show=False)
     assert heard == [(row["update"], row["rollout/success"]) for row in whole.history]
 
     def stop(update: int, metrics: Mapping[str, float]) -> bool:
@@ -137,7 +138,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
     short: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = dataclasses.replace(short, updates=3, checkpoint_every=10)
-    whole = train(dataclasses.replace(config, out=tmp_path / "whole"), show=False)
+    whole = train(changed(config, out=tmp_path / "whole"), show=False)
     updates: list[int] = []
 
     def trains(update: int, metrics: Mapping[str, float]) -> None:
@@ -155,7 +156,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
     for signals, goes_on in ((0, "from update 2"), (1, "from update 2"), (2, "from update 0")):
         out = tmp_path / str(signals)
         with pytest.raises(KeyboardInterrupt, match=rf"train\(resume=.*{goes_on}"):
-            train(dataclasses.replace(config, out=out), on_update=trains, show=False)
+            train(changed(config, out=out), on_update=trains, show=False)
         assert updates == [0, 1]
         updates.clear()
         resumed = train(resume=out, show=False)
@@ -208,7 +209,7 @@ def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(
     [
         {"env": 3},
         {"controller": 3},
-        {"resume": "x", "config": GRPOConfig()},
+        {"resume": "x", "config": from_recipe("quickstart")},
         {"config": "EH-Cabinet-v0"},
         {"on_update": 3},
         {"callbacks": [None]},
@@ -221,7 +222,7 @@ def test_wrong_objects_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_an_environment_in_the_wrong_place_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"env: .*make_cabinet.*train\(env=...\)"):
-        GRPOConfig(env=make_cabinet)  # type: ignore[arg-type]
+        changed(from_recipe("quickstart"), env=make_cabinet)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a function that returns an environment, got"):
         evaluate_policy("expert", CabinetEnv("test"), show=False)
 
@@ -274,7 +275,7 @@ def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path)
     script = tmp_path / "script.py"
     script.write_text(
         "from harness import GRPOConfig, train\n"
-        "result = train(GRPOConfig(updates=1, tasks_per_update=2, group_size=2, eval_tasks=2, env_threads=4, log='',\n"
+        "result = train(changed(from_recipe("quickstart"), updates=1, tasks_per_update=2, group_size=2, eval_tasks=2, env_threads=4, log='',\n"
         "    warm_start={'episodes': 20, 'max_batches': 2, 'polish_batches': 0}))\n"
         "print(len(result.history), result.folder)\n"
     )

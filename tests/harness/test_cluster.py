@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from harness.settings.command_line import parse
-from harness.settings.presets import preset
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "recipes" / "cluster"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,9 @@ from quiet_run import rows_of_run as run
 from eh_gym.errors import MissingBackendError
 from envs.actors import RemoteEnv, close_shared_actors
 from harness.machine.ranks import Ranks
+from harness.rollout import source as build
 from harness.settings.grpo import GRPOConfig
-from harness.training import environments as build
+from harness.settings.section import changed
 
 LOCAL: dict[str, Any] = {name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address")}
 
@@ -27,15 +27,15 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GRPOConfig]:
     """`quick` in two actors, one on each node."""
     monkeypatch.setattr(build, "ACTOR_SLOTS", 8)
-    yield dataclasses.replace(quick, env_workers="ray", ray_address="auto", out=tmp_path / "ray")
+    yield changed(quick, env_workers="ray", ray_address="auto", out=tmp_path / "ray")
     close_shared_actors()
 
 
 def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPOConfig) -> None:
     env = "EH-Cabinet-v0,EH-CabinetLocked-v0"
     changes: dict[str, Any] = {"env": env, "updates": 2, "env_threads": 16, "eval_tasks": 2}
-    rows = run(dataclasses.replace(in_ray, **changes))
-    assert rows == run(dataclasses.replace(quick, **changes))
+    rows = run(changed(in_ray, **changes))
+    assert rows == run(changed(quick, **changes))
     assert len(rows) == 2
     assert 0 < rows[0]["rollout/success"] < 1
     for name in env.split(","):
@@ -65,8 +65,8 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
     with monkeypatch.context() as patch:
         patch.setattr(RemoteEnv, "step", step)
         patch.setattr(build, "ACTOR_SLOTS", 4)  # four actors: mostly two on each node, but Ray promises no equal spread
-        rows = run(dataclasses.replace(in_ray, **changes))
-    local = run(dataclasses.replace(quick, **changes))
+        rows = run(changed(in_ray, **changes))
+    local = run(changed(quick, **changes))
     assert [row["rollout/episodes"] for row in rows] == [16, 16]
     assert [row["rollout/environment_errors"] for row in rows] == [0, 0]
     assert 1 <= rows[0]["rollout/environment_retries"] <= doomed  # nobody tries the lost node's other actors
@@ -78,10 +78,10 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
 def test_the_trainer_s_machine_needs_no_backend(
     in_ray: GRPOConfig, bfcl_python: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(in_ray, env="EH-BFCL-v0", env_args='{"workers": 1}')
+    config = changed(in_ray, env="EH-BFCL-v0", env_args='{"workers": 1}')
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))  # of this process; the nodes have another
     with pytest.raises(MissingBackendError):
-        build.teacher(dataclasses.replace(config, **LOCAL), config.env)
+        build.teacher(changed(config, **LOCAL), config.environment.env)
     env = build.teacher(config, build.environment(config, Ranks()))
     assert len(env.unwrapped.task_ids) == 480  # type: ignore[attr-defined]
     assert env.reset(seed=0)[1]["task_id"] in env.unwrapped.task_ids  # type: ignore[attr-defined]

@@ -19,10 +19,12 @@ from harness.evaluate import Evaluation, _default_split, evaluate_policy, main, 
 from harness.model.policy import Policy
 from harness.records.episode_log import read_episodes
 from harness.rollout.rollout import rollout
+from harness.settings.evaluate import EvaluateConfig
+from harness.settings.section import changed
 
 
 def quiet(**settings: Any) -> Any:
-    return run(Evaluation(**settings), Console(quiet=True))
+    return run(changed(EvaluateConfig(), **settings), Console(quiet=True))
 
 
 def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch: pytest.MonkeyPatch) -> None:

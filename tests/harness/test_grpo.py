@@ -31,18 +31,19 @@ from harness.records.files import full_disk_named, lock_folder
 from harness.records.glossary import GLOSSARY
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import prepare
+from harness.rollout.source import task_environment
 from harness.settings.grpo import GRPOConfig
+from harness.settings.section import changed
 from harness.settings.warm_start import WarmStart
-from harness.training.environments import teacher
 from harness.training.first_policy import load
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
-    threads = dataclasses.replace(quick, out=tmp_path / "threads", env_threads=8)
-    no_start = dataclasses.replace(quick.warm_start, max_batches=1, polish_batches=0)
-    other = dataclasses.replace(quick, out=tmp_path / "other", seed=1, updates=2, warm_start=no_start)
+    threads = changed(quick, out=tmp_path / "threads", env_threads=8)
+    no_start = changed(quick.warm_start, max_batches=1, polish_batches=0)
+    other = changed(quick, out=tmp_path / "other", seed=1, updates=2, warm_start=no_start)
     evaluations = [run(config) for config in (quick, threads, other)]
     assert metrics_of(quick) == metrics_of(threads)
     assert evaluations[0] == evaluations[1]
@@ -56,7 +57,7 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["update"] for row in rows] == [0, 1, 2, 3]
     assert set(rows[-1]) - {"update"} <= set(GLOSSARY)
-    assert rows[0]["horizon/k"] == quick.k0
+    assert rows[0]["horizon/k"] == quick.horizon.k0
     assert rows[0]["train/logp_difference_max"] < 1e-4
     assert rows[-1]["tokens/total"] == sum(row["tokens/update"] for row in rows)
     assert GRPOConfig.from_json((folder / "config.json").read_text()) == quick
@@ -80,7 +81,7 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     quick: GRPOConfig, tmp_path: Path, cache: Path, child_env: dict[str, str]
 ) -> None:
     """SIGKILL in the middle of training, at whatever it is doing, then --resume, twice."""
-    whole = dataclasses.replace(quick, updates=8, checkpoint_every=3)
+    whole = changed(quick, updates=8, checkpoint_every=3)
     run(whole)
     killed = dataclasses.replace(whole, out=tmp_path / "killed")
     # After update 2: before the first periodic checkpoint; after 5: past one.
@@ -95,9 +96,9 @@ def test_a_killed_run_resumes_to_the_same_metrics(
 def test_held_out_evaluations_are_logged_change_no_other_metric_and_come_again_after_a_resume(
     quick: GRPOConfig, tmp_path: Path
 ) -> None:
-    plain = dataclasses.replace(quick, eval_tasks=4, out=tmp_path / "plain")
+    plain = changed(quick, eval_tasks=4, out=tmp_path / "plain")
     run(plain)
-    config = dataclasses.replace(plain, out=tmp_path / "run", eval_every=2)
+    config = changed(plain, out=tmp_path / "run", eval_every=2)
     evaluations = run(config)
     rows = metrics_of(config)
     assert [row.get("evaluation/mean_at_k") is not None for row in rows] == [False, True, False, True]
@@ -112,13 +113,13 @@ def test_held_out_evaluations_are_logged_change_no_other_metric_and_come_again_a
 
 
 def test_a_run_without_a_limit_has_no_k(quick: GRPOConfig) -> None:
-    [row] = rows_of_run(dataclasses.replace(quick, wrapper="none", updates=1, eval_tasks=0, max_context=256))
+    [row] = rows_of_run(changed(quick, wrapper="none", updates=1, eval_tasks=0, max_context=256))
     assert "horizon/k" not in row
     assert row["rollout/length_mean"] > 0
 
 
 def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
-    config = dataclasses.replace(quick, updates=3, eval_tasks=0, k0=7, horizon_key="optimal_steps", alpha=1.0)
+    config = changed(quick, updates=3, eval_tasks=0, k0=7, horizon_key="optimal_steps", alpha=1.0)
     run(config)
     rows = metrics_of(config)
     assert config.out is not None
@@ -160,11 +161,11 @@ def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
 
 
 def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_path: Path) -> None:
-    config = dataclasses.replace(quick, kl_coef=0.1, updates=2, eval_tasks=0)
-    whole = dataclasses.replace(config, out=tmp_path / "whole")
+    config = changed(quick, kl_coef=0.1, updates=2, eval_tasks=0)
+    whole = changed(config, out=tmp_path / "whole")
     run(whole)
     assert metrics_of(whole)[1]["train/kl_ref"] > 0
-    run(dataclasses.replace(config, updates=2))
+    run(changed(config, updates=2))
     assert config.out is not None
     newest = config.out / "checkpoints" / "update-000002"
     newest.rename(config.out / "gone")
@@ -215,9 +216,9 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
 
     monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
     monkeypatch.setattr("harness.machine.ranks.join", spy)
-    prepare(dataclasses.replace(quick, device="cuda:9", rank_timeout_s=7200.0))
-    words = ["--k0", str(quick.k0), "--group-size=400", "--no-packing", "--warm-start.episodes", "3"]
-    main(["--resume", str(quick.out), *words, "--device", "cpu", "--threads", str(quick.threads + 1)])
+    prepare(changed(quick, device="cuda:9", rank_timeout_s=7200.0))
+    words = ["--k0", str(quick.horizon.k0), "--group-size=400", "--no-packing", "--warm-start.episodes", "3"]
+    main(["--resume", str(quick.out), *words, "--device", "cpu", "--threads", str(quick.model.threads + 1)])
     out = capsys.readouterr().out
     assert "ignored: --group-size, --no-packing, --warm-start.episodes\n" in out  # --device counts
     assert joined == [{"device": "cpu", "timeout_s": 7200.0}]  # the run's own too
@@ -251,7 +252,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
 def test_a_run_that_is_lengthened_is_the_long_one(
     quick: GRPOConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = dataclasses.replace(quick, updates=3, eval_tasks=2, final_lr_fraction=1.0, out=tmp_path / "long")
+    long = changed(quick, updates=3, eval_tasks=2, final_lr_fraction=1.0, out=tmp_path / "long")
     evaluations = run(long)
     short = dataclasses.replace(long, updates=2, out=quick.out)
     run(short)
@@ -267,11 +268,11 @@ def test_a_run_that_is_lengthened_is_the_long_one(
 
 
 def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) -> None:
-    run(dataclasses.replace(quick, updates=1, eval_tasks=0))
+    run(changed(quick, updates=1, eval_tasks=0))
     assert quick.out is not None
     shutil.rmtree(quick.out / "checkpoints")
     with pytest.raises(StateError, match=r"no checkpoint"):
-        run(dataclasses.replace(quick, updates=1, eval_tasks=0), resume=True)
+        run(changed(quick, updates=1, eval_tasks=0), resume=True)
     assert len(metrics_of(quick)) == 1
 
 
@@ -325,7 +326,7 @@ def test_a_full_disk_ends_the_command_and_the_run_can_be_resumed(
 ) -> None:
     folder = quick.out
     assert folder is not None
-    prepare(dataclasses.replace(quick, updates=1, eval_tasks=0, warm_start=WarmStart()))
+    prepare(changed(quick, updates=1, eval_tasks=0, warm_start=WarmStart()))
 
     def full(part: Path, *_: Any, **__: Any) -> None:
         (part / "model.safetensors").write_bytes(b"half")
@@ -364,13 +365,13 @@ def test_a_model_folder_trains_like_any_hub_model(
     run(config)
     [row] = metrics_of(config)
     if dtype == "float32":  # the very policy that the tiny run starts from, so the very same episodes
-        tiny = dataclasses.replace(quick, out=tmp_path / "tiny", updates=1, eval_tasks=2)
+        tiny = changed(quick, out=tmp_path / "tiny", updates=1, eval_tasks=2)
         run(tiny)
         assert row == metrics_of(tiny)[0]
     # bfloat16 keeps 8 bits: sampler and trainer sum in another order, so their log-probabilities differ by percents.
     assert row["train/logp_difference_max"] < (1e-4 if dtype == "float32" else 1.0)
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
-    assert str(saved.dtype) == f"torch.{dtype}"
+    assert str(saved.model.dtype) == f"torch.{dtype}"
 
 
 @pytest.mark.parametrize(
@@ -393,14 +394,14 @@ def test_without_the_extra_a_command_ends_with_one_line(
 
 def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: GRPOConfig) -> None:
     """As every engine and every model that is loaded again has them: the rounding moved log-probabilities by 0.008 nats."""
-    config = dataclasses.replace(quick, dtype="bfloat16")
-    model = load(config, teacher(config, config.env), "cpu", Ranks()).model
+    config = changed(quick, dtype="bfloat16")
+    model = load(config, task_environment(config.environment, config.environment.env), "cpu", Ranks()).model
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert {b.dtype for b in model.buffers() if b.is_floating_point()} == {torch.float32}
 
 
 def test_a_run_with_its_moments_in_host_memory_has_the_same_metrics(quick: GRPOConfig, tmp_path: Path) -> None:
-    small = dataclasses.replace(quick, updates=3, eval_tasks=0, kl_coef=0.1)
+    small = changed(quick, updates=3, eval_tasks=0, kl_coef=0.1)
     off, on = (
         rows_of_run(dataclasses.replace(small, out=tmp_path / str(way), offload_optimizer=way)) for way in (False, True)
     )

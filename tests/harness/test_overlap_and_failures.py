@@ -16,16 +16,16 @@ from envs.cabinet.env import CabinetEnv
 from harness.evaluation.play import play_policy
 from harness.records.metrics import read_metrics
 from harness.settings.grpo import GRPOConfig
+from harness.settings.section import changed
 from harness.settings.warm_start import WarmStart
 from harness.training import build
-from harness.training.environments import teacher
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_streaming_in_one_thread_resumes_to_the_same_metrics(quick: GRPOConfig, tmp_path: Path) -> None:
     """Fewer slots than episodes: some begin while others play."""
-    config = dataclasses.replace(quick, rollout="streaming", slots=5, eval_tasks=0, env_threads=0, keep_checkpoints=9)
+    config = changed(quick, rollout="streaming", slots=5, eval_tasks=0, env_threads=0, keep_checkpoints=9)
     rows = run(config)
     assert config.out is not None
     for update in (3, 4):
@@ -81,9 +81,9 @@ def flaky() -> Iterator[str]:
 
 def test_training_goes_on_when_environments_fail(quick: GRPOConfig, flaky: str, tmp_path: Path) -> None:
     """Retried episodes are the ones that an environment that never fails would have given."""
-    config = dataclasses.replace(quick, updates=2, eval_tasks=0, slots=4, warm_start=NO_SUCCESS)
-    sound = run(dataclasses.replace(config, out=tmp_path / "sound", env="EH-Cabinet-v0"))
-    rows = run(dataclasses.replace(config, env=flaky))
+    config = changed(quick, updates=2, eval_tasks=0, slots=4, warm_start=NO_SUCCESS)
+    sound = run(changed(config, out=tmp_path / "sound", env="EH-Cabinet-v0"))
+    rows = run(changed(config, env=flaky))
     for row, expected in zip(rows, sound, strict=True):
         assert row["rollout/environment_errors"] == 0
         assert row["rollout/environment_retries"] > 0
@@ -125,7 +125,7 @@ def test_an_environment_that_stays_dead_ends_the_run(quick: GRPOConfig) -> None:
     gym.register("Dead-Cabinet-v0", entry_point=lambda **arguments: DeadCabinet(**arguments))
     try:
         with pytest.raises(WorkerError, match=r"machine is gone.*--resume"):
-            run(dataclasses.replace(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", warm_start=NO_SUCCESS))
+            run(changed(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", warm_start=NO_SUCCESS))
     finally:
         del gym.registry["Dead-Cabinet-v0"]
     assert quick.out is not None
@@ -136,7 +136,7 @@ def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(
     quick: GRPOConfig, flaky: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.rollout.episode.RETRIES", 0)
-    rows = run(dataclasses.replace(quick, updates=2, eval_tasks=0, env=flaky, warm_start=NO_SUCCESS))
+    rows = run(changed(quick, updates=2, eval_tasks=0, env=flaky, warm_start=NO_SUCCESS))
     assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
     assert rows[0]["rollout/environment_errors"] == 16  # every slot's first reset
     assert rows[0]["rollout/episodes"] == 0
@@ -153,5 +153,5 @@ def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypa
         return play_policy(*args, **kwargs)
 
     monkeypatch.setattr("harness.evaluation.held_out.play_policy", spy)
-    run(dataclasses.replace(quick, updates=1, eval_tasks=2, rollout="streaming", slots=4))
+    run(changed(quick, updates=1, eval_tasks=2, rollout="streaming", slots=4))
     assert seen == ["streaming"] * 4  # sampled and greedy, before and after

@@ -14,22 +14,22 @@ from quiet_run import run as run_in
 
 from harness.evaluate import main as evaluate
 from harness.records.glossary import GLOSSARY
-from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
+from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.section import changed
 
 PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
 
 
 @pytest.fixture
 def mixed(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
-    start = dataclasses.replace(quick.warm_start, max_batches=150, polish_batches=0)
+    start = changed(quick.warm_start, max_batches=150, polish_batches=0)
     return dataclasses.replace(
         quick, env=f"{PLAIN}:2,{LOCKED}", updates=3, tasks_per_update=6, alpha=1.0, eval_every=2, warm_start=start
     )
 
 
 def run(config: GRPOConfig, folder: Path, *, resume: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    config = dataclasses.replace(config, out=folder)
+    config = changed(config, out=folder)
     evaluations = run_in(config, resume=resume)
     return metrics_of(config), evaluations
 
@@ -63,7 +63,7 @@ def test_a_run_has_the_shares_the_metrics_and_a_k_of_each_also_resumed(mixed: GR
 def test_defaults_and_evaluation_know_several(capsys: pytest.CaptureFixture[str]) -> None:
     assert preset(["--env", f"{PLAIN},EH-BFCL-v0"]).max_action_tokens == 128
     assert preset(["--env", f"EH-AppWorld-v0,{PLAIN}"]).eval_split == "dev"
-    both = dataclasses.replace(preset([]), env=f"{PLAIN}:3,EH-BFCL-v0")
+    both = dataclasses.replace(from_recipe("quickstart"), env=f"{PLAIN}:3,EH-BFCL-v0")
     assert both.env_name == f"{PLAIN}-3+EH-BFCL-v0"
     evaluate(["--env", f"{PLAIN},{LOCKED}", "--tasks", "6"])
     shown = capsys.readouterr().out

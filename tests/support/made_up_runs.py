@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.records.episode_log import write_episodes
-from harness.settings.presets import preset
+from harness.settings.grpo import from_recipe
 from harness.sweep.suites import suite_arms
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
@@ -32,7 +32,7 @@ def write_run(
 ) -> Path:
     """A run whose success rises to `ceiling` and whose K goes from `k_from` to `k_to`."""
     folder.mkdir(parents=True)
-    config = dataclasses.replace(preset([]), out=folder, updates=updates, **settings)
+    config = dataclasses.replace(from_recipe("quickstart"), out=folder, updates=updates, **settings)
     (folder / "config.json").write_text(config.to_json())
     (folder / "versions.json").write_text(json.dumps({"python": "3.11", "torch": "2.13"}))
     rng = np.random.default_rng(config.seed)
@@ -97,7 +97,7 @@ def write_sweep(out: Path, *, only: tuple[str, ...], seeds: int = 3, updates: in
     (out / "suites").mkdir(parents=True)
     for suite in only:
         said = []
-        for i, (label, own) in enumerate(suite_arms(suite, preset([]), quick=True).items()):
+        for i, (label, own) in enumerate(suite_arms(suite, from_recipe("quickstart"), quick=True).items()):
             k0, fixed = own.get("k0", 15), own["wrapper"] == "fixed"
             shape = {"k_from": k0, "k_to": k0 if fixed else 28, "ceiling": 0.92 * min(1, k0 / 20) if fixed else 0.9}
             runs = [{"seed": seed, "folder": f"../runs/{suite}-{i}-seed{seed}"} for seed in range(seeds)]

@@ -19,7 +19,8 @@ from harness.model.fresh import fresh_qwen2
 from harness.model.policy import Policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
 from harness.update.update import select_episodes
 
@@ -88,7 +89,7 @@ def play(
     requests = [EpisodeRequest("x", 0, seed) for seed in range(episodes)]
     try:
         sampler = TransformersSampler(policy.model, max_context=max_context)
-        rules = Rules(1.0, 6, mode="streaming")
+        rules = Rollout(max_action_tokens=6, rollout="streaming")
         return rollout(envs, sampler, policy.chat, requests, rules), asked
     finally:
         envs.close()

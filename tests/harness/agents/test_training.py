@@ -17,6 +17,7 @@ from harness import GRPOConfig, evaluate_policy, train
 from harness.agents.env import AgentEnv
 from harness.model.policy import Policy
 from harness.records.glossary import GLOSSARY
+from harness.settings.section import changed
 from harness.settings.warm_start import WarmStart
 
 SUPPORT = Path(cabinet_agent.__file__).parent
@@ -66,7 +67,7 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(config: GRPOConfig
         env.unwrapped.task_ids = ids[split]  # type: ignore[attr-defined]
         return env
 
-    same = dataclasses.replace(config, agent="", tasks="", env="EH-Cabinet-v0", out=tmp_path / "cabinet")
+    same = changed(config, agent="", tasks="", env="EH-Cabinet-v0", out=tmp_path / "cabinet")
     train(same, env=cabinet, show=False)
     of_cabinet = metrics_of(same)
     unknown = {"rollout/success_ceiling", "rollout/success_long", "rollout/steps_per_optimum", "rollout/malformed"}
@@ -82,7 +83,7 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(config: GRPOConfig
 
 
 def test_sessions_run_on_while_weights_change(config: GRPOConfig) -> None:
-    rows = rows_of_run(dataclasses.replace(config, max_staleness=2, rollout="streaming", env_threads=8))
+    rows = rows_of_run(changed(config, max_staleness=2, rollout="streaming", env_threads=8))
     assert [row["rollout/episodes"] for row in rows] == [16.0] * config.updates
     assert rows[-1]["rollout/policy_lag"] > 0
     assert all(row["rollout/environment_errors"] == row["rollout/agent_failures"] == 0 for row in rows)
@@ -93,7 +94,7 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     config: GRPOConfig, child_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = rows_of_run(config)
-    killed = dataclasses.replace(config, out=tmp_path / "killed")
+    killed = changed(config, out=tmp_path / "killed")
     path = f"{Path(cabinet_agent.__file__).parents[2]}:{SUPPORT}"
     kill_and_resume(killed, (2,), child_env | {"PYTHONPATH": path})
     assert metrics_of(killed) == whole
@@ -112,7 +113,7 @@ def test_failures_are_counted_and_end_nothing(config: GRPOConfig, tasks: Path) -
             raise ValueError("never asked")
         return cabinet_agent.play(task, base_url)
 
-    own = dataclasses.replace(config, agent="", tasks="", env="EH-Cabinet-v0", updates=2, eval_tasks=0)
+    own = changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=2, eval_tasks=0)
     result = train(own, env=functools.partial(AgentEnv, play, tasks), show=False)
     for row in result.history:
         assert row["rollout/agent_failures"] > 0

@@ -15,16 +15,18 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.evaluate import Evaluation, main, run
+from harness.evaluate import main, run
 from harness.evaluation.endpoint import ChatEndpoint
 from harness.rollout.conversation import UNFINISHED
+from harness.settings.evaluate import EvaluateConfig
+from harness.settings.section import changed
 
 pytest.importorskip("openai")
 
 
 def quiet(url: str, **settings: Any) -> Any:
     defaults = {"policy": "openai", "base_url": url, "model": "cabinet-7b", "tasks": 4, "rollouts": 1, "slots": 2}
-    return run(Evaluation(**{**defaults, **settings}), Console(quiet=True))
+    return run(changed(EvaluateConfig(), **{**defaults, **settings}), Console(quiet=True))
 
 
 def test_a_model_that_knows_the_task_solves_it(chat_server: Any, tmp_path: Path) -> None:

@@ -11,16 +11,21 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError, StateError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.evaluate import Evaluation, run
+from harness.evaluate import run
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.result import summarise
 from harness.records.episode_log import read_episodes
+from harness.settings.evaluate import EvaluateConfig
+from harness.settings.section import changed
 from harness.types.trajectory import Trajectory
 
 
 def evaluate(out: Path | None, **settings: Any) -> Any:
     return run(
-        Evaluation(**{"policy": "random", "tasks": 4, "rollouts": 3, "horizon": 6, "out": out} | settings), QUIET
+        changed(
+            EvaluateConfig(), **{"policy": "random", "tasks": 4, "rollouts": 3, "horizon": 6, "out": out} | settings
+        ),
+        QUIET,
     )
 
 

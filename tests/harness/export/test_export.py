@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.evaluate import Evaluation, run
+from harness.evaluate import run
 from harness.export.__main__ import main
+from harness.settings.evaluate import EvaluateConfig
+from harness.settings.section import changed
 
 QUIET = Console(quiet=True)
 
@@ -20,7 +22,7 @@ def test_the_first_episode_of_each_task_is_written_and_the_command_is_said(
 ) -> None:
     args = json.dumps({"prompt": "official", "categories": ["miss_func"], "workers": 1})
     settings = {"env": "EH-BFCL-v0", "split": "all", "env_args": args, "horizon": 200}
-    run(Evaluation(**settings, policy="expert", tasks=2, rollouts=2, out=tmp_path / "kept"), QUIET)  # type: ignore[arg-type]
+    run(changed(EvaluateConfig(), **settings, policy="expert", tasks=2, rollouts=2, out=tmp_path / "kept"), QUIET)  # type: ignore[arg-type]
     main(["bfcl", str(tmp_path / "kept"), "--out", str(tmp_path / "files")])
     [file] = (tmp_path / "files").rglob("*.json")
     assert file.name == "BFCL_v4_multi_turn_miss_func_result.json"
@@ -44,7 +46,7 @@ def test_the_first_episode_of_each_task_is_written_and_the_command_is_said(
 def test_a_wrong_folder_or_name_ends_with_one_line(
     words: list[str], names: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(Evaluation(policy="expert", tasks=1, out=tmp_path / "kept"), QUIET)
+    run(changed(EvaluateConfig(), policy="expert", tasks=1, out=tmp_path / "kept"), QUIET)
     with pytest.raises(SystemExit) as exit_:
         main([word.format(empty=tmp_path, kept=tmp_path / "kept") for word in [*words, "--out", str(tmp_path / "x")]])
     assert exit_.value.code == 2

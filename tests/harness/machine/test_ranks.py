@@ -34,8 +34,9 @@ from harness.records.metrics import read_metrics
 from harness.records.run_folder import checkpoints_in, prepare
 from harness.rollout.rollout import rollout
 from harness.sampling.make import make_sampler
-from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
+from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.optimizer import Optimizer
+from harness.settings.section import changed
 from harness.terminal.display import Display
 from harness.terminal.interrupts import Stopped
 from harness.training.checkpoint import load_training_state, save_checkpoint, write_training_state
@@ -130,7 +131,11 @@ def one_update(
 ) -> tuple[dict[str, float], list[np.ndarray]]:
     """The metrics and the weights after two steps of SGD, on this rank."""
     settings = dataclasses.replace(
-        preset([]).loss_settings(), minibatches=2, max_grad_norm=0.5, tokens_per_microbatch=tokens, **way.changes
+        from_recipe("quickstart").loss_settings(),
+        minibatches=2,
+        max_grad_norm=0.5,
+        tokens_per_microbatch=tokens,
+        **way.changes,
     )
     trajectories = episodes(trained)
     start = dataclasses.replace(trained, model=copy.deepcopy(trained.model).to(dtype))
@@ -204,7 +209,9 @@ def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained: Poli
         policy = ranks.hand_out(policy if ranks.first else None)
         ranks.shard(policy, "cpu")
         optimizer = torch.optim.SGD(policy.model.parameters(), lr=1e-3)
-        update_policy(policy, optimizer, episodes(trained), preset([]).loss_settings(), seed=0, ranks=ranks)
+        update_policy(
+            policy, optimizer, episodes(trained), from_recipe("quickstart").loss_settings(), seed=0, ranks=ranks
+        )
         return torch.cat([whole(p.detach()).flatten() for p in policy.model.parameters()]) - before
 
     wide = step(Ranks(), torch.float32)
@@ -229,7 +236,7 @@ def slow(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
 
     AdamW's steps are near their full size also where a gradient is all rounding.
     """
-    return dataclasses.replace(quick, learning_rate=1e-5, eval_tasks=0, keep_checkpoints=9)
+    return changed(quick, learning_rate=1e-5, eval_tasks=0, keep_checkpoints=9)
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +245,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[GRPOCo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
         config = dataclasses.replace(
-            preset([]),
+            from_recipe("quickstart"),
             updates=3,
             tasks_per_update=4,
             group_size=4,
@@ -296,9 +303,9 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
     if rank:
         pytest.importorskip("peft")
     config = dataclasses.replace(slow, updates=3, tasks_per_update=2, k0=6, lora_rank=rank)
-    expected = played(dataclasses.replace(config, out=tmp_path / "alone"))
+    expected = played(changed(config, out=tmp_path / "alone"))
     server = stand_in_server.ModelStandIn(trained.model)
-    served = dataclasses.replace(config, sampler="vllm-server", url=server.url, env_threads=2)
+    served = changed(config, sampler="vllm-server", url=server.url, env_threads=2)
 
     def train_and_tell(ranks: Ranks) -> tuple[list[dict[str, Any]], str]:
         where = []
@@ -332,7 +339,7 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
     trained: Policy, tmp_path: Path, lora_rank: int
 ) -> None:
     trajectories = episodes(trained)
-    settings = preset([]).loss_settings()
+    settings = from_recipe("quickstart").loss_settings()
 
     def start(ranks: Ranks, scale: float) -> tuple[Policy, torch.optim.Optimizer]:
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
@@ -341,7 +348,7 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
         for parameter in policy.model.parameters():
             parameter.data *= scale if parameter.requires_grad else 1.0
         ranks.shard(policy, "cpu")
-        return policy, make_optimizer(policy.model, learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.0)
+        return policy, make_optimizer(policy.model, Optimizer(learning_rate=1e-3, adam_beta2=0.99, weight_decay=0.0))
 
     def state(policy: Policy, optimizer: torch.optim.Optimizer) -> list[np.ndarray]:
         """Every weight and every moment, whole. Each update sets its learning rate."""
@@ -378,12 +385,12 @@ def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_check
     trained: Policy, tmp_path: Path
 ) -> None:
     trajectories = episodes(trained)
-    config = dataclasses.replace(preset([]), max_context=200, tokens_per_microbatch=512)
+    config = dataclasses.replace(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512)
 
     def train_twice(ranks: Ranks, host: bool, resumed: bool) -> list[np.ndarray]:
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
         ranks.shard(policy, "cpu")
-        optimizer = make_optimizer(policy.model, learning_rate=1e-3, betas=(0.9, 0.99), weight_decay=0.01)
+        optimizer = make_optimizer(policy.model, Optimizer(learning_rate=1e-3, adam_beta2=0.99, weight_decay=0.01))
         if resumed:
             load_training_state(tmp_path, model=policy.model, optimizer=optimizer, ranks=ranks)
         moments = HostMoments(optimizer) if host else None

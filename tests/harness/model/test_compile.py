@@ -17,7 +17,8 @@ from eh_gym.errors import ConfigError
 from harness.machine.runtime import compiles
 from harness.model.attention import PACKED, packed_attention
 from harness.model.policy import Policy
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import from_recipe
+from harness.settings.section import changed
 from harness.types.trajectory import Trajectory
 
 
@@ -79,4 +80,4 @@ def test_auto_compiles_on_gpus_alone_and_never_the_sampler_s_model(monkeypatch: 
     assert not compiles("auto", "cuda", "vllm")
     assert [compiles(how, "cpu", "vllm") for how in ("on", "off")] == [True, False]
     with pytest.raises(ConfigError, match=r"--compile.*--sampler vllm"):
-        GRPOConfig(compile="on")
+        changed(from_recipe("quickstart"), compile="on")

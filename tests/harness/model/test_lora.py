@@ -25,13 +25,14 @@ from eh_gym.errors import ConfigError, StateError
 from harness.model.lora import add_lora, plain_parameters, redraw_lora, without_lora
 from harness.model.policy import Policy
 from harness.sampling.vllm.transfer import weights_file
-from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
+from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.optimizer import Optimizer
+from harness.settings.section import changed
 from harness.types.loss_settings import LossSettings
 from harness.update.optimizer import make_optimizer, parameters_of
 from harness.update.update import update_policy
 
-SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
+SETTINGS: LossSettings = dataclasses.replace(from_recipe("quickstart").loss_settings(), minibatches=1)
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def adapted(trained: Policy) -> Policy:
     pytest.importorskip("peft")
     policy = copied(trained)
     add_lora(policy.model, 4, seed=0)
-    optimizer = make_optimizer(policy.model, learning_rate=3e-3, betas=(0.9, 0.999), weight_decay=0.0)
+    optimizer = make_optimizer(policy.model, Optimizer(learning_rate=3e-3, adam_beta2=0.999, weight_decay=0.0))
     assert sum(p.numel() for p in parameters_of(optimizer)) < 0.3 * trained.model.num_parameters()
     for _ in range(3):
         pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
@@ -126,7 +127,7 @@ def test_the_kl_term_needs_no_second_model(trained: Policy) -> None:
         policy = copied(trained)
         add_lora(policy.model, 4, seed=0)
         policy.checkpoint_activations()
-        optimizer = make_optimizer(policy.model, learning_rate=3e-3, betas=(0.9, 0.999), weight_decay=0.0)
+        optimizer = make_optimizer(policy.model, Optimizer(learning_rate=3e-3, adam_beta2=0.999, weight_decay=0.0))
         settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef)
         for _ in range(4):
             pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
@@ -141,8 +142,8 @@ def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_ke
     quick: GRPOConfig, tmp_path: Path, own_cache: Path
 ) -> None:
     pytest.importorskip("peft")
-    config = dataclasses.replace(quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0)
-    whole = dataclasses.replace(config, out=tmp_path / "whole")
+    config = changed(quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0)
+    whole = changed(config, out=tmp_path / "whole")
     run(whole)
     run(config)
     folder = config.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import subprocess
@@ -15,6 +14,7 @@ from eh_gym.errors import ConfigError, StateError
 from harness.records import files
 from harness.records.run_folder import forget, prepare
 from harness.settings.grpo import GRPOConfig
+from harness.settings.section import changed
 
 
 def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
@@ -34,7 +34,7 @@ for seed in range(20):
         os.close(starts)
         os.read(waits, 1)  # until the parent has closed its end
         try:
-            prepare(GRPOConfig(**{**vars(config), "seed": seed}))
+            prepare(changed(from_recipe("quickstart"), **{**vars(config), "seed": seed}))
             said = str(seed)
         except Exception as error:
             said = type(error).__name__
@@ -93,7 +93,7 @@ def test_the_default_folder_is_numbered_when_it_is_taken(
     quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = [prepare(dataclasses.replace(quick, out=None))[1].name for _ in range(3)]
+    names = [prepare(changed(quick, out=None))[1].name for _ in range(3)]
     assert names == [f"EH-Cabinet-v0-elastic-seed0{end}" for end in ("", "-2", "-3")]
 
 
@@ -104,7 +104,7 @@ def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -
     _, folder, _ = prepare(quick)
     (folder / "config.json").write_text(text)
     with pytest.raises(StateError, match=r"config.json.*restore"):
-        prepare(dataclasses.replace(quick, resume=folder))
+        prepare(changed(quick, resume=folder))
 
 
 def test_a_run_that_never_began_leaves_its_folder_free_and_one_with_a_checkpoint_stays(quick: GRPOConfig) -> None:

@@ -18,7 +18,7 @@ from eh_gym import ThreadVectorEnv
 from eh_gym.errors import WorkerDied
 from eh_gym.spaces import UnicodeText
 from harness.chat.chat import Reply
-from harness.types.rules import EpisodeRequest
+from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sample, SampleRequest
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.rollout.rollout import rollout
-from harness.types.rules import Rules
+from harness.settings.rollout import Rollout
 from harness.types.trajectory import Trajectory
 
 BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
 def play(fake: Any, sampler: Any, mode: Any, *, slots: int = 12, threads: int = 4, **envs: Any) -> list[Trajectory]:
     opened = fake.envs(slots, threads, **envs)
     try:
-        return rollout(opened, sampler, fake.Chat(), fake.requests(24), Rules(1.0, 4, mode=mode))
+        return rollout(opened, sampler, fake.Chat(), fake.requests(24), Rollout(max_action_tokens=4, rollout=mode))
     finally:
         opened.close()
 

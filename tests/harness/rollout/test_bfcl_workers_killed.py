@@ -18,7 +18,8 @@ from eh_gym import FixedHorizon
 from eh_gym.worker import pool as pools
 from harness.chat.chat import Reply
 from harness.rollout.rollout import rollout
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 
 
 class Sentences:
@@ -63,7 +64,7 @@ def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any) -> 
             fake.Sampler(),
             Sentences(),  # type: ignore[arg-type]
             requests,
-            Rules(1.0, max_action_tokens=4, mode=mode),
+            Rollout(max_action_tokens=4, rollout=mode),
             on_end=lambda t: ended.append(t.task_id),
         )
     finally:

@@ -11,7 +11,7 @@ import pytest
 from eh_gym.errors import ConfigError
 from harness.rollout.episode import RETRIES
 from harness.rollout.rollout import rollout
-from harness.types.rules import Rules
+from harness.settings.rollout import Rollout
 from harness.types.trajectory import Trajectory
 
 SETTINGS: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 4}
@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
 
 def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8, **changes: Any) -> list[Trajectory]:
     settings = {name: changes.pop(name) for name in list(changes) if name in ROLLOUT}
-    rules = Rules(**SETTINGS | {name: settings.pop(name) for name in list(settings) if name in RULES}, mode=mode)
+    rules = Rollout(**SETTINGS | {name: settings.pop(name) for name in list(settings) if name in RULES}, mode=mode)
     sampler = settings.pop("sampler", None) or fake.Sampler()
     envs = fake.envs(slots, threads, **changes)
     try:
@@ -65,7 +65,9 @@ def test_no_episode_waits_for_another_s_environment(fake: Any) -> None:
 
     envs = fake.envs(3, 3, delay=delay)
     requests = [r for r in fake.requests(16) if r.seed % 2 == 0]  # one episode a task
-    played = rollout(envs, fake.Sampler(), fake.Chat(), requests, Rules(mode="streaming", **SETTINGS), on_end=ended)
+    played = rollout(
+        envs, fake.Sampler(), fake.Chat(), requests, Rollout(rollout="streaming", **SETTINGS), on_end=ended
+    )
     envs.close()
     assert [t.task_id for t in played] == [r.task_id for r in requests]
 

@@ -20,21 +20,22 @@ from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.in_turn import Played
 from harness.rollout.rollout import rollout
 from harness.settings.grpo import GRPOConfig
+from harness.settings.rollout import Rollout
 from harness.training.training_run import Run
-from harness.types.rules import EpisodeRequest, Rules
+from harness.types.request import EpisodeRequest
 
 
 def some(count: int, *, first: int = 0) -> list[EpisodeRequest]:
     return [EpisodeRequest(f"task-{i}", i, seed=i) for i in range(first, first + count)]
 
 
-RULES = Rules(1.0, 5)
+RULES = Rollout(max_action_tokens=5)
 
 
 def begin_batch(
     player: ContinuousRollout,
     requests: Sequence[EpisodeRequest],
-    rules: Rules = RULES,
+    rules: Rollout = RULES,
 ) -> Future[Played]:
     return player.begin(requests, rules, lambda _: None)
 

@@ -17,7 +17,8 @@ from harness.chat.chat import ChatFormat
 from harness.rollout.conversation import UNFINISHED
 from harness.rollout.episode_metrics import rollout_metrics
 from harness.rollout.rollout import rollout
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sample, SampleRequest
 from harness.types.trajectory import Trajectory
 
@@ -71,7 +72,7 @@ def play(
     sampler: Any = Scripted(made, texts)
     envs = eh_gym.make_vec("EH-Cabinet-v0", 1, FixedHorizon(horizon), record=False, max_workers=0)
     request = EpisodeRequest(envs.envs[0].unwrapped.task_ids[0], 0, seed=1)  # type: ignore[attr-defined]
-    [trajectory] = rollout(envs, sampler, chat, [request], Rules(mode=mode))
+    [trajectory] = rollout(envs, sampler, chat, [request], Rollout(rollout=mode))
     envs.close()
     return trajectory, chat
 
@@ -122,7 +123,7 @@ def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:
     envs = eh_gym.make_vec(
         "EH-BFCL-v0", 1, FixedHorizon(40), record=False, max_workers=0, split="all", action_format="native", workers=1
     )
-    [trajectory] = rollout(envs, sampler, chat, [EpisodeRequest(task, 0, seed=1)], Rules())
+    [trajectory] = rollout(envs, sampler, chat, [EpisodeRequest(task, 0, seed=1)], Rollout())
     envs.close()
     assert (trajectory.success, trajectory.reward) == (True, 1.0)
     assert {turn.reasoning for turn in trajectory.turns} == {"Next one."}

@@ -11,7 +11,8 @@ from eh_gym import FixedHorizon
 from harness.model.policy import Policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
-from harness.types.rules import EpisodeRequest, Rules
+from harness.settings.rollout import Rollout
+from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
 
 
@@ -30,7 +31,7 @@ def play(
     max_context = settings.pop("max_context", None)
     try:
         sampler = TransformersSampler(policy.model, max_context=max_context)
-        return rollout(envs, sampler, policy.chat, requests(n), Rules(**settings))
+        return rollout(envs, sampler, policy.chat, requests(n), Rollout(**settings))
     finally:
         envs.close()
 

@@ -13,7 +13,7 @@ from eh_gym.errors import ConfigError, MissingExtraError
 from harness.model.policy import Policy
 from harness.sampling.make import make_sampler
 from harness.sampling.transformers import TransformersSampler
-from harness.settings.presets import preset
+from harness.settings.grpo import from_recipe
 from harness.settings.sampling import SamplingFlags
 from harness.types.sampler import Sampler
 
@@ -36,7 +36,7 @@ def test_the_policy_itself_samples_by_default(made: Made) -> None:
 )
 def test_flags_that_a_sampler_lacks_are_refused(flags: dict[str, Any], flag: str) -> None:
     with pytest.raises(ConfigError, match=flag):
-        dataclasses.replace(preset([]), **flags)
+        dataclasses.replace(from_recipe("quickstart"), **flags)
 
 
 def test_without_vllm_the_install_command_is_named(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

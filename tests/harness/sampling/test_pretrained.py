@@ -24,10 +24,11 @@ from harness.model.policy import Policy, load_policy
 from harness.rollout.environment import Environments
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm.engine import VLLMSampler
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.rollout import Rollout
+from harness.settings.section import changed
 from harness.settings.warm_start import WarmStart
 from harness.terminal.display import Display
-from harness.types.rules import Rules
 from harness.types.sampler import Sampler
 from harness.types.trajectory import Trajectory
 
@@ -52,7 +53,7 @@ def play(sampler: Sampler, policy: Policy, env: str, *, episodes: int, steps: in
     environments = Environments(env, {"split": "train"}, slots=4, threads=0)
     task = gym.make(env, split="train").unwrapped.task_ids[:1]  # type: ignore[attr-defined]
     requests = evaluation_requests(task, episodes, seed=0)
-    return play_policy(environments, sampler, policy.chat, requests, Rules(1.0, 12), horizon=steps)
+    return play_policy(environments, sampler, policy.chat, requests, Rollout(max_action_tokens=12), horizon=steps)
 
 
 def right_logprobs(trajectory: Trajectory) -> list[float]:
@@ -107,7 +108,9 @@ def test_adapters_learn_the_expert_and_become_part_of_the_clone(
     start = WarmStart(
         episodes=8, max_optimal_steps=3, max_batches=4, loss_target=0.0, learning_rate=3e-3, batch_tokens=500
     )
-    config = GRPOConfig(model=str(smollm2_folder()), env=CABINET, lora_rank=4, warm_start=start, eval_tasks=0)
+    config = changed(
+        from_recipe("quickstart"), model=str(smollm2_folder()), env=CABINET, lora_rank=4, warm_start=start, eval_tasks=0
+    )
     said = io.StringIO()
     env, display = gym.make(CABINET, split="train"), Display(Console(file=said, width=400))
     folder = clone_expert(config, env, trainable, "cpu", display, own_cache)
@@ -144,7 +147,7 @@ def run_of(tmp_path: Path, **changes: Any) -> GRPOConfig:
         "kl_coef": 0.01,  # a gradient even if both episodes fail
         "out": tmp_path / "run",
     }
-    return GRPOConfig(**{**few, **changes})
+    return changed(from_recipe("quickstart"), **{**few, **changes})
 
 
 def train_and_load(config: GRPOConfig) -> Policy:
@@ -157,7 +160,7 @@ def train_and_load(config: GRPOConfig) -> Policy:
 
 def distance(one: Policy, other: Policy) -> float:
     """The greatest difference of a weight."""
-    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    pairs = zip(one.model.parameters(), other.model.model.parameters(), strict=True)
     return max(float((a - b).abs().max()) for a, b in pairs)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import multiprocessing
 import subprocess
@@ -22,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 from harness.model.policy import load_policy
 from harness.sampling.vllm.engine import VLLMSampler
 from harness.settings.grpo import GRPOConfig
+from harness.settings.section import changed
 from harness.types.sampler import Sampler, SampleRequest, sample_all
 
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
@@ -141,7 +141,7 @@ def test_training_samples_from_the_policy_that_it_trains(
     made: Made, quick: GRPOConfig, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     made("vllm")
-    config = dataclasses.replace(quick, sampler="vllm", updates=3, out=tmp_path / "run", **changes)
+    config = changed(quick, sampler="vllm", updates=3, out=tmp_path / "run", **changes)
     rows = rows_of_run(config)
     assert len(rows) == 3
     trained_on = [row for row in rows if row["train/episodes_in_loss"]]
@@ -155,7 +155,7 @@ def test_episodes_go_on_in_the_engine_while_the_policy_is_trained(
     """The rate is 0, so the weights that are handed over in the middle of requests are always the same."""
     made("vllm")
     ahead = {"max_staleness": 3, "rollout": "streaming", "env_threads": 4, "slots": 8, "eval_tasks": 0}
-    config = dataclasses.replace(quick, sampler="vllm", learning_rate=0.0, out=tmp_path / "run", **ahead)
+    config = changed(quick, sampler="vllm", learning_rate=0.0, out=tmp_path / "run", **ahead)
     rows = rows_of_run(config)
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 4
     assert 0 < max(row["rollout/policy_lag"] for row in rows) <= 3

@@ -18,8 +18,8 @@ from eh_gym import (
 )
 from eh_gym.errors import ConfigError
 from harness.settings import command_line
-from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
+from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.section import changed
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 
@@ -45,7 +45,7 @@ def test_with_adapters_a_large_model_gets_the_settings_of_the_lora_recipes(recip
     same = ["learning_rate", "tis_cap", "dtype", "gradient_checkpointing"]
     for name in [*same, *(["gpu_memory_utilization"] if "7b" in recipe.stem else [])]:  # it depends on the model's size
         assert getattr(given, name) == getattr(published, name), name
-    assert given == GRPOConfig(model=words[1], env="EH-BFCL-v0", lora_rank=32, sampler="vllm")
+    assert given == changed(from_recipe("quickstart"), model=words[1], env="EH-BFCL-v0", lora_rank=32, sampler="vllm")
     assert parse(*words[:-2]).gpu_memory_utilization == 0.5  # no engine beside the trainer
     assert parse(*words, "--learning-rate", "3e-6", "--sampler", "transformers").learning_rate == 3e-6
     assert parse("--lora-rank", "2").learning_rate == parse().learning_rate  # the tiny model's
@@ -53,8 +53,8 @@ def test_with_adapters_a_large_model_gets_the_settings_of_the_lora_recipes(recip
 
 def test_flags_override_the_preset_and_reach_the_nested_settings() -> None:
     c = parse("--wrapper", "tti", "--k-max", "40", "--warm-start.max-batches", "7", "--no-normalize-std")
-    assert (c.wrapper, c.k_max, c.warm_start.max_batches, c.normalize_std) == ("tti", 40, 7, False)
-    assert c.warm_start.episodes == preset([]).warm_start.episodes
+    assert (c.wrapper, c.evaluation_horizon, c.warm_start.max_batches, c.loss.normalize_std) == ("tti", 40, 7, False)
+    assert c.warm_start.episodes == from_recipe("quickstart").warm_start.episodes
     assert parse("--env=EH-BFCL-v0").max_observation_tokens == 96
     assert parse("--model", "x", "--model=tiny") == parse("--model", "tiny")  # the last one counts
 
@@ -71,11 +71,13 @@ def test_settings_survive_their_file(argv: list[str]) -> None:
 
 
 def test_the_learning_rate_warms_up_and_decays() -> None:
-    c = dataclasses.replace(preset([]), learning_rate=1.0, warmup_updates=4, updates=10, final_lr_fraction=0.5)
+    c = dataclasses.replace(
+        from_recipe("quickstart"), learning_rate=1.0, warmup_updates=4, updates=10, final_lr_fraction=0.5
+    )
     # update 1: 2/4 of the warm-up, times 1 - 0.5 * 1/10; update 8: 1 - 0.5 * 8/10
     assert c.learning_rate_at(1) == pytest.approx(0.5 * 0.95)
     assert c.learning_rate_at(8) == pytest.approx(0.6)
-    assert GRPOConfig(model="X").learning_rate_at(199) == 1e-6
+    assert changed(from_recipe("quickstart"), model="X").learning_rate_at(199) == 1e-6
 
 
 def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
@@ -85,7 +87,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
     controller = config.controller()
     assert controller is not None
     assert controller.state_dict() == LinearHorizon(4, 9, 0.5).state_dict()
-    assert config.wrapper_name == "LinearHorizon"
+    assert config.wrapper == "LinearHorizon"
     assert GRPOConfig.from_json(config.to_json()) == config
 
 
@@ -103,7 +105,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
 )
 def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(settings: Any, names: str) -> None:
     with pytest.raises(ConfigError, match=names):
-        GRPOConfig(**settings)
+        changed(from_recipe("quickstart"), **settings)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
     ],
 )
 def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
-    controller = GRPOConfig(model="X", wrapper=wrapper).controller()
+    controller = changed(from_recipe("quickstart"), model="X", wrapper=wrapper).controller()
     assert controller is not None
     assert isinstance(controller, kind)
     assert controller.horizon == k
@@ -140,7 +142,7 @@ def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) ->
 )
 def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name}|--{name.replace('_', '-')}"):
-        GRPOConfig(**{name: value})
+        changed(from_recipe("quickstart"), **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any
 )
 def test_settings_that_do_not_go_together_name_the_flag_to_change(changes: dict[str, Any], names: str) -> None:
     with pytest.raises(ConfigError, match=names):
-        GRPOConfig(**changes)
+        changed(from_recipe("quickstart"), **changes)
 
 
 def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
@@ -179,4 +181,4 @@ def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
 )
 def test_a_python_program_is_told_of_a_value_that_a_command_line_would_refuse(given, names):
     with pytest.raises(ConfigError, match=names):
-        GRPOConfig(**given)
+        changed(from_recipe("quickstart"), **given)

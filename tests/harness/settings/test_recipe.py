@@ -11,8 +11,8 @@ import pytest
 from eh_gym.errors import ConfigError
 from harness.grpo import main
 from harness.settings.command_line import parse
-from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
+from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.section import changed
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
@@ -40,13 +40,27 @@ def test_every_recipe_in_the_folder_loads(path: Path) -> None:
 def test_the_published_settings_are_the_paper_s(path: Path) -> None:
     """Table "Complete hyperparameter settings", and the schedules of "Baseline Implementations"."""
     c = load(path)
-    assert (c.learning_rate, c.tasks_per_update, c.group_size, c.updates, c.minibatches) == (1e-6, 16, 8, 200, 1)
-    assert (c.kl_coef, c.clip_low, c.clip_high, c.aggregation) == (0.0, 0.2, 0.2, "token-mean")
-    assert (c.k0, c.k_min, c.k_max, c.alpha, c.delta, c.buffer_size, c.min_successes) == (15, 5, 50, 0.1, 10, 100, 20)
+    assert (c.optimizer.learning_rate, c.tasks_per_update, c.group_size, c.updates, c.optimizer.minibatches) == (
+        1e-6,
+        16,
+        8,
+        200,
+        1,
+    )
+    assert (c.loss.kl_coef, c.loss.clip_low, c.loss.clip_high, c.loss.aggregation) == (0.0, 0.2, 0.2, "token-mean")
+    assert (
+        c.horizon.k0,
+        c.horizon.k_min,
+        c.evaluation_horizon,
+        c.horizon.alpha,
+        c.horizon.delta,
+        c.horizon.buffer_size,
+        c.horizon.min_successes,
+    ) == (15, 5, 50, 0.1, 10, 100, 20)
     assert (c.linear_start, c.linear_increment, c.stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
-    assert (c.statistic, c.eval_rollouts) == ("p90", 8)
-    assert re.fullmatch(r"Qwen/Qwen2.5-(7|14)B-Instruct", c.model)
-    assert c.env in ("EH-AppWorld-v0", "EH-BFCL-v0")
+    assert (c.horizon.statistic, c.evaluation.rollouts) == ("p90", 8)
+    assert re.fullmatch(r"Qwen/Qwen2.5-(7|14)B-Instruct", c.model.model)
+    assert c.environment.env in ("EH-AppWorld-v0", "EH-BFCL-v0")
 
 
 @pytest.mark.parametrize("path", [p for p in RECIPES if "lora" in p.stem], ids=lambda p: p.stem)
@@ -59,10 +73,10 @@ def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(pat
 def test_a_recipe_stands_between_the_preset_and_the_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "updates = 7\nk0 = 12\nlearning_rate = 1\n[warm_start]\nepisodes = 5\n")
     config = load(path)
-    assert (config.updates, config.k0, config.learning_rate) == (7, 12, 1)
-    assert isinstance(config.learning_rate, float)  # as a flag gives it
-    assert config.warm_start == dataclasses.replace(preset([]).warm_start, episodes=5)
-    assert config.tasks_per_update == preset([]).tasks_per_update
+    assert (config.updates, config.horizon.k0, config.optimizer.learning_rate) == (7, 12, 1)
+    assert isinstance(config.optimizer.learning_rate, float)  # as a flag gives it
+    assert config.warm_start == dataclasses.replace(from_recipe("quickstart").warm_start, episodes=5)
+    assert config.tasks_per_update == from_recipe("quickstart").tasks_per_update
     with pytest.raises(SystemExit):
         main(["--recipe", str(path), "--k0", "60", "--out", str(tmp_path / "run")])
     said = capsys.readouterr()  # by us or by tyro, depending on its version
@@ -72,7 +86,7 @@ def test_a_recipe_stands_between_the_preset_and_the_flags(tmp_path: Path, capsys
 def test_a_python_program_has_the_command_line_s_recipe(tmp_path: Path) -> None:
     path = write(tmp_path, 'model = "X"\nupdates = 7\n[warm_start]\nepisodes = 5\n')
     words = ["--recipe", str(path), "--updates", "3", "--warm-start.max-batches", "2"]
-    config = GRPOConfig(recipe=path, updates=3, warm_start={"max_batches": 2})  # type: ignore[arg-type]
+    config = changed(from_recipe("quickstart"), recipe=path, updates=3, warm_start={"max_batches": 2})  # type: ignore[arg-type]
     assert config == parse(preset(words), words, prog="x")
     path.unlink()
     assert GRPOConfig.from_json(config.to_json()) == config  # a resumed run has it in its own settings

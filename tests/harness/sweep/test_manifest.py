@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
+from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.sweep.manifest import read_manifest, run_name, write_manifest
 
-BASE = preset([])
+BASE = from_recipe("quickstart")
 ARMS = {"α=0.1": {"alpha": 0.1}, "α=1": {"alpha": 1.0}}
 
 

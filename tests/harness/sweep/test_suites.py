@@ -6,20 +6,23 @@ import dataclasses
 
 import pytest
 
-from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
+from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.section import changed
 from harness.sweep.analysis import COLUMNS
 from harness.sweep.manifest import run_name
 from harness.sweep.suites import PAPER_SUITES, SUITES, suite_arms, suite_file
 from harness.sweep.sweep import parse
 
-FULL, QUICK = GRPOConfig(model="Qwen/Qwen2.5-7B-Instruct"), parse(["--suite", "ema", "--quick"]).train
+FULL, QUICK = (
+    changed(from_recipe("quickstart"), model="Qwen/Qwen2.5-7B-Instruct"),
+    parse(["--suite", "ema", "--quick"]).train,
+)
 DRAWN = {"saturation", "cost", "success", "success by tokens", "k", "tokens", "lengths"}
 
 
 def names(suite: str, base: GRPOConfig, *, quick: bool) -> dict[str, str]:
     arms = suite_arms(suite, base, quick=quick)
-    return {label: run_name(dataclasses.replace(base, **own)) for label, own in arms.items()}
+    return {label: run_name(changed(base, **own)) for label, own in arms.items()}
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -28,7 +31,7 @@ def test_every_arm_is_a_run_of_its_own(suite: str, base: GRPOConfig, quick: bool
     found = names(suite, base, quick=quick)
     assert len(set(found.values())) == len(found) > 1
     for own in suite_arms(suite, base, quick=quick).values():
-        assert dataclasses.replace(base, **own).controller() is not None
+        assert changed(base, **own).controller() is not None
 
 
 @pytest.mark.parametrize("suite", [*SUITES, "runs"])
@@ -65,4 +68,4 @@ def test_the_schedules_are_the_paper_s_and_stretch_with_the_run(updates: int, st
 def test_a_large_fixed_k_raises_that_of_the_evaluation() -> None:
     assert suite_arms("saturation", FULL, quick=False)["K=80"]["k_max"] == 80
     assert suite_arms("saturation", dataclasses.replace(FULL, k_max=100), quick=False)["K=80"]["k_max"] == 100
-    assert preset([]).k_max == 50
+    assert from_recipe("quickstart").k_max == 50

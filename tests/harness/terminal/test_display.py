@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import from_recipe
+from harness.settings.section import changed
 from harness.terminal.display import Display
 
 
@@ -15,7 +16,7 @@ def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pyt
     """rich took them for markup: "[qwen]" vanished, and "[/x]" ended the run."""
     display = Display(Console(width=200))
     display.note("no [qwen] [/x]")
-    display.plan(GRPOConfig(model="/models/[exp]/[/m]"), tmp_path, resume=False)
+    display.plan(changed(from_recipe("quickstart"), model="/models/[exp]/[/m]"), tmp_path, resume=False)
     out = capsys.readouterr().out
     assert "no [qwen] [/x]" in out
     assert "/models/[exp]/[/m]" in out

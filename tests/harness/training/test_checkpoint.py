@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qw
 from eh_gym.errors import StateError
 from harness.model.lora import add_lora
 from harness.records.run_folder import latest_checkpoint
+from harness.settings.optimizer import Optimizer
 from harness.training.checkpoint import (
     keep_frozen,
     load_frozen,
@@ -39,7 +40,7 @@ def tiny(seed=0, hidden_size=8, layers=1):
 
 
 def optimizer_of(model):
-    return make_optimizer(model, learning_rate=0.01, weight_decay=0.0, betas=(0.9, 0.99))
+    return make_optimizer(model, Optimizer(learning_rate=0.01, adam_beta2=0.99, weight_decay=0.0))
 
 
 def train(model, optimizer, steps):
@@ -121,7 +122,7 @@ from harness.update.optimizer import make_optimizer
 from harness.records.run_folder import latest_checkpoint
 root = Path(sys.argv[1])
 model, other = (torch.nn.Linear(2, 2) for _ in range(2))
-optimizer, others = (make_optimizer(m, learning_rate=1.0, betas=(0.9, 0.99), weight_decay=0.0) for m in (model, other))
+optimizer, others = (make_optimizer(m, Optimizer(learning_rate=1.0, adam_beta2=0.99, weight_decay=0.0)) for m in (model, other))
 
 def save(folder, update, keep):
     def write(part):

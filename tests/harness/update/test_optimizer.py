@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from harness.settings.optimizer import Optimizer
 from harness.update.optimizer import HostMoments, make_optimizer, parameters_of
 
 
 def adamw(model: torch.nn.Module, rate: float = 1e-6) -> torch.optim.AdamW:
-    return make_optimizer(model, learning_rate=rate, betas=(0.9, 0.999), weight_decay=0.0)
+    return make_optimizer(model, Optimizer(learning_rate=rate, adam_beta2=0.999, weight_decay=0.0))
 
 
 def line(dtype: torch.dtype) -> torch.nn.Linear:

@@ -18,20 +18,21 @@ from eh_gym.errors import ConfigError
 from harness.machine.ranks import Ranks
 from harness.model.lora import add_lora
 from harness.model.policy import Policy
-from harness.settings.grpo import GRPOConfig
-from harness.settings.presets import preset
+from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.optimizer import Optimizer
+from harness.settings.section import changed
 from harness.training.training_run import Run
 from harness.update.learner import Learner
 from harness.update.optimizer import HostMoments, make_optimizer
 from harness.update.try_update import try_update, what_to_lower
 
-CONFIG = dataclasses.replace(preset([]), max_context=200, tokens_per_microbatch=512)
+CONFIG = dataclasses.replace(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512)
 
 
 def learner_of(policy: Policy, *, offload: bool = False, **changes: Any) -> Learner:
-    optimizer = make_optimizer(policy.model, learning_rate=0.01, betas=(0.9, 0.999), weight_decay=0.1)
+    optimizer = make_optimizer(policy.model, Optimizer(learning_rate=0.01, adam_beta2=0.999, weight_decay=0.1))
     config = dataclasses.replace(CONFIG, **changes)
-    reference = copied(policy) if config.kl_coef else None
+    reference = copied(policy) if config.loss.kl_coef else None
     moments = HostMoments(optimizer) if offload else None
     return Learner(policy, optimizer, reference, config.loss_settings(), lambda _: 0.01, 0, Ranks(), moments)
 
@@ -79,7 +80,7 @@ def test_nothing_is_another_afterwards(trained: Policy, how: str, moved: bool) -
 
 
 def test_a_run_has_the_same_metrics(quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = dataclasses.replace(quick, updates=2, eval_tasks=2)
+    config = changed(quick, updates=2, eval_tasks=2)
     without = rows_of_run(config)
     tried: list[int] = []
 
@@ -90,7 +91,7 @@ def test_a_run_has_the_same_metrics(quick: GRPOConfig, tmp_path: Path, monkeypat
         tried.append(run.next_update)
 
     monkeypatch.setattr(Run, "try_update", anywhere)
-    assert rows_of_run(dataclasses.replace(config, out=tmp_path / "tried")) == without
+    assert rows_of_run(changed(config, out=tmp_path / "tried")) == without
     assert tried == [0]
 
 

@@ -12,13 +12,13 @@ from one_step import copied
 from one_step import one_step as episode
 
 from harness.model.policy import Policy
-from harness.settings.presets import preset
+from harness.settings.grpo import from_recipe
 from harness.types.loss_settings import LossSettings
 from harness.types.sampler import Sample
 from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
 from harness.update.update import select_episodes, update_policy
 
-SETTINGS: LossSettings = dataclasses.replace(preset([]).loss_settings(), minibatches=1)
+SETTINGS: LossSettings = dataclasses.replace(from_recipe("quickstart").loss_settings(), minibatches=1)
 
 
 @pytest.fixture

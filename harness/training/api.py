@@ -1,11 +1,10 @@
-"""Training from a Python program or a notebook: `train`, which `harness` exports. `harness.evaluate` has `evaluate_policy`."""
+"""Training from a Python program or a notebook: `train`, which `harness` exports."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,17 @@ from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
 from envs.making import takes_split
-from harness.grpo import OnUpdate, carry_out
+from harness.records.metrics import read_metrics
+from harness.records.run_folder import saved_config
+from harness.rollout.given import Given, name_of, spec_from
 from harness.settings.environment import GIVEN
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.horizon import NamedHorizon
+from harness.settings.recipe import QUICKSTART
+from harness.settings.section import changed
+from harness.training.command import Wish
+from harness.training.loop import OnUpdate
+from harness.training.run import carry_out
 
 __all__ = ["TrainResult", "train"]
 
@@ -60,14 +67,14 @@ def train(
     what `resume` will do. A second one does not save. In another thread than the main one, Python hears no signals.
 
     Args:
-        config: The settings; None for the quick start's.
+        config: The settings; None for those of the recipe quickstart.
         resume: The folder of a run to continue, with its own settings. It is given in place of `config`. Environments and
             controllers that are objects must be given again.
         updates: With `resume`: the number of updates that the run is to have in all, in place of its own.
         env: In place of ``config.env``: an id of gymnasium, or a function that returns an environment. A function is called once
             for each environment, with ``split="train"`` and the like if it takes a split; if not, the run is evaluated on the
             tasks that it trains on. The settings stay those of `config`.
-        controller: What sets the horizon, in place of ``config.wrapper``: an object with the methods of
+        controller: What sets the horizon, in place of ``config.horizon``: this object itself, of any class with the methods of
             `eh_gym.HorizonController`.
         on_update: Called after each update with its index, from 0, and its metrics. If it returns True, the run saves a
             checkpoint, evaluates, and ends; `resume` would continue it.
@@ -81,59 +88,63 @@ def train(
 
     Example:
         >>> from harness import GRPOConfig, train
-        >>> result = train(GRPOConfig(env="EH-Cabinet-v0", wrapper="elastic", updates=20))  # doctest: +SKIP
+        >>> result = train(GRPOConfig.recipe("quickstart", updates=20))  # doctest: +SKIP
         >>> result.evaluations["after"]["sampled"]["mean_at_k"]  # doctest: +SKIP
         0.59
     """
-    from harness.records.metrics import read_metrics
-    from harness.records.run_folder import saved_config
-    from harness.rollout.given import Given, name_of, spec_from  # torch takes seconds to import
-
     if config is not None and not isinstance(config, GRPOConfig):
         raise ConfigError(f"config must be a GRPOConfig, got {config!r}; write train(GRPOConfig(...))")
-    heard = [*callbacks, *([] if on_update is None else [on_update])]
-    if deaf := [callback for callback in heard if not callable(callback)]:
-        raise ConfigError(f"on_update and callbacks must be functions of an update and its metrics, got {deaf[0]!r}")
+    called = [*callbacks, *([] if on_update is None else [on_update])]
+    if wrong := [callback for callback in called if not callable(callback)]:
+        raise ConfigError(f"on_update and callbacks must be functions of an update and its metrics, got {wrong[0]!r}")
+    if controller is not None and not is_controller(controller):
+        raise ConfigError(
+            f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "
+            "eh_gym.FixedHorizon(K) is the simplest"
+        )
     if resume is not None:
         if config is not None:
             raise ConfigError("a resumed run has its own settings, got config and resume; leave one of them out")
-        config = GRPOConfig(resume=Path(resume))
-        own = saved_config(Path(resume), config, ())
-        for name, given, runs in (("env", env, own.env), ("controller", controller, own.wrapper)):
-            if given is not None and given != runs and not runs.startswith(GIVEN):
-                raise ConfigError(
-                    f"the run in {resume} goes on with its own {name}, {runs!r}, got {given!r}; leave it out"
-                )
+        config = _resumed(Path(resume), env, controller)
     elif updates is not None:
         raise ConfigError(f"updates is for a run that is resumed, got updates={updates}; set config.updates")
-    config = config or GRPOConfig()
-    spec = None
-    if isinstance(env, str):
-        config = dataclasses.replace(config, env=env)
-    elif env is not None:
-        spec, config = spec_from(env), dataclasses.replace(config, env=GIVEN + name_of(env))
-        if not takes_split(env):
-            config = dataclasses.replace(config, split="all", eval_split="all")
-    if controller is not None:
-        if not is_controller(controller):
-            raise ConfigError(
-                f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "
-                "eh_gym.FixedHorizon(K) is the simplest"
-            )
-        config = dataclasses.replace(config, wrapper=GIVEN + name_of(type(controller)), wrapper_args="{}")
+    else:
+        config = _with_given(config or from_recipe(QUICKSTART), env, controller)
 
-    def all_heard(update: int, metrics: Mapping[str, float]) -> bool:
-        answers = [callback(update, dict(metrics)) for callback in heard]
+    def all_called(update: int, metrics: Mapping[str, float]) -> bool:
+        answers = [callback(update, dict(metrics)) for callback in called]
         return any(is_verdict(answer) and answer for answer in answers)  # `file.write` returns a number, for example
 
     folder, evaluations = carry_out(
-        config,
+        Wish(config, resume=None if resume is None else Path(resume), updates=updates, python=True),
         Console(quiet=not show),
-        updates=updates,
-        given=Given(env=spec, controller=controller),
-        on_update=all_heard if heard else None,
+        given=Given(env=None if env is None or isinstance(env, str) else spec_from(env), controller=controller),
+        on_update=all_called if called else None,
     )
     metrics = folder / "metrics.jsonl"
     history = read_metrics(metrics) if metrics.exists() else []
     evaluations = json.loads(json.dumps(evaluations))  # as in evaluation.json, whether the run was resumed or not
     return TrainResult(folder=folder, model=folder / "model", evaluations=evaluations, history=history)
+
+
+def _resumed(folder: Path, env: object, controller: object) -> GRPOConfig:
+    """The settings of a run that is resumed. Only objects that it was given are given again."""
+    config = saved_config(folder)
+    for name, given, own in (("env", env, config.environment.env), ("controller", controller, config.wrapper)):
+        if given is not None and given != own and not own.startswith(GIVEN):
+            raise ConfigError(f"the run in {folder} goes on with its own {name}, {own!r}, got {given!r}; leave it out")
+    return config
+
+
+def _with_given(config: GRPOConfig, env: Any, controller: HorizonController | None) -> GRPOConfig:
+    """The settings of a run with the objects that it is given, by their names."""
+    if isinstance(env, str):
+        config = changed(config, env=env)
+    elif env is not None:
+        spec_from(env)  # raises if it is no function
+        config = changed(config, env=GIVEN + name_of(env))
+        if not takes_split(env):
+            config = changed(config, split="all", eval_split="all")
+    if controller is not None:
+        config = replace(config, horizon=NamedHorizon(GIVEN + name_of(type(controller))))
+    return config

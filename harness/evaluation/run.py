@@ -1,0 +1,217 @@
+"""One evaluation: mean@k and best@k of a policy on held-out tasks, at a fixed K.
+
+The policy may be a model, a model behind an OpenAI-compatible endpoint, the environment's own expert, random actions, or an agent
+that says nothing. With `out` every episode is kept as soon as it ends, and the same evaluation continues after a stop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from rich.console import Console
+from rich.progress import Progress
+
+from eh_gym.errors import ConfigError, EHError, SamplerError
+from harness.evaluation.endpoint import ChatEndpoint
+from harness.evaluation.folder import EvaluationFolder
+from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks, play_policy, play_script
+from harness.evaluation.result import EvalResult, result_table, summarise
+from harness.evaluation.saturation import saturation, saturation_table, steps_of_line
+from harness.records.episode_log import episode_line
+from harness.records.files import sha256
+from harness.rollout.environment import Environments
+from harness.rollout.given import name_of, spec_from
+from harness.rollout.source import environment
+from harness.settings.environment import GIVEN
+from harness.settings.evaluate import ENDPOINT, EvaluateConfig, official
+from harness.settings.section import changed, flat
+from harness.types.request import EpisodeRequest
+from harness.types.trajectory import Trajectory
+
+__all__ = ["evaluate_policy", "run"]
+
+
+def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None) -> EvalResult:
+    """Carries out one evaluation, with a progress bar. `env` is in place of the environment that the settings name."""
+    asked, slots = config.environment, max(1, config.rollout.slots)
+    made = env or environment(asked, slots=slots, temperature=config.rollout.temperature)
+
+    script = config.policy in SCRIPTS
+    split = asked.split or _default_split(asked.env, script)
+    environments = Environments(made, asked.arguments(split), slots, min(slots, asked.env_threads))
+    count = asked.tasks if isinstance(asked.tasks, int) else None  # else the file of an agent's tasks
+    tasks = held_out_tasks(environments, count, every=config.every)
+    alike = config.policy in ("expert", "empty") or (not script and config.rollout.temperature == 0)
+    rollouts = config.rollouts or (1 if alike else 8)
+    of = len(held_out_tasks(environments, None))
+    requests = evaluation_requests(tasks, rollouts, config.seed)
+    folder = EvaluationFolder(config.out, _kept(config, split)) if config.out else None
+    missing = folder.missing(requests) if folder else requests
+    if len(missing) < len(requests):
+        there = f"{len(requests) - len(missing)} of {len(requests)} episodes are already there"
+        console.print(f"{config.out}: {there}", soft_wrap=True, markup=False)
+    ended = False  # whether an episode has
+    try:
+        with Progress(console=console, transient=True) as progress:
+            bar = progress.add_task("episodes", total=len(requests), completed=len(requests) - len(missing))
+
+            def on_end(trajectory: Trajectory) -> None:
+                nonlocal ended
+                ended = ended or bool(trajectory.turns)
+                if folder:
+                    folder.add(trajectory)
+                progress.advance(bar)
+
+            played = _play(config, console, environments, missing, on_end) if missing else []
+        lines = folder.lines(requests) if folder else [episode_line(t, {}) for t in played]
+        if all(line["end"] == "context" and not line["length"] for line in lines):
+            raise ConfigError(
+                "no episode's first message leaves room for an answer in the model's context, so nothing was played; raise "
+                "--max-context, lower --max-action-tokens, or choose a model with a longer context"
+            )
+        valid = [line for line in lines if line["end"] != "environment-error"]
+        curve = saturation(map(steps_of_line, valid))
+        result = dataclasses.replace(
+            summarise(lines, whole_split=len(tasks) >= of, endpoint=config.policy == ENDPOINT),
+            split_tasks=of,
+            saturation=curve,
+        )
+        if folder:
+            folder.end({"config": _jsonable(flat(config)), "result": dataclasses.asdict(result)})
+    except (EHError, KeyboardInterrupt) as error:
+        if ended or isinstance(error, (SamplerError, KeyboardInterrupt)):
+            how = (
+                "run the same command again for the rest"
+                if folder
+                else "nothing is kept; with --out it goes on from here"
+            )
+            error.args = ("; ".join([*map(str, error.args), how]),)
+        raise
+    finally:
+        if folder:
+            folder.close()
+    name = config.model.model if config.policy == ENDPOINT else config.policy
+    title = f"{name} on {asked.agent or asked.env.removeprefix(GIVEN)}, split {split}, K = {config.horizon}"
+    console.print(result_table(title, result), markup=False)
+    if curve:
+        console.print(saturation_table(curve))
+    return result
+
+
+def evaluate_policy(
+    policy: str | Path = "expert",
+    env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+    *,
+    show: bool = True,
+    **settings: Any,
+) -> EvalResult:
+    """Measures a policy on held-out tasks at a fixed K, as ``python -m harness.evaluate`` does with the same settings.
+
+    Args:
+        policy: Who plays: expert, random, empty, openai (an endpoint), or a model: the folder of a trained one
+            (`TrainResult.model`), or a hub id.
+        env: An id of gymnasium, or a function that returns an environment; see `train`. None for the cabinets.
+        show: Print the progress and the result.
+        **settings: The other settings of the command, by their names: ``horizon``, ``split``, ``tasks``, ``rollouts``,
+            ``temperature``, ``out`` and so on. What is not given has the command's default.
+
+    Raises:
+        ConfigError: A setting is out of its range, or does not fit the policy or the environment.
+        TypeError: There is no such setting.
+
+    Example:
+        >>> from harness import evaluate_policy
+        >>> evaluate_policy("expert", "EH-Cabinet-v0", tasks=20, show=False).mean_at_k
+        1.0
+    """
+    from harness.machine.runtime import library_settings
+
+    spec = None
+    if isinstance(env, str):
+        settings["env"] = env
+    elif env is not None:
+        spec, settings["env"] = spec_from(env), GIVEN + name_of(env)
+    if settings.get("official"):
+        settings = official(settings.get("env", "")) | settings
+    config = changed(EvaluateConfig(), policy=str(policy), **settings)
+    with library_settings():
+        return run(config, Console(quiet=not show), env=spec)
+
+
+def _jsonable(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+
+
+def _kept(config: EvaluateConfig, split: str) -> dict[str, Any]:
+    """What the episodes depend on. After more training, the folder of a model has the same name and other weights."""
+    settings, weights = (
+        {**_jsonable(config.decisive()), "split": split},
+        sorted(Path(config.policy).glob("*.safetensors")),
+    )
+    return settings | {"weights": sha256(*weights)} if weights else settings
+
+
+def _default_split(env_id: str, script: bool) -> str:
+    if env_id.rpartition(":")[2].startswith("EH-AppWorld"):
+        return "dev" if script else "test_normal"  # the test splits come without reference solutions
+    return "all" if script else "test"
+
+
+def _play(
+    config: EvaluateConfig,
+    console: Console,
+    environments: Environments,
+    requests: Sequence[EpisodeRequest],
+    on_end: Callable[[Trajectory], None],
+) -> list[Trajectory]:
+    """Plays the episodes with the policy that `config` names."""
+    if config.policy in SCRIPTS:
+        return play_script(config.policy, environments, requests, horizon=config.horizon, on_end=on_end)
+    if config.policy == ENDPOINT:
+        from harness.evaluation.play_endpoint import play_with_endpoint
+
+        return play_with_endpoint(
+            lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
+        )
+
+    # torch takes seconds to import, and the others need none of it.
+    from harness.machine.runtime import pick_device, pick_dtype, set_threads
+    from harness.model.policy import load_policy
+    from harness.sampling.agreement import check_agreement
+    from harness.sampling.make import check_engine, make_sampler
+    from harness.sampling.vllm.server import VLLMServerSampler
+
+    device = pick_device(config.model.device)
+    check_engine(config.sampling, device)
+    dtype = pick_dtype(config.model.dtype, device)
+    policy = load_policy(config.policy, config.model, dtype=dtype, device=device)
+    if config.sampling.sampler == "transformers" and (note := check_agreement(policy.model, trained=False)):
+        console.print(f"note: {note}", highlight=False, markup=False)
+    set_threads(config.model.threads, policy.model.num_parameters())
+    sampler = make_sampler(config.sampling, policy)
+    try:
+        return play_policy(
+            environments, sampler, policy.chat, requests, config.rollout, horizon=config.horizon, on_end=on_end
+        )
+    finally:
+        if isinstance(sampler, VLLMServerSampler):
+            sampler.close()
+
+
+def _endpoint(config: EvaluateConfig) -> ChatEndpoint:
+
+    return ChatEndpoint(
+        config.model.model,
+        base_url=config.endpoint.base_url,
+        api_key_env=config.endpoint.api_key_env,
+        temperature=config.rollout.temperature,
+        max_tokens=config.rollout.max_action_tokens,
+        retries=config.endpoint.retries,
+        deadline_s=config.endpoint.deadline_s,
+        template_kwargs=config.model.chat_template_kwargs,
+    )

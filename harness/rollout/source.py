@@ -1,0 +1,67 @@
+"""What environments are made from: those of a rollout, and one for tasks and demonstrations."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from eh_gym.errors import ConfigError, MissingBackendError
+from envs.actors import in_actors, shared_actors
+from envs.making import make_environment
+from envs.mixed import mixed
+from harness.agents.env import agent_spec
+from harness.rollout.environment import check_environment, spec_of
+from harness.settings.environment import GIVEN, Environment
+
+__all__ = ["ACTOR_SLOTS", "environment", "task_environment"]
+
+ACTOR_SLOTS = 16  # the environments in one Ray actor, which reserves one core on its node
+
+
+def environment(settings: Environment, *, slots: int, temperature: float) -> str | EnvSpec:
+    """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors.
+
+    Args:
+        settings: Which environment or agent, and where it runs.
+        slots: The number of environments that this process plays at once.
+        temperature: The temperature of the samples, of which an agent's endpoint tells the agent.
+
+    Raises:
+        ConfigError: The environment is an object of the Python program that began the run.
+    """
+    if settings.env.startswith(GIVEN):
+        raise ConfigError(
+            f"the environments of this run came from {settings.env.removeprefix(GIVEN)}, which a Python program gave to "
+            "train(env=...); resume it there: train(resume=..., env=...)"
+        )
+    if settings.agent:
+        assert isinstance(settings.tasks, Path), "an agent has a file of tasks"
+        return agent_spec(
+            settings.agent,
+            settings.tasks,
+            at_k=settings.at_k,
+            timeout_s=settings.agent_timeout_s,
+            temperature=temperature,
+        )
+    if settings.env_workers == "local":
+        return spec_of(settings.env)
+    actors = shared_actors(math.ceil(slots / ACTOR_SLOTS), settings.ray_address)
+    there = {name: in_actors(name, actors) for name in settings.environments()}
+    return mixed(there) if len(there) > 1 else next(iter(there.values()))
+
+
+def task_environment(settings: Environment, env_id: str | EnvSpec) -> gym.Env[str, str]:
+    """Makes an environment for tasks and demonstrations: on this machine, or for tasks alone in an actor."""
+    try:
+        env = make_environment(
+            env_id if settings.env_workers == "local" else spec_of(settings.env), settings.arguments()
+        )
+    except MissingBackendError:
+        if settings.env_workers == "local":
+            raise
+        env = make_environment(env_id, settings.arguments())
+    check_environment(env)
+    return env

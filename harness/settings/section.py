@@ -1,0 +1,231 @@
+"""Sections: groups of settings that one part of the program gets whole, and their form as a table.
+
+A section is a frozen dataclass. The range of a setting stands beside its type, and its description below it:
+
+    kl_coef: Annotated[float, Range(0)] = 0.0
+    \"\"\"The weight of the KL estimate to the initial policy.\"\"\"
+
+Nothing else is declared: flags, recipes, ``config.json`` and the reference pages are made from the fields. The settings of a
+command are a section, too, whose fields are settings and further sections.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
+
+from tyro.conf import Fixed, Suppress
+
+from eh_gym.errors import ConfigError
+from eh_gym.ranges import check_fields
+
+__all__ = ["Choice", "NoFlag", "Section", "changed", "choice_of", "filled", "flat", "leaves", "near", "table_of"]
+
+T = TypeVar("T")
+S = TypeVar("S", bound="Section")
+
+NoFlag = Annotated[T, Fixed, Suppress]
+"""The type of a setting that only recipes and Python programs give."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """The base class of sections. It checks the types and ranges of the fields. A table may stand for a section in it.
+
+    Raises:
+        ConfigError: A value has another type, or is out of its range.
+        TypeError: There is no such setting.
+    """
+
+    prefix: ClassVar[str] = ""
+    """What precedes the settings' names where those of all sections are together, such as in flags."""
+
+    def __new__(cls: type[S], *_: Any, **given: Any) -> S:
+        """Refuses names that are no settings, and says which one may be meant."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in names:
+                raise TypeError(f"{cls.__name__} has no setting {name!r}{near(name, names)}")
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value, hint = getattr(self, field.name), hints[field.name]
+            if choice := choice_of(field):
+                value = choice.filled(_default(field), value, f"{field.name}.") if isinstance(value, Mapping) else value
+                choice.check(value)
+            elif isinstance(value, Mapping) and isinstance(hint, type) and issubclass(hint, Section):
+                value = filled(_default(field), value, f"{field.name}.")
+            elif isinstance(value, str) and hint == Path | None:
+                value = Path(value) if value else None
+            object.__setattr__(self, field.name, value)
+        check_fields(self, self.prefix, lambda name: f"--{self.prefix}{name}".replace("_", "-"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A setting whose class is chosen by a name, such as the horizon by ``--wrapper``. It is the field's metadata ``choice``.
+
+    A table of it has the name, and tables for the classes that may be chosen:
+
+        [horizon]
+        wrapper = "elastic"
+        [horizon.elastic]
+        k0 = 10
+        [horizon.linear]  # if --wrapper linear chooses this one
+        delta = 0.67
+
+    Attributes:
+        flag: The setting that has the name: ``wrapper`` or ``sampler``.
+        text: Its description.
+        classes: The classes of this project, by their names.
+        named: Makes a value with its defaults from a name, or raises a ConfigError.
+        name_of: Returns the name for a value.
+        check: Raises ConfigError for what can't be a value.
+    """
+
+    flag: str
+    text: str
+    classes: Mapping[str, type]
+    named: Callable[[str], Any]
+    name_of: Callable[[Any], str]
+    check: Callable[[Any], None]
+
+    def filled(self, value: Any, table: Mapping[str, Any], where: str) -> Any:
+        """Returns the value that a table describes. What the table leaves out is as in `value`, if that has the same class."""
+        name = table.get(self.flag, self.name_of(value))
+        made = value if name == self.name_of(value) else self.named(name)
+        for other, inner in table.items():
+            if other == self.flag:
+                continue
+            if not isinstance(inner, Mapping) or (":" not in other and other not in self.classes):
+                known = [self.flag, *(f"{where}{kind}" for kind in self.classes)]
+                raise ConfigError(f"no setting {where}{other}{near(where + other, known)}")
+            tried = filled(made if other == name else self.named(other), inner, f"{where}{other}.")
+            made = tried if other == name else made
+        return made
+
+    def table(self, value: Any) -> dict[str, Any]:
+        """Returns the table of a value."""
+        name, inner = self.name_of(value), table_of(value) if dataclasses.is_dataclass(value) else {}
+        return {self.flag: name, **({name: inner} if inner else {})}
+
+
+def choice_of(field: dataclasses.Field[Any]) -> Choice | None:
+    """Returns how the class of a field's value is chosen; None for a field of one type."""
+    found: Choice | None = field.metadata.get("choice")
+    return found
+
+
+def filled(settings: T, table: Mapping[str, Any], where: str = "") -> T:
+    """Returns settings like these, with the values of a table in their places, at every depth.
+
+    Args:
+        settings: A section, or another dataclass.
+        table: Values by the names of fields. The value of a section is a table.
+        where: What precedes the names in error messages, such as ``"loss."``.
+
+    Raises:
+        ConfigError: There is no such setting, or a value is wrong.
+    """
+    fields = {field.name: field for field in dataclasses.fields(settings)}  # type: ignore[arg-type]
+    values = {}
+    for name, value in table.items():
+        if name not in fields:
+            raise ConfigError(f"no setting {where}{name}{near(where + name, [where + known for known in fields])}")
+        now, choice = getattr(settings, name), choice_of(fields[name])
+        if choice or isinstance(now, Section):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{where}{name} must be a table, [{where}{name}], got {value!r}")
+            inner = f"{where}{name}."
+            value = choice.filled(now, value, inner) if choice else filled(now, value, inner)
+        values[name] = value
+    return dataclasses.replace(settings, **values)  # type: ignore[type-var]
+
+
+def table_of(settings: Any) -> dict[str, Any]:
+    """Returns the settings as a table that JSON and TOML can keep, from which `filled` makes them again."""
+    table: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value, choice = getattr(settings, field.name), choice_of(field)
+        if choice:
+            value = choice.table(value)
+        elif isinstance(value, Section):
+            value = table_of(value)
+        elif isinstance(value, Mapping):
+            value = {str(key): inner for key, inner in value.items()}
+        table[field.name] = str(value) if isinstance(value, Path) else value
+    return table
+
+
+def leaves(settings: Any) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """Yields each setting at every depth: its name among those of all sections, the names that lead to it, and its value.
+
+    >>> from harness.settings.loss import Loss
+    >>> next(leaves(Loss()))
+    ('clip_low', ('clip_low',), 0.2)
+    """
+    prefix, path = getattr(settings, "prefix", ""), tuple[str, ...]()
+    for field in dataclasses.fields(settings):
+        value, choice = getattr(settings, field.name), choice_of(field)
+        if choice:
+            name = choice.name_of(value)
+            yield choice.flag, (field.name, choice.flag), name
+            inner, path = value if dataclasses.is_dataclass(value) else None, (field.name, name)
+        else:
+            inner, path = value if isinstance(value, Section) else None, (field.name,)
+        if inner is not None:
+            yield from ((name, (*path, *rest), leaf) for name, rest, leaf in leaves(inner))
+        elif not choice:
+            yield f"{prefix}{field.name}", path, value
+
+
+def flat(settings: Any) -> dict[str, Any]:
+    """Returns all settings by the names that their flags have, with underscores."""
+    return {name: value for name, _, value in leaves(settings)}
+
+
+def changed(settings: T, /, **values: Any) -> T:
+    """Returns settings like these with other values, by the names that their flags have, with underscores.
+
+    Raises:
+        TypeError: There is no such setting, or it belongs to another class than the chosen one.
+        ConfigError: A value is wrong.
+
+    >>> from harness.settings.grpo import GRPOConfig
+    >>> changed(GRPOConfig(), wrapper="fixed", k0=30, eval_tasks=8).horizon
+    FixedHorizon(k0=30)
+    """
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        if (choice := choice_of(field)) and choice.flag in values:
+            chosen = choice.filled(getattr(settings, field.name), {choice.flag: values[choice.flag]}, "")
+            settings = dataclasses.replace(settings, **{field.name: chosen})  # type: ignore[type-var]
+    paths = {name: path for name, path, _ in leaves(settings)}
+    table: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in paths:
+            raise TypeError(f"no setting {name!r}{near(name, paths)}")
+        *outer, last = paths[name]
+        inner = table
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return filled(settings, table)
+
+
+def near(name: str, known: Collection[str]) -> str:
+    """The end of an error message about an unknown name.
+
+    >>> near("kl_coeff", ["kl_coef", "tis_cap"]), near("x", ["kl_coef", "tis_cap"])
+    ('; did you mean kl_coef?', '; there are kl_coef, tis_cap')
+    """
+    found = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(known)}"
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

@@ -1,0 +1,115 @@
+"""The command line of harness.grpo: a recipe or the run that is resumed, the flags, and what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eh_gym.errors import ConfigError
+from harness.records.run_folder import OF_THE_MACHINE, saved_config
+from harness.settings.command_line import flag_of, given_flags, parse
+from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, from_recipe
+from harness.settings.recipe import QUICKSTART, recipe_file
+from harness.settings.section import changed, flat
+
+__all__ = ["Command", "Wish", "read_command", "recipe_config"]
+
+_BENCHMARKS = {"EH-BFCL": "bfcl", "EH-AppWorld": "appworld"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic."""
+
+    config: GRPOConfig
+    recipe: str = QUICKSTART
+    """The settings to begin with: a recipe of this project (quickstart, smollm2, bfcl, appworld, lora, paper, or another name of
+    recipes/), or a TOML file. Flags override it. paper has nothing but the defaults that the reference page lists."""
+    resume: Path | None = None
+    """Continue the run in this folder with its own settings. Only --updates and flags about the machine count besides
+    (docs/troubleshooting.md)."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a command line or a Python program asks for.
+
+    Attributes:
+        config: The settings. Those of a run that is resumed are its own, except what this machine has otherwise.
+        resume: The folder of the run to continue; None for a new run.
+        updates: The new length of a run that is resumed; None leaves it.
+        notes: Lines to show first.
+        python: Whether a Python program asks. Then the advice after a stop is Python, too.
+    """
+
+    config: GRPOConfig
+    resume: Path | None = None
+    updates: int | None = None
+    notes: Sequence[str] = ()
+    python: bool = False
+
+
+def read_command(words: Sequence[str]) -> Wish:
+    """Reads the command line of harness.grpo.
+
+    Raises:
+        ConfigError: A flag is wrong, or the folder to resume holds no run.
+        StateError: The settings of the run that is resumed are damaged.
+    """
+    resume = flag_of(words, "resume")
+    base = saved_config(Path(resume)) if resume else recipe_config(words)
+    command = parse(
+        Command(base, recipe=flag_of(words, "recipe", QUICKSTART)),
+        words,
+        prog="python -m harness.grpo",
+        first=FIRST_FLAGS,
+    )
+    wanted, given = command.config, given_flags(words)
+    if command.resume is not None:
+        return _resumed(command.resume, base, wanted, given)
+    for flag, name in given.items():
+        if name.startswith("warm_start.") and not wanted.warm_start.episodes and name != "warm_start.episodes":
+            raise ConfigError(f"{flag} is for a warm start, and this run has none; add --warm-start.episodes 200")
+    file = recipe_file(command.recipe)
+    note = f"recipe: {command.recipe}" + (f" ({file})" if file else ", the defaults of --help-all")
+    return Wish(wanted, notes=[note + ("" if flag_of(words, "recipe") else "; --recipe chooses another")])
+
+
+def recipe_config(words: Sequence[str]) -> GRPOConfig:
+    """Returns the settings of the recipe that a command line names, or of the quick start.
+
+    Raises:
+        ConfigError: There is no such recipe, or the quick start is not for what the command line names.
+    """
+    recipe = flag_of(words, "recipe")
+    if not recipe and (model := flag_of(words, "model")) and model != "tiny":
+        raise ConfigError(
+            f"--model {model} needs a recipe: --recipe paper has the paper's settings, lora those for adapters, and smollm2 "
+            "those for small models on a CPU"
+        )
+    env = flag_of(words, "env")
+    for prefix, name in _BENCHMARKS.items():
+        if not recipe and prefix in env:
+            raise ConfigError(f"--env {env} needs a recipe: --recipe {name} trains a tiny model on it")
+    chosen = {flag: name for flag in ("wrapper", "sampler") if (name := flag_of(words, flag))}
+    return from_recipe(recipe or QUICKSTART, chosen)
+
+
+def _resumed(folder: Path, base: GRPOConfig, wanted: GRPOConfig, given: Mapping[str, str]) -> Wish:
+    """Continues a run with its own settings, and those of this machine that the command line gives."""
+    asked, has = flat(wanted), flat(base)
+    here: dict[str, Any] = {name: asked[name] for name in given.values() if name in OF_THE_MACHINE}
+    ignored = [
+        flag
+        for flag, name in given.items()
+        if name in asked and name not in here and name != "updates" and asked[name] != has[name]
+    ]
+    note = f"note: the run goes on with its own settings; ignored: {', '.join(sorted(ignored))}"
+    return Wish(
+        changed(base, **here),
+        resume=folder,
+        updates=wanted.updates if "updates" in given.values() else None,
+        notes=[note] if ignored else [],
+    )

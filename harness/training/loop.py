@@ -1,0 +1,119 @@
+"""The loop of a training run: play, move K, learn, hand the weights over.
+
+Under torchrun every process runs it with its share of the episodes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness.machine.ranks import Ranks
+from harness.records.files import full_disk_named, write_whole
+from harness.rollout.given import Given
+from harness.rollout.outcomes import tell_controller
+from harness.settings.grpo import GRPOConfig
+from harness.terminal.display import Display
+from harness.terminal.interrupts import Interrupts, Stopped
+from harness.training.build import build
+from harness.training.training_run import Run
+
+__all__ = ["OnUpdate", "train"]
+
+OnUpdate = Callable[[int, Mapping[str, float]], object]
+"""What is called after an update, with its index and its metrics."""
+
+
+def train(
+    config: GRPOConfig,
+    run_dir: Path,
+    display: Display,
+    *,
+    resume: bool = False,
+    ranks: Ranks | None = None,
+    given: Given | None = None,
+    on_update: OnUpdate | None = None,
+) -> dict[str, Any]:
+    """Trains one policy. Everything that it leaves is in `run_dir`. `harness.train` is for Python programs.
+
+    Args:
+        config: The settings.
+        run_dir: An empty or new folder, or with `resume` the folder of a run that was stopped.
+        display: Shows what happens.
+        resume: Go on from the newest checkpoint, if there is one.
+        ranks: The processes that train together; None for this one alone.
+        given: The objects of a Python program in place of those that the settings name.
+        on_update: Called after each update, on the first rank. If it returns True, the run ends with this update.
+
+    Returns:
+        The evaluations ``{"before": …, "after": …}``, as in ``evaluation.json``.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C or SIGTERM. If training had begun, the last whole update is saved; a second signal stops
+            without that.
+    """
+    started = time.perf_counter()
+    with (
+        Interrupts(display.note) as interrupts,
+        build(config, run_dir, display, resume=resume, ranks=ranks, given=given, interrupts=interrupts) as run,
+    ):
+        if run.ranks.first and run.next_update < config.updates:
+            (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
+        run.try_update()
+        if not run.evaluations:
+            run.evaluations["before"] = run.held_out.sampled_and_greedy(display, "before training")
+            run.save(0)
+        run.clock.start()
+        done = run.next_update
+        with display.updates(run.next_update, config.updates) as progress, interrupts.held():
+            for update in range(run.next_update, config.updates):
+                times: dict[str, float] = {}
+                with run.clock.timed("time/update_s", times):
+                    try:
+                        trajectories, metrics = run.batches.take(update, progress.batch_began)
+                    except Stopped:
+                        run.save(update)
+                        raise
+                    with run.batches.paused():
+                        metrics |= tell_controller(run.controller, trajectories)
+                    run.weights.before_training()
+                    run.batches.prepare(update + 1, progress.batch_began)
+                    with run.clock.timed("time/train_s", times):
+                        metrics |= run.learner.update(trajectories, update)
+                        with run.batches.paused():
+                            run.weights.hand_over()
+                metrics |= times | run.clock.count(metrics["tokens/update"])
+                if config.evaluation.every and (update + 1) % config.evaluation.every == 0:
+                    with run.clock.stopped("time/evaluation_s", metrics):
+                        metrics |= run.held_out.during_training(progress, update)
+                run.write(update, metrics, trajectories)
+                done = update + 1
+                stops = on_update is not None and run.ranks.first and bool(on_update(update, metrics))
+                stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.heard)]), strict=True))
+                if stops or interrupted or done % config.run.checkpoint_every == 0 or done == config.updates:
+                    run.save(done)
+                progress.update_ended(update, metrics)
+                if interrupted:
+                    raise Stopped
+                if stops:
+                    break
+    _finish(run, display, started, updates=done)
+    return run.evaluations
+
+
+def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
+    """Saves and evaluates the policy after so many updates. ``evaluation.json`` is written last: a run that has it has ended."""
+    config, folder, training_s = run.config, run.folder, run.clock.seconds
+    with full_disk_named(f"the disk is full, and {folder / 'model'} was not written"):
+        run.weights.save(folder / "model")
+    if "after" not in run.evaluations:
+        run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
+    if run.ranks.first:
+        write_whole(folder / "evaluation.json", json.dumps(run.evaluations, indent=2))
+        display.summary(
+            replace(config, updates=updates), folder, run.evaluations, training_s, time.perf_counter() - started
+        )

@@ -1,0 +1,126 @@
+"""A training run from its beginning to its end: its settings, its folder, its updates, and how to go on after a stop."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from torch import OutOfMemoryError
+
+from eh_gym.errors import ConfigError, EHError, StateError
+from harness.machine.ranks import Ranks, join
+from harness.machine.runtime import choose_dtype, library_settings, pick_device
+from harness.records.files import lock_folder, write_whole
+from harness.records.metrics import read_metrics
+from harness.records.run_folder import forget, latest_checkpoint, prepare, update_of
+from harness.rollout.given import Given
+from harness.settings.grpo import GRPOConfig
+from harness.terminal.display import Display
+from harness.training.command import Wish
+from harness.training.loop import OnUpdate, train
+
+__all__ = ["carry_out"]
+
+
+def carry_out(
+    wish: Wish, console: Console, *, given: Given | None = None, on_update: OnUpdate | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """Begins or resumes a run, alone or with the other ranks, and trains it to its end.
+
+    Args:
+        wish: What is asked for.
+        console: Shows what happens.
+        given: The objects of a Python program in place of those that the settings name.
+        on_update: See `harness.training.loop.train`.
+
+    Returns:
+        The folder of the run, and its evaluations.
+    """
+    config = _settled(wish)
+    ranks = join(device=pick_device(config.model.device), timeout_s=config.run.rank_timeout_s)
+    display = Display(console if ranks.first else Console(quiet=True))
+    with library_settings(), _opened(wish, config, ranks) as run_dir:
+        if wish.updates is not None:
+            config = ranks.from_first(_lengthened(run_dir, config, wish.updates, display) if ranks.first else config)
+        for note in wish.notes:
+            display.note(note)
+        resume = wish.resume is not None
+        display.plan(config, run_dir, resume=resume)
+        evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
+    if config.sampling.sampler != "vllm":  # an engine beside a rank closes its torch.distributed when the process ends
+        ranks.close()
+    return run_dir, evaluations
+
+
+def _settled(wish: Wish) -> GRPOConfig:
+    """The settings, with what depends on the machine chosen once: a run that is resumed computes as it began."""
+    config = wish.config
+    if wish.resume is not None:
+        return config
+    dtype = choose_dtype(config.model.dtype, pick_device(config.model.device))
+    return replace(config, model=replace(config.model, dtype=dtype))
+
+
+@contextlib.contextmanager
+def _opened(wish: Wish, config: GRPOConfig, ranks: Ranks) -> Iterator[Path]:
+    """Makes or finds the folder of the run, and holds it. An error in the block says how to go on.
+
+    A run that begins and fails before its first checkpoint leaves its folder free for the corrected command.
+    """
+    run_dir: Path | None = wish.resume
+    try:
+        run_dir = ranks.from_first(wish.resume or prepare(config) if ranks.first else Path())
+        busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
+        with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
+            try:
+                yield run_dir
+            except EHError:
+                if ranks.first and wish.resume is None:
+                    forget(run_dir)
+                raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, wish)}") from error
+    except OutOfMemoryError as error:
+        why = str(error).removeprefix("CUDA out of memory. ")[:200]
+        raise StateError(
+            f"the GPU ran out of memory ({why}); continue with --resume {run_dir} and a lower "
+            "--tokens-per-microbatch, --slots or --gpu-memory-utilization, or with --gradient-checkpointing"
+        ) from error
+    except KeyboardInterrupt:
+        if not ranks.first:
+            sys.exit(130)  # the first rank says it
+        raise KeyboardInterrupt(_how_to_go_on(run_dir, wish)) from None
+
+
+def _how_to_go_on(run_dir: Path | None, wish: Wish) -> str:
+    if run_dir is None:
+        return "run it again"
+    how = f"train(resume={str(run_dir)!r})" if wish.python else f"--resume {run_dir}"
+    checkpoint = latest_checkpoint(run_dir / "checkpoints")
+    return f"continue with {how}, from {f'update {update_of(checkpoint)}' if checkpoint else 'its beginning'}"
+
+
+def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Display) -> GRPOConfig:
+    """Writes another number of updates into a run's settings, and returns the present settings with it.
+
+    Raises:
+        ConfigError: The run has done more updates.
+    """
+    log, path = run_dir / "metrics.jsonl", run_dir / "config.json"
+    done = len(read_metrics(log)) if log.exists() else 0
+    if updates < done:
+        raise ConfigError(f"the run has done {done} updates, got --updates {updates}; give {done} or more")
+    if updates == config.updates:
+        return config
+    saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without what this machine has otherwise
+    write_whole(path, replace(saved, updates=updates).to_json())
+    display.note(f"the run has {updates} updates now, instead of {config.updates}")
+    return replace(config, updates=updates)
