@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import collections.abc
 import dataclasses
 import functools
+import inspect
+import itertools
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +35,8 @@ from harness.settings.section import Choice, choice_of, filled, leaves, near
 __all__ = ["end_with_error", "errors_in_one_line", "flag_of", "given_flags", "parse", "parser_of"]
 
 T = TypeVar("T")
+
+_MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 
 
 def parse(
@@ -60,14 +66,14 @@ def parse(
     shown: Collection[str] | None = None
     if first and words == given and {"-h", "--help"} & {*words}:
         shown, text = first, f"{text} These are the flags that most runs need; --help-all shows all."
-    kind: Any = Annotated[type(default), tyro.conf.OmitArgPrefixes]
+    kind: Any = Annotated[type(default), *_MARKS]
     read: Any = tyro.cli(kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown))
     return filled(default, read)
 
 
 def parser_of(default: Any) -> Any:
     """Makes the argparse parser that `parse` uses, for the page of flags."""
-    kind: Any = Annotated[type(default), tyro.conf.OmitArgPrefixes]
+    kind: Any = Annotated[type(default), *_MARKS]
     return tyro.extras.get_parser(kind, default=default, registry=_registry(None))
 
 
@@ -77,7 +83,7 @@ def given_flags(words: Sequence[str]) -> dict[str, str]:
     >>> given_flags(["--no-keep-attention", "--warm-start.episodes", "3"])
     {'--no-keep-attention': 'keep_attention', '--warm-start.episodes': 'warm_start.episodes'}
     """
-    flags = [word.split("=")[0] for word in words if re.match("--[a-z]", word)]
+    flags = [word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w.-]*(=.*)?", word, re.DOTALL)]
     return {flag: flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in flags}
 
 
@@ -149,8 +155,8 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
                     f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} {choice.name_of(value)}; leave it "
                     "out"
                 )
-        hint = near(name, known) if near(name, known).startswith("; did") else "; --help-all shows all flags"
-        raise ConfigError(f"no flag {flag}{hint.replace('_', '-') if 'did' in hint else hint}")
+        meant = near(flag, {f"--{one.replace('_', '-')}" for one in known})
+        raise ConfigError(f"no flag {flag}{meant if 'did you mean' in meant else '; --help-all shows all flags'}")
 
 
 def _registry(shown: Collection[str] | None) -> ConstructorRegistry:
@@ -204,7 +210,7 @@ def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpe
     for field in dataclasses.fields(settings):
         value, choice = getattr(settings, field.name), choice_of(field)
         kind: Any
-        text = functools.partial(tyro._docstrings.get_field_docstring, type(settings), field.name, ())
+        text = _texts(type(settings)).get(field.name, "")
         if choice:
             kind, value = _Chosen, _Chosen(choice, value)
         elif dataclasses.is_dataclass(value):
@@ -212,6 +218,22 @@ def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpe
         else:
             kind = _marked(hints[field.name], prefix + field.name, shown)
         found.append(StructFieldSpec(field.name, kind, value, text))
+    return found
+
+
+@functools.cache
+def _texts(kind: type) -> Mapping[str, str]:
+    """The texts below the fields of a dataclass, each as one line: tyro keeps some of the line breaks that the source has."""
+    found = {}
+    for base in reversed(kind.__mro__):
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
+        except (OSError, TypeError):  # there is no source
+            continue
+        for field, text in itertools.pairwise(body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                    found[name] = " ".join(said.split())
     return found
 
 

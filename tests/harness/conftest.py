@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import os
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.rollout.source import task_environment
 from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.section import changed
 from harness.terminal.display import Display
 from harness.training.first_policy import load
 
@@ -47,7 +47,7 @@ def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def quick(tmp_path: Path) -> GRPOConfig:
     """A run of a few seconds that still has successes, failures and truncations."""
-    return dataclasses.replace(
+    return changed(
         from_recipe("quickstart"),
         updates=4,
         tasks_per_update=4,

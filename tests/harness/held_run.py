@@ -7,8 +7,9 @@ import time
 
 from harness import grpo
 from harness.records.metrics import MetricsLog
+from harness.training import run
 
-train, write = grpo.train, MetricsLog.write
+train, write = run.train, MetricsLog.write
 last = -1
 
 
@@ -24,5 +25,5 @@ def held_write(log, update, metrics):
     write(log, update, metrics)
 
 
-grpo.train, MetricsLog.write = held_train, held_write
+run.train, MetricsLog.write = held_train, held_write
 grpo.main()

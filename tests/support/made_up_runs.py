@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from harness.records.episode_log import write_episodes
 from harness.settings.grpo import from_recipe
+from harness.settings.section import changed
 from harness.sweep.suites import suite_arms
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
@@ -32,7 +32,7 @@ def write_run(
 ) -> Path:
     """A run whose success rises to `ceiling` and whose K goes from `k_from` to `k_to`."""
     folder.mkdir(parents=True)
-    config = dataclasses.replace(from_recipe("quickstart"), out=folder, updates=updates, **settings)
+    config = changed(from_recipe("quickstart"), out=folder, updates=updates, **settings)
     (folder / "config.json").write_text(config.to_json())
     (folder / "versions.json").write_text(json.dumps({"python": "3.11", "torch": "2.13"}))
     rng = np.random.default_rng(config.seed)

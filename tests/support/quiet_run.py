@@ -12,11 +12,11 @@ from typing import Any
 
 from rich.console import Console
 
-from harness.grpo import train
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
+from harness.training.loop import train
 
 
 def run(config: GRPOConfig, *, resume: bool = False) -> dict[str, Any]:
