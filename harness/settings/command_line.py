@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import collections.abc
 import dataclasses
-import functools
 import inspect
 import itertools
 import json
@@ -66,14 +65,14 @@ def parse(
     shown: Collection[str] | None = None
     if first and words == given and {"-h", "--help"} & {*words}:
         shown, text = first, f"{text} These are the flags that most runs need; --help-all shows all."
-    kind: Any = Annotated[type(default), *_MARKS]
+    kind: Any = Annotated.__class_getitem__((type(default), *_MARKS))  # type: ignore[attr-defined]
     read: Any = tyro.cli(kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown))
     return filled(default, read)
 
 
 def parser_of(default: Any) -> Any:
     """Makes the argparse parser that `parse` uses, for the page of flags."""
-    kind: Any = Annotated[type(default), *_MARKS]
+    kind: Any = Annotated.__class_getitem__((type(default), *_MARKS))  # type: ignore[attr-defined]
     return tyro.extras.get_parser(kind, default=default, registry=_registry(None))
 
 
@@ -206,11 +205,11 @@ class _Chosen:
 def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpec]:
     """The flags and panels of a dataclass."""
     hints, prefix = get_type_hints(type(settings), include_extras=True), getattr(settings, "prefix", "")
-    found = []
+    found, texts = [], _texts(type(settings))
     for field in dataclasses.fields(settings):
         value, choice = getattr(settings, field.name), choice_of(field)
         kind: Any
-        text = _texts(type(settings)).get(field.name, "")
+        text = texts.get(field.name, "")
         if choice:
             kind, value = _Chosen, _Chosen(choice, value)
         elif dataclasses.is_dataclass(value):
@@ -221,8 +220,7 @@ def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpe
     return found
 
 
-@functools.cache
-def _texts(kind: type) -> Mapping[str, str]:
+def _texts(kind: Any) -> Mapping[str, str]:
     """The texts below the fields of a dataclass, each as one line: tyro keeps some of the line breaks that the source has."""
     found = {}
     for base in reversed(kind.__mro__):

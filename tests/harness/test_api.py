@@ -53,7 +53,7 @@ def without_times(result: TrainResult) -> list[dict[str, float]]:
 def test_importing_the_package_loads_nothing_and_its_settings_no_torch(child_env: dict[str, str]) -> None:
     code = (
         "import sys, harness; heavy = {'torch', 'transformers', 'rich', 'tyro'}; assert not heavy & set(sys.modules)\n"
-        "from harness import GRPOConfig, WarmStart, evaluate_policy, train; from_recipe("quickstart")\n"
+        "from harness import GRPOConfig, WarmStart, evaluate_policy, train; GRPOConfig.recipe('quickstart')\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=child_env, check=True, timeout=60)
@@ -275,7 +275,8 @@ def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path)
     script = tmp_path / "script.py"
     script.write_text(
         "from harness import GRPOConfig, train\n"
-        "result = train(changed(from_recipe("quickstart"), updates=1, tasks_per_update=2, group_size=2, eval_tasks=2, env_threads=4, log='',\n"
+        "result = train(GRPOConfig.recipe('quickstart', updates=1, tasks_per_update=2, group_size=2,\n"
+        "    environment={'env_threads': 4}, evaluation={'tasks': 2}, run={'log': ''},\n"
         "    warm_start={'episodes': 20, 'max_batches': 2, 'polish_batches': 0}))\n"
         "print(len(result.history), result.folder)\n"
     )
