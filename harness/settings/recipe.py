@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import harness
 from eh_gym.errors import ConfigError
 from harness.settings.section import near
 
@@ -31,7 +30,7 @@ QUICKSTART = "quickstart"
 
 def recipes() -> dict[str, Path]:
     """Returns the files of this project's recipes, by name. They are in the wheel, and in a checkout in ``recipes/``."""
-    home = Path(harness.__file__).parent
+    home = Path(__file__).parents[1]
     folder = next(path for path in (home / "recipes", home.parent / "recipes") if path.is_dir())
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
