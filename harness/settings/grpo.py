@@ -229,8 +229,9 @@ def from_recipe(name: str | Path, chosen: Mapping[str, str] | None = None) -> GR
     """
     table = dict(read_recipe(name))
     for part in dataclasses.fields(GRPOConfig):
-        if (choice := choice_of(part)) and choice.flag in (chosen or {}):
-            table[part.name] = {**table.get(part.name, {}), choice.flag: (chosen or {})[choice.flag]}
+        if (choice := choice_of(part)) and (wanted := (chosen or {}).get(choice.flag)):
+            choice.named(wanted)  # a wrong name is not the recipe's mistake
+            table[part.name] = {**table.get(part.name, {}), choice.flag: wanted}
     try:
         return filled(GRPOConfig(), table)
     except ConfigError as error:
