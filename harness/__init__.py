@@ -2,7 +2,7 @@
 
     from harness import GRPOConfig, train
 
-    result = train(GRPOConfig(env="EH-Cabinet-v0", wrapper="elastic", updates=20))
+    result = train(GRPOConfig.recipe("quickstart", updates=20))
 
 Importing this package loads no other: the names load what they need when they are first used.
 """
@@ -19,20 +19,55 @@ from eh_gym.errors import MissingExtraError
 if TYPE_CHECKING:
     from harness.agents.env import AgentEnv
     from harness.evaluation.run import evaluate_policy
+    from harness.settings.environment import Environment
+    from harness.settings.evaluation import Evaluation
     from harness.settings.grpo import GRPOConfig
+    from harness.settings.loss import Loss
+    from harness.settings.model import Model
+    from harness.settings.optimizer import Optimizer
+    from harness.settings.rollout import Rollout
+    from harness.settings.run import Run
+    from harness.settings.sampling import TransformersSampling, VLLMSampling, VLLMServerSampling
     from harness.settings.warm_start import WarmStart
     from harness.training.api import TrainResult, train
 
-__all__ = ["AgentEnv", "GRPOConfig", "TrainResult", "WarmStart", "evaluate_policy", "train"]
-
 _HOMES = {
-    "AgentEnv": "harness.agents.env",
-    "GRPOConfig": "harness.settings.grpo",
-    "TrainResult": "harness.training.api",
-    "WarmStart": "harness.settings.warm_start",
-    "evaluate_policy": "harness.evaluation.run",
-    "train": "harness.training.api",
+    "AgentEnv": "agents.env",
+    "Environment": "settings.environment",
+    "Evaluation": "settings.evaluation",
+    "GRPOConfig": "settings.grpo",
+    "Loss": "settings.loss",
+    "Model": "settings.model",
+    "Optimizer": "settings.optimizer",
+    "Rollout": "settings.rollout",
+    "Run": "settings.run",
+    "TrainResult": "training.api",
+    "TransformersSampling": "settings.sampling",
+    "VLLMSampling": "settings.sampling",
+    "VLLMServerSampling": "settings.sampling",
+    "WarmStart": "settings.warm_start",
+    "evaluate_policy": "evaluation.run",
+    "train": "training.api",
 }
+__all__ = [
+    "AgentEnv",
+    "Environment",
+    "Evaluation",
+    "GRPOConfig",
+    "Loss",
+    "Model",
+    "Optimizer",
+    "Rollout",
+    "Run",
+    "TrainResult",
+    "TransformersSampling",
+    "VLLMSampling",
+    "VLLMServerSampling",
+    "WarmStart",
+    "evaluate_policy",
+    "train",
+]
+
 _NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich", "tensorboard", "matplotlib", "jinja2")
 
 
@@ -50,7 +85,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_packages()
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"harness.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
