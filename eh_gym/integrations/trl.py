@@ -88,12 +88,12 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
     def _move(self, endings: list[tuple[int, bool]], log: Callable[[str, float], None]) -> None:
         """Records the outcomes of all ranks, in the order of the ranks, moves K, and logs."""
         k, weights = self._trainer.max_tool_calling_iterations, self._trainer.reward_weights.tolist()
-        heard = []
+        own = []
         for row, (length, cut) in zip(zip(*self._scores, strict=True), endings, strict=True):
             known = [w * score for w, score in zip(weights, row, strict=True) if score is not None]
             if known:
-                heard.append(EpisodeOutcome(length, k, not cut and bool(self._success(sum(known))), truncated=cut))
-        outcomes: list[EpisodeOutcome] = gather_object(heard)
+                own.append(EpisodeOutcome(length, k, not cut and bool(self._success(sum(known))), truncated=cut))
+        outcomes: list[EpisodeOutcome] = gather_object(own)
         for outcome in outcomes:
             self._controller.record(outcome)
         metrics = self._controller.update()

@@ -80,7 +80,7 @@ class Worker:
         self._owner = os.getpid()
         self._ids = itertools.count(1)
         self._gone = "it was not started"  # why calls are refused; empty while the worker lives
-        self._buried = False  # the system may have reused its pid: never signal it again
+        self._reaped = False  # the system may have reused its pid: never signal it again
         self._stderr = bytearray()
         self._drain: threading.Thread | None = None
 
@@ -125,7 +125,7 @@ class Worker:
                     )
                 ready = receive(process, deadline, "the backend to load", self._start_timeout_s)
                 if "error" in ready:
-                    raise WorkerCallError(f"the backend could not be loaded: {_told(ready['error'])}")
+                    raise WorkerCallError(f"the backend could not be loaded: {_described(ready['error'])}")
 
     def call(self, method: str, params: Mapping[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         """Calls ``method`` of the backend and returns its result. The call is sent at most once.
@@ -159,7 +159,7 @@ class Worker:
                 if answer.get("id") != number or not ("result" in answer or "error" in answer):
                     raise WorkerProtocolError(f"the worker answered {str(answer)[:200]} to call {number} ({method!r})")
         if "error" in answer:
-            raise WorkerCallError(f"{method!r} raised {_told(answer['error'])}")
+            raise WorkerCallError(f"{method!r} raised {_described(answer['error'])}")
         return answer["result"]
 
     def close(self, timeout_s: float = 2.0) -> None:
@@ -174,25 +174,25 @@ class Worker:
             self.kill()
             return
         try:
-            if not self._buried and process.stdin is not None:
+            if not self._reaped and process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout_s)
-            self._bury("it was closed")
+            self._reap("it was closed")
         finally:
             self._lock.release()
 
     def kill(self) -> None:
         """Kills the process and its children at once. A call in progress in another thread raises WorkerDied."""
         process = self._process
-        if process is None or self._buried or os.getpid() != self._owner:
+        if process is None or self._reaped or os.getpid() != self._owner:
             return
         self._gone = self._gone or "it was killed"
         if process.returncode is None:
             _kill_group(process)
         with self._lock:  # a call in progress has just lost its pipe, and lets go
-            self._bury("it was killed")
+            self._reap("it was killed")
 
     def __enter__(self) -> Worker:
         """Starts the worker."""
@@ -211,7 +211,7 @@ class Worker:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         if self._process is not None:
-            self._bury("it was replaced")
+            self._reap("it was replaced")
         self._stderr = bytearray()
         self._owner = os.getpid()
         self._ids = itertools.count(1)
@@ -234,19 +234,19 @@ class Worker:
         assert process.stderr is not None
         os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
-        self._gone, self._buried = "", False
+        self._gone, self._reaped = "", False
         self._drain = threading.Thread(target=_keep_tail, args=(process.stderr, self._stderr), daemon=True)
         self._drain.start()
         weakref.finalize(self, _kill_if_ours, process, self._owner)  # also at interpreter exit
         return process
 
-    def _bury(self, why: str) -> None:
+    def _reap(self, why: str) -> None:
         """Kills what is left and closes the pipes."""
         self._gone = self._gone or why
         process = self._process
-        if process is None or self._buried:
+        if process is None or self._reaped:
             return
-        self._buried = True
+        self._reaped = True
         _kill_group(process)  # grandchildren too; while one lives, the group's number cannot be anyone else's
         process.wait()
         if self._drain is not None:
@@ -262,10 +262,10 @@ class Worker:
         try:
             yield
         except WorkerError as error:
-            self._bury(f"{type(error).__name__}: {error}")
+            self._reap(f"{type(error).__name__}: {error}")
             raise type(error)(f"{error}{self._last_words()}") from error.__cause__
         except BaseException as error:
-            self._bury(f"it was interrupted by {type(error).__name__}")
+            self._reap(f"it was interrupted by {type(error).__name__}")
             raise
 
     def _last_words(self) -> str:
@@ -303,7 +303,7 @@ def _kill_if_ours(process: subprocess.Popen[bytes], owner: int) -> None:
         process.wait()
 
 
-def _told(error: Any) -> str:
+def _described(error: Any) -> str:
     """An error as the child described it."""
     if not isinstance(error, dict):
         return str(error)

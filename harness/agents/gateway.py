@@ -30,7 +30,7 @@ from harness.agents.writing import write_answer
 
 __all__ = ["Gateway", "Session"]
 
-Reply = ModelAnswer | Refusal
+Answer = ModelAnswer | Refusal
 
 _ROUTE = re.compile(r"/([\w-]+)/v1/(models|chat/completions|responses)/?")
 _APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
@@ -46,7 +46,7 @@ class _Waiting:
 
     def __init__(self, call: ModelCall, hung_up: Callable[[], bool]) -> None:
         self.call, self.hung_up = call, hung_up
-        self.reply: Reply | None = None
+        self.answer: Answer | None = None
 
 
 class Session:
@@ -92,28 +92,28 @@ class Session:
                     return None
             return self._taken.call
 
-    def answer(self, call: ModelCall, reply: ModelAnswer) -> None:
+    def answer(self, call: ModelCall, answer: ModelAnswer) -> None:
         """Answers the request that `next_call` returned. If the session has ended meanwhile, this does nothing."""
         with self._changed:
             if self._taken is not None and self._taken.call is call:
-                self._taken.reply = reply
+                self._taken.answer = answer
                 self._answered.append(self._taken)
                 self._taken = None
                 self._changed.notify_all()
             else:
                 assert self._end is not None, "next_call() did not return this call, or it is answered"
 
-    def end(self, reply: Refusal, last: ModelAnswer | None = None) -> None:
+    def end(self, answer: Refusal, last: ModelAnswer | None = None) -> None:
         """Answers every waiting and every later request alike. A second end does nothing.
 
         Args:
-            reply: What they get.
+            answer: What they get.
             last: What the first of them gets instead. An agent that would go on for ever with such answers is stopped by the
                 next one.
         """
         with self._changed:
             if self._end is None:
-                self._end, self._last = reply, last
+                self._end, self._last = answer, last
                 for waiting in (*([self._taken] if self._taken else []), *self._line):
                     self._end_one(waiting)
                 self._line.clear()
@@ -150,12 +150,12 @@ class Session:
                 self._changed.notify_all()
             return waiting
 
-    def _wait(self, waiting: _Waiting, hung_up: Callable[[], bool]) -> Reply | None:
-        """The reply to a request; None if its client hung up."""
+    def _wait(self, waiting: _Waiting, hung_up: Callable[[], bool]) -> Answer | None:
+        """The answer to a request; None if its client hung up."""
         with self._changed:
             while not hung_up():
-                if waiting.reply is not None:
-                    return waiting.reply
+                if waiting.answer is not None:
+                    return waiting.answer
                 self._changed.wait(_LOOK_S)
             if waiting in self._line and waiting.hung_up is hung_up:
                 self._line.remove(waiting)
@@ -170,7 +170,7 @@ class Session:
 
     def _end_one(self, waiting: _Waiting) -> None:
         """Answers a request after the end."""
-        waiting.reply = self._last or self._end
+        waiting.answer = self._last or self._end
         self._answered.append(waiting)
         self._last = None
 
@@ -257,19 +257,19 @@ class _Handler(BaseHTTPRequestHandler):
             call = read_call(content, _APIS[route], session.temperature)
             again = self.headers.get("x-stainless-retry-count", "0") != "0"
             waiting = session._request(call, again, self._hung_up)
-            reply = session._wait(waiting, self._hung_up)
-            if isinstance(reply, Refusal):
-                raise reply
+            answer = session._wait(waiting, self._hung_up)
+            if isinstance(answer, Refusal):
+                raise answer
         except Refusal as refusal:
             self._refuse(refusal)
             return
-        if reply is None:
+        if answer is None:
             self.close_connection = True
             return
         kind = "text/event-stream" if call.stream else "application/json"
         waiting.hung_up = lambda: False  # before the client can ask again
         try:
-            self._send(200, write_answer(call, reply), kind)
+            self._send(200, write_answer(call, answer), kind)
         except OSError:  # gone in this moment; its retry gets the answer
             waiting.hung_up = self._hung_up
 

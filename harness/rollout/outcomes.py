@@ -27,10 +27,10 @@ def tell_controller(controller: HorizonController | None, trajectories: Sequence
     """
     if controller is None:
         return {}
-    heard = [t for t in trajectories if t.end != "environment-error"]
-    metrics = {"horizon/k": float(controller.horizon), "horizon/k_mean": mean([t.horizon for t in heard])}
-    metrics["horizon/binds"] = float(_binds(heard))
-    for trajectory in heard:
+    played = [t for t in trajectories if t.end != "environment-error"]
+    metrics = {"horizon/k": float(controller.horizon), "horizon/k_mean": mean([t.horizon for t in played])}
+    metrics["horizon/binds"] = float(_binds(played))
+    for trajectory in played:
         controller.record(trajectory.outcome())
     return controller.update() | metrics
 

@@ -37,7 +37,7 @@ class _Session:
 
 
 @dataclass
-class _Running:
+class _RequestState:
     """One running request: the tokens that must still be fed to the model, and what was sampled so far."""
 
     request: SampleRequest
@@ -93,7 +93,7 @@ class TransformersSampler:
         self._head: Tensor | None = None  # of the present weights, if it is needed
         self._sessions: dict[Hashable, _Session] = {}
         self._rows: list[_Session] = []  # by row
-        self._running: dict[Hashable, _Running] = {}
+        self._running: dict[Hashable, _RequestState] = {}
 
     @property
     def pending(self) -> int:
@@ -116,7 +116,7 @@ class TransformersSampler:
         del session.cached[kept:]
         self._cache.reserve(len(self._sessions), len(prompt) + request.max_tokens)
         draws = uniforms(request.seed, request.max_tokens) if request.temperature > 0 else np.empty(0)
-        self._running[request.session] = _Running(request, session, prompt[kept:], draws)
+        self._running[request.session] = _RequestState(request, session, prompt[kept:], draws)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[SampleRequest, Sample]]:
@@ -169,7 +169,7 @@ class TransformersSampler:
         self._version += 1
         return self._version
 
-    def _move_forward(self, batch: list[_Running]) -> None:
+    def _move_forward(self, batch: list[_RequestState]) -> None:
         """Moves the sessions of a batch into the first rows, so that a forward pass over them copies no cache."""
         late = [r.session for r in batch if r.session.row >= len(batch)]
         if late:
@@ -186,20 +186,20 @@ class TransformersSampler:
         self._rows[row], self._rows[other] = b, a
         a.row, b.row = other, row
 
-    def _finish(self, running: _Running) -> Sample:
-        del self._running[running.request.session]
-        reason = "stop" if running.ids[-1] in running.request.stop_ids else "length"
-        ids, logprobs, versions = running.ids, running.logprobs, running.versions
+    def _finish(self, state: _RequestState) -> Sample:
+        del self._running[state.request.session]
+        reason = "stop" if state.ids[-1] in state.request.stop_ids else "length"
+        ids, logprobs, versions = state.ids, state.logprobs, state.versions
         return Sample(ids, logprobs, reason, versions[0], spans(versions))  # type: ignore[arg-type]
 
-    def _prefill(self, new: list[_Running]) -> None:
+    def _prefill(self, new: list[_RequestState]) -> None:
         """Computes prompts. What several begin with is computed for the first and then copied."""
         while new:
             for r in new:
                 self._take_over(r)
-            first: list[_Running] = []
+            first: list[_RequestState] = []
             begun: list[list[int]] = []  # the tokens of each of `first`
-            later: list[_Running] = []
+            later: list[_RequestState] = []
             for r in new:
                 if len(r.feed) > _LEAST_SHARED and any(_shared(r, tokens) for tokens in begun):
                     later.append(r)
@@ -210,23 +210,23 @@ class TransformersSampler:
                 self._forward(batch)
             new = later
 
-    def _take_over(self, running: _Running) -> None:
+    def _take_over(self, state: _RequestState) -> None:
         """Copies the keys and values of the longest beginning that another episode has computed."""
-        if len(running.feed) <= _LEAST_SHARED:
+        if len(state.feed) <= _LEAST_SHARED:
             return
-        session = running.session
-        shared, donor = max(((_shared(running, s.cached), s.row) for s in self._rows), default=(0, 0))
+        session = state.session
+        shared, donor = max(((_shared(state, s.cached), s.row) for s in self._rows), default=(0, 0))
         if shared:
             start = len(session.cached)
             self._cache.copy_row(donor, session.row, start, start + shared)
-            session.cached += running.feed[:shared]
-            del running.feed[:shared]
+            session.cached += state.feed[:shared]
+            del state.feed[:shared]
 
-    def _prefill_batches(self, new: list[_Running]) -> list[list[_Running]]:
+    def _prefill_batches(self, new: list[_RequestState]) -> list[list[_RequestState]]:
         """Groups requests of similar length into forward passes of at most `max_prefill_tokens` padded tokens."""
         if len(new) * max(len(r.feed) for r in new) <= self._max_prefill_tokens:
             return [new]
-        batches: list[list[_Running]] = []
+        batches: list[list[_RequestState]] = []
         for r in sorted(new, key=lambda r: -len(r.feed)):
             if batches and (len(batches[-1]) + 1) * len(batches[-1][0].feed) <= self._max_prefill_tokens:
                 batches[-1].append(r)
@@ -234,7 +234,7 @@ class TransformersSampler:
                 batches.append([r])
         return batches
 
-    def _forward(self, batch: list[_Running]) -> None:
+    def _forward(self, batch: list[_RequestState]) -> None:
         """Feeds every request's pending tokens and draws its next token."""
         batch = sorted(batch, key=lambda r: r.session.row)
         n, q = len(batch), max(len(r.feed) for r in batch)
@@ -290,7 +290,7 @@ class TransformersSampler:
             masks["full_attention" if window is None else "sliding_attention"] = seen
         return masks if len(masks) > 1 else seen
 
-    def _draw(self, batch: list[_Running], logits: Tensor) -> None:
+    def _draw(self, batch: list[_RequestState], logits: Tensor) -> None:
         """Draws one token per row: it inverts the cumulative distribution at the request's own uniform number."""
         if logits.device.type == "mps":  # it has no float64
             logits = logits.cpu()
@@ -315,10 +315,8 @@ class TransformersSampler:
             r.feed = [t]
 
 
-def _is_finished(running: _Running) -> bool:
-    return bool(running.ids) and (
-        running.ids[-1] in running.request.stop_ids or len(running.ids) >= running.request.max_tokens
-    )
+def _is_finished(state: _RequestState) -> bool:
+    return bool(state.ids) and (state.ids[-1] in state.request.stop_ids or len(state.ids) >= state.request.max_tokens)
 
 
 def _common_prefix(a: list[int], b: list[int]) -> int:
@@ -329,12 +327,12 @@ def _common_prefix(a: list[int], b: list[int]) -> int:
     return next(i for i in range(n) if a[i] != b[i])
 
 
-def _shared(running: _Running, tokens: list[int]) -> int:
+def _shared(state: _RequestState, tokens: list[int]) -> int:
     """How many of the tokens to feed `tokens` has too, after the same beginning; 0 if too few. The last one is always fed."""
-    start = len(running.session.cached)
-    if tokens[start : start + _LEAST_SHARED] != running.feed[:_LEAST_SHARED]:  # nearly always
+    start = len(state.session.cached)
+    if tokens[start : start + _LEAST_SHARED] != state.feed[:_LEAST_SHARED]:  # nearly always
         return 0
-    if tokens[:start] != running.session.cached:
+    if tokens[:start] != state.session.cached:
         return 0
-    shared = _common_prefix(tokens[start:], running.feed[:-1])
+    shared = _common_prefix(tokens[start:], state.feed[:-1])
     return shared if shared >= _LEAST_SHARED else 0

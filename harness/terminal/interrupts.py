@@ -31,14 +31,14 @@ class Interrupts:
         self._say = say
         self._held = False
         self._before: dict[signal.Signals, Any] = {}
-        self.heard = False
+        self.received = False
         """Whether a signal has come."""
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):  # nohup and background jobs ignore it
-                    self._before[number] = signal.signal(number, self._heard)
+                    self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,7 +47,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lets the first signal wait. The block asks `heard` where it can end."""
+        """Lets the first signal wait. The block asks `received` where it can end."""
         self._held = True
         try:
             yield
@@ -63,14 +63,14 @@ class Interrupts:
         """
         held, self._held = self._held, False
         try:
-            if held and self.heard:
+            if held and self.received:
                 raise KeyboardInterrupt
             yield
         finally:
             self._held = held
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        again, self.heard = self.heard, True
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        again, self.received = self.received, True
         if again or not self._held:
             raise KeyboardInterrupt
         with suppress(RuntimeError):  # the signal came while a line was written

@@ -93,7 +93,7 @@ def train(
                 run.write(update, metrics, trajectories)
                 done = update + 1
                 stops = on_update is not None and run.ranks.first and bool(on_update(update, metrics))
-                stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.heard)]), strict=True))
+                stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.received)]), strict=True))
                 if stops or interrupted or done % config.run.checkpoint_every == 0 or done == config.updates:
                     run.save(done)
                 progress.update_ended(update, metrics)

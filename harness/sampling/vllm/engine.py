@@ -41,7 +41,7 @@ _CPU_CACHE_BYTES = 512 << 20  # without a limit, vLLM takes most of the machine'
 
 
 @dataclass
-class _Running:
+class _RequestState:
     """One running request, and what was sampled for it so far."""
 
     request: SampleRequest
@@ -93,7 +93,7 @@ class VLLMSampler:
         self.max_context = max_context or positions
         self._version = version
         self._numbers = itertools.count()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RequestState] = {}
         self._names: dict[Hashable, str] = {}
         self._asleep = False
         self._device = torch.device(device) if device else model.device
@@ -152,7 +152,7 @@ class VLLMSampler:
         name = str(next(self._numbers))
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         self._engine.add_request(name, prompt, parameters)
-        self._running[name] = _Running(request)
+        self._running[name] = _RequestState(request)
         self._names[request.session] = name
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
@@ -164,20 +164,20 @@ class VLLMSampler:
         with torch.cuda.device(self._device) if self._on_gpu else contextlib.nullcontext():
             outputs = self._engine.step()
         for output in outputs:
-            running = self._running.get(output.request_id)
-            if running is None:  # its session was ended
+            state = self._running.get(output.request_id)
+            if state is None:  # its session was ended
                 continue
             new = output.outputs[0]
-            running.ids += new.token_ids
-            running.logprobs += [at[token].logprob for at, token in zip(new.logprobs, new.token_ids, strict=True)]
-            running.versions += [self._version] * len(new.token_ids)
+            state.ids += new.token_ids
+            state.logprobs += [at[token].logprob for at, token in zip(new.logprobs, new.token_ids, strict=True)]
+            state.versions += [self._version] * len(new.token_ids)
             if output.finished:
                 if new.finish_reason not in ("stop", "length"):
-                    raise SamplerError(f"vLLM ended a request with {new.finish_reason!r}: {running.request}")
-                self._prompt_tokens += len(running.request.prompt_ids)
+                    raise SamplerError(f"vLLM ended a request with {new.finish_reason!r}: {state.request}")
+                self._prompt_tokens += len(state.request.prompt_ids)
                 self._cached_tokens += output.num_cached_tokens or 0
-                done.append((int(output.request_id), running.request, running.sample()))
-                del self._running[output.request_id], self._names[running.request.session]
+                done.append((int(output.request_id), state.request, state.sample()))
+                del self._running[output.request_id], self._names[state.request.session]
         return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
 
     def end_session(self, session: Hashable) -> None:

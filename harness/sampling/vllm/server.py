@@ -42,7 +42,7 @@ class _Engine:
 
 
 @dataclass
-class _Running:
+class _RequestState:
     """One running request. A request that is sent again gets a new name, so that a late answer can't be mistaken for its."""
 
     request: SampleRequest
@@ -100,7 +100,7 @@ class VLLMServerSampler:
         self._sender: NCCLSender | None = None
         self._version = version
         self._numbers = itertools.count()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RequestState] = {}
         self._names: dict[Hashable, str] = {}
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="vllm-request")
         self._answers: queue.SimpleQueue[tuple[str, Sample | Exception]] = queue.SimpleQueue()
@@ -132,16 +132,16 @@ class VLLMServerSampler:
                 name, answer = self._answers.get(block=block and not done, timeout=_STEP_S)
             except queue.Empty:
                 break
-            running = self._running.get(name)
-            if running is None:  # its session was ended, or it was sent to another server
+            state = self._running.get(name)
+            if state is None:  # its session was ended, or it was sent to another server
                 continue
             if isinstance(answer, ServerGone):
-                self._bury(running.engine, answer)
+                self._drop_server(state.engine, answer)
             elif isinstance(answer, Exception):
-                raise SamplerError(f"{running.engine.server.url} could not sample: {answer}") from answer
+                raise SamplerError(f"{state.engine.server.url} could not sample: {answer}") from answer
             else:
-                del self._running[name], self._names[running.request.session]
-                done.append((running.number, running.request, answer))
+                del self._running[name], self._names[state.request.session]
+                done.append((state.number, state.request, answer))
         return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
 
     def end_session(self, session: Hashable) -> None:
@@ -180,7 +180,7 @@ class VLLMServerSampler:
             engine = min(alive, key=lambda e: len(e.sessions))
             engine.sessions.add(request.session)
         name = f"{id(self):x}-{next(self._numbers)}"
-        self._running[name] = _Running(request, number, engine)
+        self._running[name] = _RequestState(request, number, engine)
         self._names[request.session] = name
         self._threads.submit(self._ask, engine.server, name, request)
 
@@ -198,7 +198,7 @@ class VLLMServerSampler:
             answer = error
         self._answers.put((name, answer))
 
-    def _bury(self, engine: _Engine, why: Exception) -> None:
+    def _drop_server(self, engine: _Engine, why: Exception) -> None:
         """Gives up a server and sends its requests to other servers, with the same seeds."""
         _log.warning("lost a vLLM server; its %d episodes go to other servers: %s", len(engine.sessions), why)
         engine.alive = False
@@ -253,7 +253,7 @@ class VLLMServerSampler:
                 found[engine] = done.result()
             except (ServerGone, ServerRefused) as error:
                 if engine.alive:
-                    self._bury(engine, error)
+                    self._drop_server(engine, error)
         return found
 
 

@@ -70,7 +70,7 @@ def test_a_hanging_call_is_killed_at_its_deadline(worker):
 
 
 def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
-    path = tmp_path / "deaf.py"
+    path = tmp_path / "stuck.py"
     path.write_text(textwrap.dedent(FAKE) + "send({'protocol': 1}); send({'ready': True}); time.sleep(600)")
     with Worker([sys.executable, "-I", str(path)]) as worker:
         with pytest.raises(WorkerTimeout, match=r"'big' in 0\.5 s"):

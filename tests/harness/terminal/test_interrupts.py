@@ -23,7 +23,7 @@ def test_the_first_signal_waits_in_a_held_block_and_the_second_does_not(number: 
     said: list[str] = []
     with Interrupts(said.append) as interrupts, interrupts.held():
         signal.raise_signal(number)
-        assert interrupts.heard
+        assert interrupts.received
         assert len(said) == 1
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
@@ -47,5 +47,5 @@ def test_a_process_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with Interrupts() as interrupts:
         signal.raise_signal(signal.SIGINT)
-    assert not interrupts.heard
+    assert not interrupts.received
     signal.signal(signal.SIGINT, signal.default_int_handler)
