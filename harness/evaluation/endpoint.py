@@ -1,7 +1,7 @@
 """A model behind an OpenAI-compatible chat endpoint: requests, answers and errors.
 
-Such a server takes and returns text. It gives no token ids and no log-probabilities, so nothing can be trained on its
-replies. The `openai` client does the retries with backoff. `harness.evaluation.play_endpoint` plays episodes with it.
+Such a server takes and returns text without token ids and log-probabilities, so its replies can't be trained on. The `openai`
+client retries with backoff. `harness.evaluation.play_endpoint` plays episodes with it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class EndpointReply:
         cut: Whether it reached the token limit.
         reasoning: The thought; empty if there was none, or if the server does not show it.
         calls: The function calls in the protocol's form, with their ids.
-        message: The model's message, as the next request repeats it. It has no thought that the server keeps apart.
-        prompt_tokens: The tokens of the request, as the endpoint counts them; 0 if it does not say.
+        message: The model's message, as the next request repeats it, without a thought that the server returns separately.
+        prompt_tokens: The tokens of the request, as the endpoint counts them; 0 if it does not report them.
         completion_tokens: The tokens of the answer, likewise.
         latency_s: The seconds from the request to the answer, retries included.
     """
@@ -154,18 +154,12 @@ class ChatEndpoint:
                 f"{self.url} can't be reached ({error.__cause__ or error}); is the server running, and is --base-url right? "
                 "It usually ends in /v1. For a server that is slow, raise --deadline-s or lower --slots"
             ) from error
-        except (
-            openai.APIError,
-            ValueError,
-            AttributeError,
-            LookupError,
-            TypeError,
-        ) as error:  # broken JSON, or another form
+        except (openai.APIError, ValueError, AttributeError, LookupError, TypeError) as error:  # not the expected JSON
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
         return dataclasses.replace(reply, latency_s=round(time.perf_counter() - began, 3))
 
     def _explained(self, error: openai.APIStatusError) -> EHError:
-        """What an answer with an error's status means."""
+        """The exception for an answer with an error status."""
         status, said = error.status_code, _said(error)
         if status < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(said)):
             return ContextFull(said)
@@ -181,7 +175,7 @@ class ChatEndpoint:
         try:
             return await self._create(messages, seed, tools)
         except self._openai.BadRequestError as error:
-            # OpenAI's newer models accept the limit only under its newer name, most other servers under its older one.
+            # OpenAI's newer models take the limit only under its new name, most other servers under its old one.
             if "max_completion_tokens" not in _said(error):
                 raise
             self._limit = {"max_completion_tokens": self._max_tokens}
@@ -216,7 +210,7 @@ class ChatEndpoint:
             if call.type == "function"
         ]
         message: Message = {"role": "assistant", "content": content}
-        if calls:  # then the content goes back as it came, which may be null
+        if calls:  # the content goes back as it came; it may be null
             message |= {"content": spoken.content, "tool_calls": calls}
         # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
         apart = getattr(spoken, "reasoning", None) or getattr(spoken, "reasoning_content", None)
@@ -225,12 +219,12 @@ class ChatEndpoint:
 
 
 def _as_text(arguments: Any) -> str:
-    """The arguments of a call as JSON. The protocol wants them so; some servers give the object itself."""
+    """The arguments of a call as JSON, which the protocol requires. Some servers send the object itself."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _whole(value: Any) -> Any:
-    """A JSON value with half surrogate pairs as their escapes, as `ChatFormat` reads them; they can't be sent."""
+    """A JSON value with surrogate halves escaped, as `ChatFormat` reads them, because they cannot be sent."""
     if isinstance(value, dict):
         return {_whole(name): _whole(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
 """The folder of an evaluation: its settings, every episode as soon as it ends, and finally the result.
 
-If the command is stopped, the same command continues from where it was. A command that asks for more tasks or rollouts plays
-only the missing episodes; the seed of an episode identifies it. `harness.records.episode_log` keeps those of a training run.
+If the command is stopped, the same command continues. A command that asks for more tasks or rollouts plays only the missing
+episodes, which their seeds identify. `harness.records.episode_log` keeps the episodes of training runs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes",
 
 
 class EvaluationFolder:
-    """Keeps one evaluation. No other process can keep one in the same folder until this one is closed.
+    """Keeps one evaluation. It locks the folder until it is closed.
 
     Args:
-        folder: A new folder, or that of an evaluation with the same settings. One in which no step was played may have others.
-        settings: Everything that an episode depends on, besides its task and seed. It must be possible to write it as JSON.
+        folder: A new folder, or that of an evaluation with the same settings. The settings may differ if no step was played yet.
+        settings: Everything that an episode depends on besides its task and seed. It must be JSON-serialisable.
 
     Raises:
         ConfigError: The folder holds something else, is in use, or can't be made.
@@ -54,7 +54,7 @@ class EvaluationFolder:
             if new:
                 write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
             self._writer = opened.enter_context(contextlib.closing(EpisodeWriter(folder / _EPISODES)))
-            # If the environment of an episode failed, the episode is played again.
+            # Episodes whose environment failed are played again.
             played = read_episodes(folder / _EPISODES)
             self._played = {line["seed"] for line in played if line["end"] != "environment-error"}
             self._opened = opened.pop_all()
@@ -64,12 +64,12 @@ class EvaluationFolder:
         return [request for request in requests if request.seed not in self._played]
 
     def lines(self, requests: Sequence[EpisodeRequest]) -> list[dict[str, Any]]:
-        """Returns the episodes of the requests as the file has them now, in the order of the requests."""
+        """Returns the recorded episodes of the requests, in the order of the requests."""
         last = {line["seed"]: line for line in read_episodes(self._folder / _EPISODES)}
         return [last[request.seed] for request in requests if request.seed in last]
 
     def add(self, trajectory: Trajectory) -> None:
-        """Writes an episode. If the process is killed after this, the episode is not lost. A result without it is removed."""
+        """Writes an episode, which survives a kill from then on. Removes a result that does not count it."""
         (self._folder / _RESULT).unlink(missing_ok=True)
         self._writer.write(trajectory)
 
@@ -104,15 +104,15 @@ class KeptEvaluation:
         return {"split": self.settings["split"], **read_env_args(self.settings["env_args"])}
 
     def first_of_each_task(self) -> list[dict[str, Any]]:
-        """Returns the line of the first episode of every task that has one. Episodes whose environment failed are left out.
+        """Returns the line of each task's first episode. Episodes whose environment failed are left out.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: There is no episode.
             StateError: The log is damaged.
         """
         seed, lines = self.settings["seed"], {}
         for line in read_episodes(self.episodes):
-            # An episode whose environment had failed is played again after a stop, and its second line counts.
+            # After a stop, an episode whose environment failed is played again. Its second line counts.
             if line["end"] != "environment-error" and line["seed"] == episode_seed(seed, line["task_id"], 0):
                 lines[line["seed"]] = line
         if not lines:
@@ -123,7 +123,7 @@ class KeptEvaluation:
 
 
 def _strangers(folder: Path) -> list[Path]:
-    """What a folder holds that an evaluation does not leave there when it is killed before its settings are written."""
+    """The files that do not come from an evaluation that was killed before its settings were written."""
     return [path for path in folder.iterdir() if path.name not in (".lock", f"{_SETTINGS}.part")]
 
 
@@ -133,19 +133,19 @@ def is_evaluation(folder: Path) -> bool:
 
 
 def evaluations_in(folder: Path) -> list[Path]:
-    """Returns the evaluations that a folder stands for: its own, and those in its folders.
+    """Returns the evaluations of a folder: its own, and those in its subfolders.
 
-    A run, a sweep or a folder of runs stands for its runs, also if an evaluation is kept in it.
+    A run, a sweep or a folder of runs stands for its runs, so the evaluations in its subfolders are left out.
     """
     of_runs = any(any(folder.glob(name)) for name in ("config.json", "*/config.json", "suites"))
     return [path for path in [folder, *([] if of_runs else sorted(folder.glob("*/")))] if is_evaluation(path)]
 
 
 def evaluation_of(folder: Path, env: str) -> KeptEvaluation:
-    """Reads an evaluation of one environment, which is named without its version.
+    """Reads an evaluation of `env`, an environment's name without its version.
 
     Raises:
-        ConfigError: The folder holds no evaluation of it.
+        ConfigError: The folder holds no evaluation of this environment.
         StateError: A file in it is damaged.
     """
     if not is_evaluation(folder):
@@ -170,7 +170,7 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
 
 
 def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the folder has other settings, under which no step was played. If one was, they can't be replaced: ConfigError."""
+    """Whether the folder has other settings. Raises ConfigError if a step was played under them, so that they must stay."""
     kept = read_object(folder / _SETTINGS)
     differ = {name: kept.get(name) for name in wanted if kept.get(name) != wanted[name]}
     if differ and (folder / _EPISODES).exists() and any(line["length"] for line in read_episodes(folder / _EPISODES)):

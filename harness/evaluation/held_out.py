@@ -1,6 +1,6 @@
 """Evaluates the policy of a run on held-out tasks: before, between and after its updates.
 
-Every call plays the same episodes with the same random numbers, at the same K. `harness.evaluate` evaluates anything else.
+Every call plays the same episodes with the same random numbers, at the same K.
 """
 
 from __future__ import annotations
@@ -30,16 +30,7 @@ __all__ = ["HeldOut"]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The held-out tasks, and who plays them.
-
-    Attributes:
-        config: The settings of the run.
-        environments: How the slots are made, from the held-out split.
-        tasks: The ids of the tasks; empty if the run wants no evaluation.
-        policy: Turns texts into ids and back.
-        sampler: Samples with the weights that are evaluated.
-        ranks: The processes that share the episodes.
-    """
+    """The held-out tasks, and the sampler and environments that play them. Without tasks nothing is evaluated."""
 
     config: GRPOConfig
     environments: Environments
@@ -50,7 +41,7 @@ class HeldOut:
 
     @staticmethod
     def choose(config: GRPOConfig, env_id: str | EnvSpec, ranks: Ranks) -> tuple[Environments, Sequence[str]]:
-        """Finds the held-out tasks of a run, and the environments that this rank plays them in: as many as in training.
+        """Finds the held-out tasks of a run, and this rank's environments for them: as many as in training.
 
         Raises:
             ConfigError: The environment has no such split.
@@ -61,7 +52,7 @@ class HeldOut:
         return environments, held_out_tasks(environments, config.evaluation.tasks) if config.evaluation.tasks else ()
 
     def sampled_and_greedy(self, display: Display, when: str) -> dict[str, Any]:
-        """Returns the results of sampled and of greedy actions, as they stand in evaluation.json; nothing without tasks."""
+        """Returns the results of sampled and of greedy actions, as in evaluation.json; empty without tasks."""
         config, results = self.config, {}
         for name, temperature, rollouts in (
             ("sampled", config.rollout.temperature, config.evaluation.rollouts),
@@ -86,11 +77,11 @@ class HeldOut:
         return len(self.tasks) >= len(held_out_tasks(self.environments, None))
 
     def _own(self, rollouts: int) -> int:
-        """The number of episodes of this rank, with so many per task."""
+        """The number of episodes that this rank plays."""
         return len(self.ranks.share(range(len(self.tasks) * rollouts)))
 
     def _play(self, temperature: float, rollouts: int, on_end: Callable[[Trajectory], None]) -> EvalResult:
-        """The result of all ranks' episodes; `on_end` is called with each of this rank's."""
+        """The result of all ranks' episodes. `on_end` gets each episode of this rank."""
         config = self.config
         played = play_policy(
             self.environments,

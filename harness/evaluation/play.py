@@ -25,9 +25,9 @@ if TYPE_CHECKING:  # an endpoint is played with without torch
 __all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_policy", "play_script"]
 
 SCRIPTS = ("expert", "random", "empty")
-"""Who plays without a model: the environment's own expert, random actions, or an agent that says nothing."""
+"""The players without a model: the environment's own expert, random actions, or empty actions."""
 
-_GENERATED = 10_000  # a split with so many tasks is generated
+_GENERATED = 10_000  # a split with this many tasks is a generated one
 _GENERATED_TASKS = 128
 
 
@@ -41,7 +41,7 @@ def play_policy(
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays episodes with a language model at K = `horizon`; `harness.rollout.rollout.rollout` explains the other arguments."""
+    """Plays episodes with a language model at a fixed K. See `harness.rollout.rollout.rollout` for the other arguments."""
     if not requests:
         return []
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
@@ -87,7 +87,7 @@ def play_script(
 
 
 def _play_once(name: str, env: gym.Env[str, str], trajectory: Trajectory) -> None:
-    """Plays the episode of the trajectory's task and seed, into the trajectory."""
+    """Plays an episode of the task and the seed of `trajectory`, and records it there."""
     rng = np.random.default_rng(trajectory.seed)
     trajectory.begin(*env.reset(seed=trajectory.seed % 2**31, options={"task_id": trajectory.task_id}))
     end = None
@@ -105,12 +105,7 @@ def _scripted(name: str, env: gym.Env[str, str], rng: np.random.Generator) -> st
 
 
 def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:
-    """Returns the first `count` tasks of a split; None for all, or for 128 of a generated split.
-
-    Args:
-        environments: How the environment is made.
-        count: The number of tasks, or None.
-        every: Only every N-th task of the split counts.
+    """Returns the first `count` tasks of a split, or of every N-th task (`every`). None takes all, or 128 of a generated split.
 
     Raises:
         ConfigError: The split holds no task.

@@ -1,7 +1,7 @@
 """Plays the episodes of an evaluation with a model behind an OpenAI-compatible chat endpoint.
 
-The protocol's tools and tool calls are used if the environment offers functions (``info["tools"]``); otherwise environments state
-their action format as text.
+If the environment offers functions (``info["tools"]``), the protocol's tools and tool calls are used. Otherwise the environment
+describes its actions in its texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.types.trajectory import Trajectory, Turn
 __all__ = ["play_with_endpoint"]
 
 Message = dict[str, Any]
-_RETRIES = 2  # of an episode whose environment failed
+_RETRIES = 2  # how often an episode is played again after its environment failed
 _NOT_CARRIED_OUT = "This call was not carried out."
 
 
@@ -38,21 +38,20 @@ def play_with_endpoint(
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays every request. The trajectories come in the same order; they hold texts but no tokens.
+    """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
-    If a conversation with room for an answer no longer fits into the model's context, its episode is truncated: its `end` is
-    "context".
+    If the conversation and the room for an answer exceed the model's context, the episode ends with the reason "context".
 
     Args:
         endpoint: Makes the endpoint. It is called in the event loop that uses the endpoint.
-        environments: How the slots are made. The endpoint never has more requests at a time than there are slots.
+        environments: How the slots are made. There are never more requests at a time than slots.
         requests: The episodes.
         horizon: The fixed K.
         on_end: Called with each trajectory when it ends.
 
     Raises:
         ConfigError: See `ChatEndpoint.reply`.
-        SamplerError: See `ChatEndpoint.reply`; the message says how many episodes had been played.
+        SamplerError: See `ChatEndpoint.reply`. The message says how many episodes were played.
     """
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
     done: dict[int, Trajectory] = {}
@@ -78,7 +77,7 @@ def play_with_endpoint(
 
 
 def _run(played: Coroutine[Any, Any, None]) -> None:
-    """Runs a coroutine to its end. In a notebook, whose thread has a loop that runs already, it does so in another thread."""
+    """Runs a coroutine to its end. In a notebook, which already runs an event loop, it runs in another thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -89,7 +88,7 @@ def _run(played: Coroutine[Any, Any, None]) -> None:
 
 
 async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest) -> Trajectory:
-    """Plays one episode. If its environment fails and retries are left, it is played again with the same seed."""
+    """Plays one episode. If its environment fails, the episode is played again with the same seed, at most twice."""
     for attempt in range(_RETRIES + 1):
         trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt)
         try:
@@ -135,8 +134,9 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
 def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message]:
     """The model's message, and the result of each of its calls.
 
-    If an environment can't read the calls, it has no results. Servers refuse a call that has none, and one whose arguments are no
-    JSON object. So such arguments become an empty object, and each result says that the call was not carried out.
+    If the environment could not read the calls, there are no results. But servers refuse a call without a result, and arguments
+    that are not a JSON object. So such arguments become an empty object, and each result says that the call was not carried
+    out.
     """
     if not reply.calls:
         return [reply.message]
@@ -158,5 +158,5 @@ def _readable(call: Mapping[str, Any]) -> str:
     arguments: str = call["function"]["arguments"]
     try:
         return arguments if isinstance(json.loads(arguments), dict) else "{}"
-    except (ValueError, RecursionError):  # a model may nest brackets without an end
+    except (ValueError, RecursionError):  # the model may nest brackets endlessly
         return "{}"

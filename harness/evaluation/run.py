@@ -1,7 +1,7 @@
 """One evaluation: mean@k and best@k of a policy on held-out tasks, at a fixed K.
 
-The policy may be a model, a model behind an OpenAI-compatible endpoint, the environment's own expert, random actions, or an agent
-that says nothing. With `out` every episode is kept as soon as it ends, and the same evaluation continues after a stop.
+The policy may be a model, a model behind an OpenAI-compatible endpoint, the environment's own expert, random actions, or empty
+actions. With `out` every episode is kept as soon as it ends, and the same evaluation continues after a stop.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = ["evaluate_policy", "run"]
 
 
 def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None) -> EvalResult:
-    """Carries out one evaluation, with a progress bar. `env` is in place of the environment that the settings name."""
+    """Carries out one evaluation, with a progress bar. `env` replaces the environment that the settings name."""
     asked, slots = config.environment, max(1, config.rollout.slots)
     made = env or environment(asked, slots=slots, temperature=config.rollout.temperature)
 
     script = config.policy in SCRIPTS
     split = asked.split or _default_split(asked.env, script)
     environments = Environments(made, asked.arguments(split), slots, min(slots, asked.env_threads))
-    count = asked.tasks if isinstance(asked.tasks, int) else None  # else the file of an agent's tasks
+    count = asked.tasks if isinstance(asked.tasks, int) else None  # otherwise it is the file of an agent's tasks
     tasks = held_out_tasks(environments, count, every=config.every)
     alike = config.policy in ("expert", "empty") or (not script and config.rollout.temperature == 0)
     rollouts = config.rollouts or (1 if alike else 8)
@@ -55,7 +55,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
     if len(missing) < len(requests):
         there = f"{len(requests) - len(missing)} of {len(requests)} episodes are already there"
         console.print(f"{config.out}: {there}", soft_wrap=True, markup=False)
-    ended = False  # whether an episode has
+    ended = False  # whether any episode has ended
     try:
         with Progress(console=console, transient=True) as progress:
             bar = progress.add_task("episodes", total=len(requests), completed=len(requests) - len(missing))
@@ -148,17 +148,14 @@ def _jsonable(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kept(config: EvaluateConfig, split: str) -> dict[str, Any]:
-    """What the episodes depend on. After more training, the folder of a model has the same name and other weights."""
-    settings, weights = (
-        {**_jsonable(config.decisive()), "split": split},
-        sorted(Path(config.policy).glob("*.safetensors")),
-    )
-    return settings | {"weights": sha256(*weights)} if weights else settings
+    """The settings that decide the episodes, and a digest of the model's weights, which more training changes."""
+    weights = sorted(Path(config.policy).glob("*.safetensors"))
+    return {**_jsonable(config.decisive()), "split": split, **({"weights": sha256(*weights)} if weights else {})}
 
 
 def _default_split(env_id: str, script: bool) -> str:
     if env_id.rpartition(":")[2].startswith("EH-AppWorld"):
-        return "dev" if script else "test_normal"  # the test splits come without reference solutions
+        return "dev" if script else "test_normal"  # the test splits have no reference solutions
     return "all" if script else "test"
 
 
@@ -179,7 +176,7 @@ def _play(
             lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
         )
 
-    # torch takes seconds to import, and the others need none of it.
+    # torch takes seconds to import, and the other policies do not need it.
     from harness.machine.runtime import pick_device, pick_dtype, set_threads
     from harness.model.policy import load_policy
     from harness.sampling.agreement import check_agreement
@@ -204,7 +201,6 @@ def _play(
 
 
 def _endpoint(config: EvaluateConfig) -> ChatEndpoint:
-
     return ChatEndpoint(
         config.model.model,
         base_url=config.endpoint.base_url,

@@ -1,7 +1,7 @@
 """The saturation curve: success and cost over the horizon K, from episodes that were played once.
 
-An episode that was played with K steps shows what every smaller k would have given: its first k steps. This holds if the agent is
-not told K. So one evaluation at a large K has the whole curve that the paper draws from a sweep (RQ1).
+If the agent is not told K, the first k steps of an episode are what a horizon of k would have given. So one evaluation at a large
+K has the whole curve that the paper draws from a sweep (RQ1).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PlayedSteps:
         task: The task.
         horizon: The K of the episode, in steps.
         success: The environment's verdict.
-        tokens: For each step, the tokens that it added: what the model read for it and wrote in it. The first has the prompt.
+        tokens: The tokens that each step added, read and written. The first step includes the prompt.
     """
 
     task: str
@@ -68,7 +68,7 @@ class Saturation:
 
 
 def steps_of_line(line: Mapping[str, Any]) -> PlayedSteps:
-    """What the curve needs of an episode, from its line in the episode log."""
+    """What the curve needs of an episode, from its line in the log."""
     tokens, read = [], line["prompt_tokens"]
     for turn in line["turns"]:
         tokens.append(read + sum(turn.get(name, 0) for name in ("prompt_tokens", "action_tokens")))
@@ -82,7 +82,7 @@ def saturation(episodes: Iterable[PlayedSteps]) -> Saturation | None:
     The interval is Wilson's, for as many independent episodes as vary like these; see `harness.evaluation.result.summarise`.
 
     Args:
-        episodes: Of one evaluation, without those that were lost because their environment failed. There is no order.
+        episodes: The episodes of one evaluation, in any order, without those whose environment failed.
 
     Returns:
         The curve; None if there is no episode.

@@ -1,8 +1,7 @@
-"""The conversations of an agent program in one episode, as token ids, and what the program gets for what the model wrote.
+"""The conversations of an agent program in one episode: what the model reads as token ids, and what the program gets back.
 
-An agent sends the whole conversation with every call. If it goes on from a conversation that is known, up to what the model
-wrote last, only the new messages are tokenised: the ids grow. If the agent has changed the history, it is another conversation.
-An agent with sub-agents has several that go on in turn.
+An agent sends the whole conversation with every call. If the call continues a known conversation, only its new messages are
+tokenised. If the agent has changed the history, a new conversation begins. An agent with sub-agents has several conversations.
 """
 
 from __future__ import annotations
@@ -24,19 +23,12 @@ __all__ = ["AgentConversation", "UnreadableRequestError"]
 
 
 class UnreadableRequestError(EHError):
-    """The model's chat template refuses an agent's messages. It is the agent's failure."""
+    """The model's chat template refuses an agent's messages. This counts as a failure of the agent."""
 
 
 @dataclass
 class _Known:
-    """A conversation up to what the model wrote last.
-
-    Attributes:
-        messages: The messages, the model's last one included.
-        tools: The functions on offer.
-        ids: All tokens.
-        stopped: Whether the last reply ended with a stop token.
-    """
+    """A conversation up to the last message that the model wrote. `ids` are all of its tokens."""
 
     messages: list[dict[str, Any]]
     tools: list[Any]
@@ -45,14 +37,11 @@ class _Known:
 
 
 class AgentConversation:
-    """Does what `Conversation` does, for an agent program.
+    """Does for an agent program what `Conversation` does for an environment.
 
     Args:
         chat: Turns messages into ids.
         call: The agent's first request.
-
-    Attributes:
-        prompt_ids: The ids of the first prompt.
 
     Raises:
         UnreadableRequestError: The chat template refuses the messages.
@@ -61,17 +50,17 @@ class AgentConversation:
     def __init__(self, chat: ChatFormat, call: ModelCall) -> None:
         self._chat = chat
         self._known: list[_Known] = []
-        self._made = 0  # calls of functions so far: no two have one id
-        self._hear(call)
+        self._made = 0  # the number of function calls so far, which numbers their ids
+        self._take(call)
         self.prompt_ids = self._ids()
 
     @property
     def max_tokens(self) -> int | None:
-        """The most tokens of the next reply that the agent wants."""
+        """The most tokens that the agent wants in the next reply; None for no limit of its own."""
         return self._call.max_tokens
 
     def cut(self, sample: Sample) -> Sample:
-        """The sample up to the first of the agent's stop texts. What comes after it was never written."""
+        """The sample up to the first of the agent's stop texts. The rest is dropped."""
         end = self._chat.until(sample.ids, self._call.stop) if self._call.stop else len(sample.ids)
         if end == len(sample.ids):
             return sample
@@ -83,11 +72,11 @@ class AgentConversation:
         return self._format.read(ids)
 
     def action(self, trajectory: Trajectory, begin: int, reply: Reply, sample: Sample) -> str:
-        """What the environment gets for a reply: the answer to the agent's request.
+        """Returns the action for a reply: the answer to the agent's request.
 
         Args:
-            trajectory: The episode, which has the reply's ids.
-            begin: Where they begin.
+            trajectory: The episode, which has the reply's ids from `begin` on.
+            begin: The index of the reply's first id.
             reply: The reply.
             sample: The last sample of it.
         """
@@ -113,22 +102,22 @@ class AgentConversation:
         return write_action(answer)
 
     def answered(self, ids: list[int], turn: Turn, info: Mapping[str, Any], *, stopped: bool) -> list[int]:
-        """All ids that the model reads before its next reply: those of the agent's next request, which is in `info`.
+        """Returns all ids that the model reads before its next reply: those of the agent's next request, ``info["call"]``.
 
         Raises:
             UnreadableRequestError: The chat template refuses the messages.
         """
-        self._hear(info["call"])
+        self._take(info["call"])
         return self._ids()
 
-    def _hear(self, call: ModelCall) -> None:
+    def _take(self, call: ModelCall) -> None:
         from harness.chat.messages import MessageFormat  # transformers takes seconds to import
 
         self._call, self._messages = call, call.messages
         self._format = MessageFormat(self._chat, call.tools)
 
     def _ids(self) -> list[int]:
-        """The ids of the present request: those of the longest known conversation that it goes on from, and its new messages."""
+        """The ids of the present request. They extend the longest known conversation that the request continues."""
         call = self._call
         for known in sorted(self._known, key=lambda known: -len(known.messages)):
             new = call.messages[len(known.messages) :]
@@ -137,7 +126,7 @@ class AgentConversation:
             try:
                 grown = known.ids + self._format.following_ids(known.messages[-1], new, stopped=known.stopped)
             except ConfigError:
-                break  # the template has no such messages after a reply: it may have them in a whole conversation
+                break  # the template may refuse these messages after a reply, and still take the whole conversation
             self._messages = [*known.messages, *new]
             return grown
         try:
@@ -147,7 +136,7 @@ class AgentConversation:
 
 
 def _same(message: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two messages say the same. Agents give calls other ids, and strip the blanks around what the model wrote."""
+    """Whether two messages say the same. Agents rename calls, and strip the blanks around what the model wrote."""
     return _content(message) == _content(other)
 
 

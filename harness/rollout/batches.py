@@ -26,25 +26,15 @@ __all__ = ["Batches", "OnBegin"]
 OnBegin = Callable[[int, int], OnEnd]
 """Called when a batch begins, with its update and this rank's number of episodes. Returns the callback for each end."""
 
-_LOST_BATCHES = 3  # if so many batches in a row have no finished episode, the environment will not recover by itself
+_LOST_BATCHES = 3  # after this many batches in a row without a finished episode, the environment will not recover
 
 
 class Batches:
     """Plays one batch of episodes after another.
 
     With `max_staleness` 0, playing and training take turns (`InTurn`). Otherwise the next `max_staleness` batches may play while
-    the policy is trained on a batch (`ContinuousRollout`).
-
-    Args:
-        plan: Which episodes each batch has.
-        environments: How the slots are made. They are made when the first batch is played.
-        controller: The horizon of the episodes; None for no limit.
-        sampler: Samples the actions.
-        chat: Turns texts into ids.
-        rules: What holds for every episode.
-        ranks: The processes that share the episodes.
-        max_staleness: How many updates a batch may begin ahead of its own.
-        interrupts: They stop the playing at once.
+    the policy is trained on a batch (`ContinuousRollout`). The slots are made when the first batch is played. Without a
+    controller, episodes have no limit. `interrupts` stop the playing at once.
     """
 
     def __init__(
@@ -69,16 +59,11 @@ class Batches:
         self._lost = 0  # batches in a row without a finished episode
 
     def paused(self) -> AbstractContextManager[None]:
-        """Weights and K change in this context. Episodes that play between updates wait, and go on afterwards."""
+        """Holds all episodes in this context, in which weights and K change. They go on afterwards."""
         return self._open().paused()
 
     def take(self, update: int, on_begin: OnBegin) -> tuple[list[Trajectory], dict[str, float]]:
-        """Returns all ranks' episodes of an update, and their metrics, once they have ended.
-
-        Args:
-            update: The index of the update.
-            on_begin: Called when a batch begins, with its update and this rank's number of episodes. It returns a function,
-                which is called with each trajectory when it ends.
+        """Returns the episodes of an update, from all ranks, and their metrics. Waits until they have ended.
 
         Raises:
             Stopped: The run was interrupted.
@@ -95,15 +80,12 @@ class Batches:
         return trajectories, metrics | self._cache_metrics()
 
     def prepare(self, update: int, on_begin: OnBegin) -> None:
-        """Begins the batch of `update`, with the sampler's present weights and the present K, if batches may begin ahead.
-
-        The arguments are those of `take`.
-        """
+        """Begins the batch of `update` with the present weights and K, if batches may begin ahead."""
         if self._max_staleness and update < self._plan.updates:
             self._begin_allowed(update, on_begin)
 
     def close(self) -> None:
-        """Closes the environments, which ends a batch that is still being played, and waits for it."""
+        """Closes the environments. A batch that is still being played ends."""
         if self._player is not None:
             self._player.close()
 
@@ -122,8 +104,8 @@ class Batches:
                 self._begun[later] = self._begin(later, on_begin)
 
     def _ended(self, update: int, on_begin: OnBegin) -> Played:
-        """All ranks' episodes of an update, and the seconds of the rank that took longest."""
-        mine: Played | None = None  # if the signal reached this rank alone so far, the others stop with it
+        """The episodes of an update, from all ranks, and the seconds of the slowest rank."""
+        mine: Played | None = None  # stays None if a signal came; it may have reached this rank alone
         with suppress(KeyboardInterrupt), self._interrupts.at_once():
             self._begin_allowed(update, on_begin)
             mine = self._begun.pop(update).result()
@@ -138,7 +120,7 @@ class Batches:
         return player.begin(episodes, self._rules, on_begin(update, len(episodes)))
 
     def _cache_metrics(self) -> dict[str, float]:
-        """The metrics of vLLM's cache: the mean over the ranks. Empty if the sampler has none."""
+        """The metrics of the sampler's cache, averaged over the ranks; empty if the sampler reports none."""
         if not isinstance(self._sampler, CacheMetrics):
             return {}
         every = self._ranks.gather([self._sampler.cache_metrics()])

@@ -1,7 +1,7 @@
 """A rollout that never stops: batches of episodes play in a thread of their own, without a barrier between two batches.
 
-The slots of a batch's last episodes are not idle: the next batch's episodes play in the others. The weights of the sampler change
-while episodes run. Then a request goes on under the new weights, and each of its tokens knows the version that sampled it.
+While a batch's last episodes play, the next batch takes the free slots. The weights of the sampler change while episodes run.
+A request then goes on under the new weights, and each of its tokens keeps the version that sampled it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,7 @@ __all__ = ["ContinuousRollout"]
 
 
 class ContinuousRollout:
-    """Plays batches as `play_streaming` does, in a thread of its own. Only that thread uses the sampler and the slots.
-
-    Args:
-        envs: The slots.
-        sampler: Samples the actions.
-        chat: Turns texts into ids.
-    """
+    """Plays batches as `play_streaming` does, in a thread of its own. Only that thread uses the sampler and the slots."""
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
         self._envs, self._slots, self._sampler = envs, Slots(envs, sampler, chat), sampler
@@ -47,13 +41,8 @@ class ContinuousRollout:
         self._thread = threading.Thread(target=self._run, name="eh-rollout", daemon=True)
         self._thread.start()
 
-    def begin(
-        self,
-        episodes: Sequence[EpisodeRequest],
-        rules: Rollout,
-        on_end: OnEnd,
-    ) -> Future[Played]:
-        """Adds a batch beside those that play already; see `InTurn.begin`. Each episode gets the K with which it begins.
+    def begin(self, episodes: Sequence[EpisodeRequest], rules: Rollout, on_end: OnEnd) -> Future[Played]:
+        """Adds a batch beside those that play already. Each episode gets the K of the moment in which it begins.
 
         Returns:
             The batch, once all of its episodes have ended, or the error of the thread.
@@ -84,7 +73,7 @@ class ContinuousRollout:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """No request runs on while the caller is in this context. Environments may still answer."""
+        """Stops all requests in this context. Environments may still answer."""
         stopped, go_on = threading.Event(), threading.Event()
 
         def stop() -> None:
@@ -99,7 +88,7 @@ class ContinuousRollout:
             go_on.set()
 
     def close(self) -> None:
-        """Closes the slots, which ends a batch that is still being played, and then the thread."""
+        """Closes the slots, which ends a batch that is still being played. Then ends the thread."""
         self._envs.close()
         self._closed = True
         self._calls.put(lambda: None)

@@ -24,7 +24,7 @@ class Conversation:
     Args:
         chat: Turns texts into ids.
         observation: The environment's first message.
-        info: The info of the reset, with the system prompt and the functions on offer, if there are any.
+        info: The info of the reset. It may have a ``system_prompt``, and ``tools``, the functions on offer.
 
     Attributes:
         tools: The functions on offer so far.
@@ -37,10 +37,10 @@ class Conversation:
         self._chat = chat
 
     max_tokens = None
-    """The most tokens of the next reply that the environment wants: it does not say."""
+    """The most tokens that the environment wants in the next reply; None for no limit of its own."""
 
     def cut(self, sample: Sample) -> Sample:
-        """The part of a sample that counts: all of it."""
+        """The part of a sample that counts, which is all of it."""
         return sample
 
     def read(self, ids: Sequence[int]) -> Reply:
@@ -52,13 +52,15 @@ class Conversation:
         return reply.action
 
     def answered(self, ids: list[int], turn: Turn, info: Mapping[str, Any], *, stopped: bool) -> list[int]:
-        """All ids that the model reads before its next reply. What it sees of the answer becomes the turn's observation.
+        """Returns all ids that the model reads before its next reply. Sets the turn's observation to what the model sees.
+
+        Functions that come new with the answer's ``tools`` are described in this message: a conversation that only grows can't
+        change its beginning.
 
         Args:
-            ids: What it has read and written so far.
+            ids: What the model has read and written so far.
             turn: The last turn, with the environment's answer.
-            info: The info of the answer. Its ``tools`` may have functions that were not on offer before: a conversation that only
-                grows can't change its beginning, so the model reads about them here.
+            info: The info of the answer.
             stopped: Whether the reply ended with a stop token.
         """
         results = info.get("tool_results") or ()

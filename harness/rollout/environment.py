@@ -1,4 +1,4 @@
-"""The environments of a rollout: one to ask for tasks, or many to play in. A wrong name or argument is a clear error."""
+"""The environments of a rollout: one to ask for tasks, and many to play in."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Environments:
     threads: int
 
     def open(self, controller: HorizonController | None, *, episodes: int | None = None) -> ThreadVectorEnv:
-        """Makes the slots; whoever calls it closes them.
+        """Makes the slots. The caller closes them.
 
         Args:
-            controller: The horizon of every slot; None for no limit. The environments record nothing with it. In training,
+            controller: The horizon of every slot; None for no limit. The slots do not record outcomes with it: in training,
                 `harness.rollout.outcomes` does.
-            episodes: How many episodes will be played; there are no more slots than that.
+            episodes: The number of episodes to play. There are never more slots than episodes.
         """
         slots = self.slots if episodes is None else min(self.slots, episodes)
         return eh_gym.make_vec(
@@ -57,7 +57,7 @@ class Environments:
 
 
 def spec_of(env: str | EnvSpec) -> str | EnvSpec:
-    """Returns what ``gym.make`` takes for the text of `--env`: the id, or a spec that mixes several. A spec stays as it is."""
+    """Returns what ``gym.make`` takes for the text of `--env`: the id, or a spec that mixes several. Returns a spec unchanged."""
     if not isinstance(env, str):
         return env
     names = list(read_environments(env))
@@ -65,18 +65,18 @@ def spec_of(env: str | EnvSpec) -> str | EnvSpec:
 
 
 def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:
-    """Returns the ids of the tasks of each environment that `env` mixes, or of the only one. Errors are those of `tasks_of`."""
+    """Returns the task ids of each environment that `env` mixes, or of `env` alone. Raises as `tasks_of` does."""
     base = env.unwrapped
     return list(base.parts.values()) if isinstance(base, MixedEnv) else [tasks_of(env)]
 
 
 def check_environment(env: gym.Env[Any, Any]) -> None:
-    """Resets the first task of each environment that `env` mixes, and looks for what every episode needs.
+    """Resets the first task of each environment that `env` mixes, and checks what every episode needs.
 
-    A reset that fails because of its machinery is left to the rollout, which tries it again.
+    A WorkerError is ignored, because the rollout tries the reset again.
 
     Raises:
-        ConfigError: The answer lacks something. `python -m envs check` looks for more.
+        ConfigError: The answer lacks something. `python -m envs check` checks more.
     """
     name = env.spec.id if env.spec else repr(env.unwrapped)
     for task_id in [next(iter(task_ids)) for task_ids in parts_of(env) if len(task_ids)]:
@@ -89,10 +89,7 @@ def check_environment(env: gym.Env[Any, Any]) -> None:
 
 
 def check_kinds(env: gym.Env[Any, Any], controller: HorizonController) -> None:
-    """Raises ConfigError if a `KeyedHorizon` does not find its key in the first task of each environment that `env` mixes.
-
-    A reset that fails because of its machinery is left to the rollout, which tries it again.
-    """
+    """Raises ConfigError if a `KeyedHorizon` lacks its key in the first task of an environment. Ignores a WorkerError."""
     for task_ids in parts_of(env):
         with suppress(WorkerError):
             _, info = env.unwrapped.reset(seed=0, options={"task_id": task_ids[0]})

@@ -1,4 +1,4 @@
-"""One episode while it is played: its requests to the sampler, its record, and whether it goes on, starts again or is over.
+"""One episode while it is played: its requests to the sampler, its record, and what comes next (a turn, a reset, or the end).
 
 `slots` decides where an episode plays; `rollout` and `streaming` decide the order in which episodes take their turns.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # an endpoint is played with without torch
 __all__ = ["RETRIES", "Episode", "Next"]
 
 RETRIES = 2
-"""How often an episode whose environment has failed starts again. Then it is dropped."""
+"""How often an episode starts again after its environment failed. Then the episode is dropped."""
 
 Next = Literal["turn", "reset", "over"]
 """What an episode needs after its environment has answered."""
@@ -34,13 +34,8 @@ Next = Literal["turn", "reset", "over"]
 class Episode:
     """The episode of one request, over all its attempts.
 
-    Args:
-        session: The episode's name in the sampler.
-        request: Which episode to play.
-        rules: What holds for every episode of the rollout.
-        chat: Turns texts into ids.
-        max_context: The most tokens that the sampler takes. A prompt that leaves no room for an action ends the episode
-            with the reason "context". Nothing is ever removed from a conversation to make room.
+    A prompt that leaves no room for an action within `max_context` tokens ends the episode with the reason "context". Nothing
+    is ever removed from a conversation to make room. `session` is the episode's name in the sampler.
     """
 
     def __init__(
@@ -56,16 +51,12 @@ class Episode:
         self.trajectory = self._blank()
 
     def reset_arguments(self) -> dict[str, Any]:
-        """The arguments of the environment's reset, which are the same in every attempt."""
+        """The arguments of the environment's reset. They are the same in every attempt."""
         seed = derive_seed(self.request.seed, "reset") % 2**31
         return {"seed": seed, "options": {"task_id": self.request.task_id}}
 
     def reset_answered(self, answer: Future[ResetResult]) -> Next:
-        """Records the first message of an attempt.
-
-        Args:
-            answer: The answer to the reset. If it is not there yet, this method waits for it.
-        """
+        """Waits for the answer to the reset, and records the first message of an attempt."""
         try:
             observation, info = answer.result()
         except WorkerError as failure:
@@ -78,7 +69,7 @@ class Episode:
             )
         except UnreadableRequestError as error:
             return self._failed(str(error))
-        # A first prompt that is too long is kept: otherwise the episode would be empty. It has no action, so no loss.
+        # A first prompt that is too long is kept, so that the episode is not empty. Without an action it has no loss.
         self.trajectory.add_prompt(self._conversation.prompt_ids)
         return "turn" if len(self.trajectory.ids) < self._max_context else self._over("context")
 
@@ -91,7 +82,7 @@ class Episode:
         return SampleRequest(
             session=self.session,
             prompt_ids=self.trajectory.ids,
-            max_tokens=min(most, self._left()),
+            max_tokens=min(most, self._max_context - len(self.trajectory.ids)),
             seed=derive_seed(self.request.seed, "turn", self.trajectory.length),
             temperature=self._rules.temperature,
             stop_ids=self._chat.stop_ids,
@@ -103,7 +94,7 @@ class Episode:
         assert self._conversation is not None, "reset_answered() comes before an action"
         cut = sample.finish_reason == "length"
         self._last = self._conversation.cut(sample)
-        cut &= self._last is sample  # else a text of the agent's has ended it
+        cut &= self._last is sample  # otherwise one of the agent's stop texts ended it
         trajectory.add_sample(self._last)
         reply = self._conversation.read(trajectory.ids[self._begin :])
         begins = trajectory.earlier and not any(trajectory.action_mask[: self._begin])  # another sequence
@@ -124,11 +115,7 @@ class Episode:
         return self._conversation.action(trajectory, self._begin, reply, self._last)
 
     def step_answered(self, answer: Future[StepResult]) -> Next:
-        """Records the environment's answer to the last action.
-
-        Args:
-            answer: The answer to the step. If it is not there yet, this method waits for it.
-        """
+        """Waits for the environment's answer to the last action, and records it."""
         try:
             answered = answer.result()
         except WorkerError as failure:
@@ -153,10 +140,6 @@ class Episode:
             return self._over("context")  # the observation is not added: no action would follow it
         turn.observation_tokens = trajectory.go_on(ids)
         return "turn"
-
-    def _left(self) -> int:
-        """The tokens that the present turn may still write within the context."""
-        return self._max_context - len(self.trajectory.ids)
 
     def _failed(self, error: str) -> Next:
         """Starts the episode again with the same seed after its environment failed; ends it after the last retry."""

@@ -19,12 +19,7 @@ __all__ = ["Given", "name_of", "spec_from"]
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a program has given.
-
-    Attributes:
-        env: The spec of the environments; None for what ``--env`` names.
-        controller: The horizon; None for what ``--wrapper`` names.
-    """
+    """The objects that a program has given; None for what ``--env`` and ``--wrapper`` name."""
 
     env: EnvSpec | None = None
     controller: HorizonController | None = None

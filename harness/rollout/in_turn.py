@@ -1,4 +1,4 @@
-"""Plays batches of episodes in turn with the training: a batch is played when it is needed, under one policy and one K."""
+"""Batches that are played in turn with the training, under one policy and one K."""
 
 from __future__ import annotations
 
@@ -31,28 +31,13 @@ class Played(NamedTuple):
 
 
 class InTurn:
-    """Plays each batch from its beginning to its end, in the caller's thread.
-
-    Args:
-        envs: The slots.
-        sampler: Samples the actions.
-        chat: Turns texts into ids.
-    """
+    """Plays each batch from its beginning to its end, in the caller's thread."""
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
         self._envs, self._sampler, self._chat = envs, sampler, chat
 
     def begin(self, episodes: Sequence[EpisodeRequest], rules: Rollout, on_end: OnEnd) -> Future[Played]:
-        """Plays a batch.
-
-        Args:
-            episodes: The episodes.
-            rules: What holds for each of them.
-            on_end: Called with each trajectory when it ends.
-
-        Returns:
-            The batch, which has been played.
-        """
+        """Plays a batch. The future that it returns is done."""
         start = time.perf_counter()
         trajectories = rollout(self._envs, self._sampler, self._chat, episodes, rules, on_end=on_end)
         played: Future[Played] = Future()
@@ -60,7 +45,7 @@ class InTurn:
         return played
 
     def paused(self) -> AbstractContextManager[None]:
-        """Weights and K change in this context. It does nothing: no episode plays between updates."""
+        """Does nothing, because no episode plays between updates."""
         return contextlib.nullcontext()
 
     def close(self) -> None:

@@ -14,16 +14,10 @@ __all__ = ["tell_controller"]
 
 
 def tell_controller(controller: HorizonController | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Records every episode with the controller, in the given order, and moves K once.
+    """Records every episode with the controller, in the given order, and moves K once. Returns the ``horizon/…`` metrics.
 
-    Episodes whose environment failed say nothing about the agent, so they are not recorded.
-
-    Args:
-        controller: None for no limit.
-        trajectories: One update's episodes, of all ranks.
-
-    Returns:
-        The ``horizon/…`` metrics: K of these episodes, whether it binds, and what the controller reports.
+    Episodes whose environment failed are not recorded, because they say nothing about the agent. Without a controller there are
+    no metrics.
     """
     if controller is None:
         return {}
@@ -36,7 +30,7 @@ def tell_controller(controller: HorizonController | None, trajectories: Sequence
 
 
 def _binds(trajectories: Sequence[Trajectory]) -> bool:
-    """Whether K ends most episodes, and the longest successes need half of their K or more, or there are none."""
+    """Whether K ends most episodes, and is not much longer than the successes need, if there are any."""
     cut = mean([t.end == "horizon" for t in trajectories])
     used = [t.length / t.horizon for t in trajectories if t.success and t.horizon]
     return cut > 0.5 and (not used or float(np.percentile(used, 90)) >= 0.5)

@@ -35,18 +35,16 @@ def rollout(
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order.
 
-    The trajectories are a function of the requests: every reset and every turn draws from its own seed. With some samplers, the
-    numbers also depend on what else is in the batch, because the rounding of a matrix product depends on its shape. With these,
-    the trajectories are the same to the last bit in lockstep, and in streaming if environments are stepped in the caller's thread
-    (``max_workers=0``). In streaming with threads, the batches depend on timing. Log-probabilities then differ in their last
-    digits, and in rare cases a different token is sampled.
+    Every reset and every turn draws from its own seed, so the trajectories are a function of the requests. In lockstep this holds
+    to the last bit. In streaming, the sampler's batches depend on timing if threads step the environments. With some samplers
+    the rounding depends on the batch: log-probabilities then differ in their last digits, and rarely another token is sampled.
 
     Args:
         envs: The slots. The caller decides whether each environment is wrapped in ElasticTimeLimit.
         sampler: Samples the actions.
         chat: Turns texts into ids.
         requests: The episodes. If there are more of them than slots, the rest wait for a free slot, in this order.
-        rules: What holds for all episodes, including the mode.
+        rules: The settings of all episodes, including the mode.
         on_end: Called with each trajectory when it ends.
     """
     played: dict[int, Trajectory] = {}
@@ -65,8 +63,8 @@ def rollout(
 def _play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
     """Plays every episode to its end; all live episodes take a turn together.
 
-    Everything is done in the order of the slots, and every batch holds the same requests in every run. So the same requests give
-    the same trajectories to the last bit, whatever the timing of threads and environments.
+    Everything happens in the order of the slots, and the batches are the same in every run. So the same requests give the same
+    trajectories to the last bit, whatever the timing of threads and environments.
     """
     while slots.unfinished:
         for slot, reset in slots.start_resets():

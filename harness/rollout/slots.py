@@ -1,6 +1,6 @@
-"""Keeps track of the episodes of a rollout: which one plays in which slot, and which ones wait.
+"""The bookkeeping of a rollout: which episode plays in which slot, and which ones wait.
 
-Lockstep and streaming rollouts share this bookkeeping.
+Lockstep and streaming rollouts share it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # an endpoint is played with without torch
 
 __all__ = ["OnEnd", "Slots", "fitting"]
 
-_FILLED = 0.9  # of a sampler's cache; the rest is for what a turn adds
+_FILLED = 0.9  # the share of a sampler's cache that episodes may fill; a turn adds to it
 
 OnEnd = Callable[[Trajectory], None]
 """A function that is called with each trajectory when it ends."""
@@ -35,16 +35,11 @@ OnEnd = Callable[[Trajectory], None]
 class Slots:
     """The episodes that play, and those that wait for a slot.
 
-    An episode's session in the sampler is its number: episodes are counted as they are added. If the environment of a slot has
-    failed, the slot is reset for the next attempt. An environment that has a worker process then gets a new one.
+    Episodes are counted as they are added, and an episode's number is its session in the sampler. If the environment of a slot
+    fails, the slot is reset for the next attempt. An environment with a worker process then gets a new one.
 
-    If the sampler has a cache of fixed size, only as many episodes play as it can hold, the oldest first (`fitting`). Another one
-    begins while all of them fit. That never changes what an episode samples.
-
-    Args:
-        envs: The slots.
-        sampler: Is told when an episode, or an attempt at it, is over.
-        chat: Turns texts into ids.
+    If the sampler has a cache of fixed size, only as many episodes play as the cache can hold, the oldest first (`fitting`). A
+    waiting episode begins while all of them fit. This never changes what an episode samples.
     """
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
@@ -54,23 +49,14 @@ class Slots:
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
         self._ready: dict[int, SampleRequest] = {}  # the turns that come next, by slot
         self._limited = sampler if isinstance(sampler, LimitedCache) else None
-        self._prompt = 0  # the most tokens of a first prompt: an episode counts so many until its own is known
+        self._prompt = 0  # the most tokens of a first prompt; stands for the prompt of an episode that has none yet
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
 
     def add(
-        self,
-        requests: Sequence[EpisodeRequest],
-        rules: Rollout,
-        on_end: Callable[[int, Trajectory], None],
+        self, requests: Sequence[EpisodeRequest], rules: Rollout, on_end: Callable[[int, Trajectory], None]
     ) -> None:
-        """Adds episodes.
-
-        Args:
-            requests: The episodes, in the order in which they get a slot.
-            rules: What holds for each of them.
-            on_end: Called with the index of an episode and its trajectory when it ends.
-        """
+        """Adds episodes, which get slots in this order. `on_end` gets the index of each one that ends, and its trajectory."""
         self._waiting += [(self._added + i, r, rules, functools.partial(on_end, i)) for i, r in enumerate(requests)]
         self._added += len(requests)
 
@@ -80,7 +66,7 @@ class Slots:
         return bool(self._waiting or self._live)
 
     def start_resets(self) -> list[tuple[int, Future[ResetResult]]]:
-        """Resets free slots for the waiting episodes that are admitted, and slots that have failed for the same episode again."""
+        """Resets free slots for waiting episodes that fit, and failed slots for another attempt at the same episode."""
         slots, self._to_reset = self._to_reset, []
         free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
         for slot in free[: len(self._waiting)]:
@@ -101,7 +87,7 @@ class Slots:
         self._go_on(slot, needed)
 
     def turns(self) -> Mapping[int, SampleRequest]:
-        """Returns the turns that may be sampled now, by slot, in the order in which they became ready. Each is returned once."""
+        """Returns the turns that may be sampled now, by slot, oldest first. Each turn is returned once."""
         admitted = set(list(self._live)[: self._admitted()])
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if slot in admitted}
 
@@ -115,7 +101,7 @@ class Slots:
         self._go_on(slot, self._live[slot][0].step_answered(answer))
 
     def _admitted(self, *, with_another: bool = False) -> int:
-        """How many of the live episodes may play, the oldest first, and perhaps another one that would begin now."""
+        """The number of live episodes that may play, the oldest first. `with_another` counts one more that would begin now."""
         cache = self._limited.cache_tokens if self._limited is not None else 0
         if not cache:
             return len(self._live) + with_another
@@ -133,19 +119,19 @@ class Slots:
         else:
             del self._live[slot], self._slot_of[episode.session]
             env = self._envs.envs[slot].unwrapped
-            if isinstance(env, AgentEnv):  # its agent waits for an answer that won't come
+            if isinstance(env, AgentEnv):  # its agent still waits for an answer
                 env.stop_agent(episode.trajectory.end)
             on_end(episode.trajectory)
 
 
 def fitting(tokens: Iterable[int], cache_tokens: int) -> int:
-    """How many episodes fit into a sampler's cache together, the oldest first; at least one.
+    """How many episodes fit into a sampler's cache together, counted from the oldest; at least one.
 
-    If more of them play, each turn evicts what another episode needs for its next one, and whole episodes are computed again at
-    every turn: more than twenty times the unavoidable (benchmarks/results/cache-simulated.txt).
+    If more episodes play, each turn evicts what another one needs next, and whole episodes are computed again at every turn:
+    more than twenty times the work (benchmarks/results/cache-simulated.txt).
 
     Args:
-        tokens: The present tokens of each episode, in the order of beginning.
+        tokens: The present tokens of each episode, the oldest episode first.
         cache_tokens: The number of tokens that the cache holds.
 
     >>> fitting([500, 300, 400], cache_tokens=1000)

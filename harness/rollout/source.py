@@ -1,4 +1,4 @@
-"""What environments are made from: those of a rollout, and one for tasks and demonstrations."""
+"""How the environments of a run are made: those of a rollout, and one for tasks and demonstrations."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from harness.settings.environment import GIVEN, Environment
 
 __all__ = ["ACTOR_SLOTS", "environment", "task_environment"]
 
-ACTOR_SLOTS = 16  # the environments in one Ray actor, which reserves one core on its node
+ACTOR_SLOTS = 16  # environments in a Ray actor; each actor reserves one core
 
 
 def environment(settings: Environment, *, slots: int, temperature: float) -> str | EnvSpec:
     """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors.
 
     Args:
-        settings: Which environment or agent, and where it runs.
+        settings: The environment or agent, and where it runs.
         slots: The number of environments that this process plays at once.
-        temperature: The temperature of the samples, of which an agent's endpoint tells the agent.
+        temperature: The temperature of the samples. Requests of an agent program may ask for no other one.
 
     Raises:
         ConfigError: The environment is an object of the Python program that began the run.
@@ -54,7 +54,7 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
 
 
 def task_environment(settings: Environment, env_id: str | EnvSpec) -> gym.Env[str, str]:
-    """Makes an environment for tasks and demonstrations: on this machine, or for tasks alone in an actor."""
+    """Makes an environment for tasks and demonstrations, on this machine if its backend is installed here."""
     try:
         env = make_environment(
             env_id if settings.env_workers == "local" else spec_of(settings.env), settings.arguments()

@@ -1,12 +1,10 @@
 """Streaming rollouts: every slot plays its own episode, and no episode waits for another episode's environment.
 
 The rollout is one loop. It starts episodes in free slots. It submits the next turn of every episode whose environment has
-answered and that fits into the sampler's cache. When there is nothing more to submit, it lets the sampler take a step and sends
-the finished actions to the environments. So at each of its steps the sampler holds a request of each of these episodes. The loop
-waits for the next answer only if the sampler holds no request.
+answered, if the turn fits into the sampler's cache. Then the sampler takes a step, and the finished actions go to the
+environments. The loop waits for an answer only if the sampler has no request.
 
-The callbacks of the environments' futures put the answers into a queue. The loop runs in one thread, and only this thread
-uses the sampler and the slots.
+The callbacks of the environments' futures put the answers into a queue. Only the loop's thread uses the sampler and the slots.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from harness.types.sampler import Sampler
 __all__ = ["Answers", "play_streaming"]
 
 Answers = SimpleQueue[Callable[[], None]]
-"""What the loop does before its next step. Each call records an answer."""
+"""A queue of calls, each of which records an answer. The loop makes them before its next step."""
 
 
 def play_streaming(
@@ -35,8 +33,8 @@ def play_streaming(
     Args:
         slots: The episodes.
         sampler: Samples their turns.
-        answers: The queue of the environments' answers. Others may put calls of their own into it.
-        goes_on: Whether the loop waits for calls after the last episode, since they may add some.
+        answers: The queue of the environments' answers. The caller may put calls of its own into it.
+        goes_on: Whether the loop outlives the last episode and waits for calls that may add some.
     """
     queue: Answers = SimpleQueue() if answers is None else answers
 
@@ -53,14 +51,14 @@ def play_streaming(
         for record in _arrived(queue, wait=not sampler.pending):
             answered = True
             record()
-        if answered:  # slots may have become free; the first turns there should be in the sampler's next batch
+        if answered:  # slots may be free now: the turns of new episodes should join the sampler's next batch
             continue
         for request, sample in sampler.step():
             expect(slots.step_answered, *slots.act(request.session, sample))
 
 
 def _arrived(queue: Answers, *, wait: bool) -> Iterator[Callable[[], None]]:
-    """The answers that have arrived, in order; with `wait`, at least one. If one raises, the others stay in the queue."""
+    """The answers that have arrived, in order. With `wait`, waits for the first one."""
     if wait:
         yield queue.get()
     with contextlib.suppress(Empty):

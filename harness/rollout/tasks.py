@@ -1,6 +1,6 @@
 """Which tasks and episodes an update trains on, as a pure function of the update index.
 
-So a resumed run trains on the same tasks as an uninterrupted run, and nothing has to be saved.
+A resumed run therefore trains on the same tasks as an uninterrupted one, and nothing has to be saved.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ __all__ = ["BatchPlan", "TaskStream"]
 
 
 class TaskStream:
-    """Goes through all tasks again and again, each time in a new random order.
+    """Goes through all tasks again and again, each time in a new random order. A pass continues across updates.
 
-    With several environments, each has passes of its own. They take turns in a fixed order in which each comes as often as its
-    weight says, and which continues across updates.
+    Several environments take turns, in a fixed order in which each comes as often as its weight says. Each has passes of its own.
 
     Args:
-        parts: All tasks of the split, of each environment.
-        per_update: The number of tasks per update. A pass over the tasks continues across updates.
+        parts: The tasks of each environment.
+        per_update: The number of tasks per update.
         seed: The seed of the random orders.
-        weights: How often each environment comes, relative to the others; 1 each if not given.
+        weights: The relative frequency of each environment; 1 each by default.
 
     >>> stream = TaskStream([["a", "b", "c"]], per_update=2, seed=0)
     >>> sorted(stream.batch(0) + stream.batch(1)[:1])
@@ -53,7 +52,7 @@ class TaskStream:
         return [self._task(*self._turn(position)) for position in range(first, first + self._per_update)]
 
     def _turn(self, position: int) -> tuple[int, int]:
-        """Whose turn it is at a position, and how many turns this environment had before."""
+        """The environment whose turn it is at a position, and how many turns it had before."""
         rounds, place = divmod(position, len(self._turns))
         part = self._turns[place]
         return part, rounds * self._turns.count(part) + self._turns[:place].count(part)
@@ -69,14 +68,7 @@ class TaskStream:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """Which episodes each update has.
-
-    Attributes:
-        stream: The tasks of each update.
-        group_size: The number of episodes per task.
-        updates: The number of updates; no batch is begun beyond the last one.
-        seed: The run's seed. Every episode derives its own from it and from its place.
-    """
+    """The episodes of each update: `group_size` of each task. Every episode derives its own seed from the run's."""
 
     stream: TaskStream
     group_size: int
@@ -93,7 +85,7 @@ class BatchPlan:
 
 
 def _turns(weights: Sequence[int]) -> list[int]:
-    """One round of turns, in which each index comes as often as its weight. Each turn is of the one that is furthest behind.
+    """One round of turns, in which each index comes as often as its weight. The index that is furthest behind comes next.
 
     >>> _turns([3, 1])
     [0, 0, 1, 0]

@@ -1,7 +1,7 @@
-"""A short comparison of sampler and trainer with a model's own forward pass, for model types that no test covers.
+"""Compares sampler and trainer with a model's own forward pass, for model types that no test covers.
 
-Sampler and trainer write their own masks, keys and logits. For a layer that does something else than the config says, or
-something else in training, their log-probabilities would be wrong without an error.
+Sampler and trainer make their own masks, keys and logits. If a layer does something that the config does not say, or behaves
+differently in training, their log-probabilities would be wrong without an error.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TESTED: frozenset[str] = frozenset(
 
 _TOLERANCE = 2e-3  # nats; float32 rounds to about 1e-5
 _WORDS = 128
-_SHARED = 36  # tokens that both rows begin with: enough for sampler and trainer to compute them once
+_SHARED = 36  # tokens at the beginning of both rows; enough for sampler and trainer to share them
 _SAMPLED = 24
-_LAYERS = 6  # enough to have each kind, also in Gemma 3, of whose layers the sixth is the first to see all tokens
+_LAYERS = 6  # enough for each kind of layer: in Gemma 3, the sixth is the first to see all tokens
 _MOST_PARAMETERS = 500_000_000  # 2 GB
-# The most that an entry of a config with one of these words in its name may be in the copy.
+# The largest values in the copy, for entries of the config whose names have one of these words.
 _MOST = {
     ("vocab_size",): _WORDS,
-    ("token_id",): _WORDS - 1,  # which no row has
+    ("token_id",): _WORDS - 1,  # no row has this token
     ("intermediate", "ffn", "d_ff", "n_inner"): 64,
     ("window", "chunk", "index_topk"): 16,
 }
@@ -52,11 +52,11 @@ _MOST = {
 def check_agreement(model: PreTrainedModel, *, sampled: bool = True, trained: bool = True) -> str:
     """Compares sampler and trainer with the model's own forward pass, unless the model's type is in `TESTED`.
 
-    Two rows of up to 64 tokens go through a copy of the model in float32 on the CPU, with the widths of its attention, but few
-    layers, small feed-forward layers, windows of 16 tokens, and random weights.
+    Two rows of up to 64 tokens go through a copy of the model in float32 on the CPU. The copy has random weights, few layers,
+    small feed-forward layers and windows of 16 tokens.
 
     Args:
-        model: The policy's model, with packed attention if packed rows are trained on. Its weights are not read.
+        model: The policy's model, with packed attention if it trains on packed rows. Its weights are not read.
         sampled: Whether `TransformersSampler` samples with it.
         trained: Whether it is trained.
 
@@ -64,7 +64,7 @@ def check_agreement(model: PreTrainedModel, *, sampled: bool = True, trained: bo
         A note if no copy can be made; else an empty text.
 
     Raises:
-        ConfigError: A log-probability differs by more than 0.002 nats, or can't be computed. The message says which, by how much.
+        ConfigError: A log-probability differs by more than 0.002 nats, or can't be computed.
     """
     config = model.config.get_text_config()
     if config.model_type in TESTED:
@@ -83,7 +83,7 @@ def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, train
     try:
         small = _small_copy(model, own)
         right = [_scores(small, row) for row in rows]
-    except Exception as error:  # whatever the class asks of its config or its input
+    except Exception as error:  # a class may need anything in its config or its input
         return (
             f"sampler and trainer could not be compared with the forward pass of the untested model type {kind!r}: no small copy "
             f"of it works ({error})"
@@ -130,7 +130,7 @@ def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, train
 
 
 def _scores(model: PreTrainedModel, ids: list[int]) -> Tensor:
-    """The log-probabilities of a row's tokens but the first in the model's own forward pass, float32 [tokens - 1]."""
+    """The log-probabilities of all tokens of a row but the first, in the model's own forward pass, float32 [tokens - 1]."""
     logps: Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float().log_softmax(dim=-1)
     return logps[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
 
@@ -153,7 +153,7 @@ def _small_copy(model: PreTrainedModel, attention: str) -> PreTrainedModel:
 
 
 def _shrink(config: PreTrainedConfig) -> None:
-    """Keeps the first layers, so that each kind is among them, and bounds what makes a layer large or hides its window."""
+    """Keeps the first layers, and limits the sizes of layers and windows."""
     layers = getattr(config, "num_hidden_layers", None)
     if layers:
         kept = min(layers, _LAYERS)

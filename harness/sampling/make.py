@@ -1,4 +1,4 @@
-"""Makes the sampler that the flags name."""
+"""Makes the sampler that the settings name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ __all__ = ["check_engine", "make_sampler"]
 
 
 def check_engine(settings: Sampling, device: str) -> None:
-    """Checks that what samples is there, before hours of work for it. It starts nothing.
-
-    Args:
-        settings: Which sampler.
-        device: The device of the policy.
+    """Checks that the sampler can be started, before hours of work for it.
 
     Raises:
         MissingExtraError: vLLM is not installed.
@@ -47,17 +43,17 @@ def make_sampler(
     sharers: int = 1,
     version: int = 0,
 ) -> Sampler:
-    """Makes the sampler of a policy; a vLLM engine or server receives the policy's weights here for the first time.
+    """Makes the sampler of a policy. A vLLM engine or server receives the policy's weights here for the first time.
 
     Args:
         settings: Which sampler, and how it is set up.
         policy: The policy whose weights it samples with.
-        device: The device of vLLM's engine, or from which the weights are sent to servers; None for the device that holds them.
-        sends: Whether this process sends the weights to the servers. If several processes share the servers, one of them does.
+        device: The device of vLLM's engine, or from which weights are sent to servers; None for the policy's.
+        sends: Whether this process sends the weights to the servers. If several processes share the servers, one of them sends.
         slots: The most requests at once, for an engine in this process; None for the engine's default.
         sharers: The number of processes that sample with the same servers.
         version: The number of policy updates that the weights have seen. Later versions count on from it.
-        dtype: The type in which the policy computes; None for that of its weights. Shards are wider than that.
+        dtype: The type in which the policy computes; None for the type of its weights. Sharded weights are wider.
     """
     max_context = settings.max_context or None
     if isinstance(settings, VLLMServerSampling):

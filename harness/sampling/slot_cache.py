@@ -59,7 +59,7 @@ class SlotCache(Cache):
         self._values = [self._grown(old) for old in self._values]
 
     def release(self) -> None:
-        """Drops everything and frees its memory. The next forward pass allocates the same size again, at once."""
+        """Drops everything and frees its memory. The next forward pass allocates the same size again."""
         self._keys, self._values = [], []
 
     def place(self, rows: slice | Tensor, columns: Tensor, width: int) -> None:

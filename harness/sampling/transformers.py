@@ -1,6 +1,6 @@
 """Samples with the same module that is trained, through transformers. It works on any device and needs no engine.
 
-The key-value cache is kept over the turns of an episode. What several episodes begin with, such as the prompt of a group's task,
+The key-value cache is kept over the turns of an episode. A common beginning of several episodes, such as the prompt of a group,
 is computed once. Finished requests leave the batch at once. Each request draws from its own seed. For paged memory, CUDA graphs
 and tensor parallelism, use vLLM (`harness.sampling.vllm.engine`).
 """
@@ -24,13 +24,13 @@ from harness.types.seeding import uniforms
 
 __all__ = ["TransformersSampler"]
 
-# Of fewer common tokens, each episode computes its own: the extra forward pass would cost more than it saves.
+# Fewer common tokens are not shared: the extra forward pass would cost more than it saves.
 _LEAST_SHARED = 32
 
 
 @dataclass
 class _Session:
-    """One episode: its row of the cache, and the tokens whose keys and values are stored in it."""
+    """An episode: its row of the cache, and the tokens whose keys and values are stored there."""
 
     row: int
     cached: list[int] = field(default_factory=list)
@@ -38,7 +38,7 @@ class _Session:
 
 @dataclass
 class _RequestState:
-    """One running request: the tokens that must still be fed to the model, and what was sampled so far."""
+    """A request in flight: the tokens that must still be fed to the model, and what was sampled so far."""
 
     request: SampleRequest
     session: _Session
@@ -53,8 +53,8 @@ class TransformersSampler:
     """A `Sampler` over a decoder-only transformers model whose layers attend to all tokens or to a sliding window.
 
     Args:
-        model: The policy. It is used without gradients and left in eval mode. Its weights are not copied, but for those of a
-            narrow output layer on a CPU.
+        model: The policy. It is used without gradients and left in eval mode. Only the weights of a narrow output layer on a
+            CPU are copied.
         max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
             ``max_position_embeddings``.
         max_prefill_tokens: The most padded tokens of one forward pass over new prompts. It bounds the memory.
@@ -90,7 +90,7 @@ class TransformersSampler:
         self._max_prefill_tokens = max_prefill_tokens
         self._version = version
         self._cache = SlotCache(self.max_context)
-        self._head: Tensor | None = None  # of the present weights, if it is needed
+        self._head: Tensor | None = None  # of the present weights; None until it is needed
         self._sessions: dict[Hashable, _Session] = {}
         self._rows: list[_Session] = []  # by row
         self._running: dict[Hashable, _RequestState] = {}
@@ -120,13 +120,13 @@ class TransformersSampler:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """Feeds new prompts; if there are none, one token of every running request. Returns the finished requests.
+        """Feeds new prompts, or else one token of every running request. Returns the finished requests.
 
-        A request whose prompt was taken from another's cache has one token left to feed. It draws with the running ones.
+        If a prompt was copied from another row, one token is left to feed. Its request then draws with the running ones.
         """
         if not self._running:
             return []
-        if self._model.training:  # not switched back, which would walk over all modules; the trainer does that
+        if self._model.training:  # never switched back here, because that visits all modules; the trainer does it
             self._model.eval()
         running = list(self._running.values())
         new = [r for r in running if len(r.feed) > 1]
@@ -139,7 +139,7 @@ class TransformersSampler:
 
     @torch.inference_mode()
     def end_session(self, session: Hashable) -> None:
-        """Forgets an episode. The last row takes its place, so that the live rows stay adjacent."""
+        """Forgets an episode. The last row takes its place, so that the rows in use stay adjacent."""
         gone = self._sessions.pop(session, None)
         if gone is None:
             return
@@ -157,7 +157,7 @@ class TransformersSampler:
             session.cached.clear()
 
     def wake(self) -> None:
-        """Does nothing: what was freed is made again when it is needed."""
+        """Does nothing: the cache is allocated again when it is needed."""
 
     def weights_changed(self) -> int:
         """Drops every cached key and value. Returns the new policy version."""
@@ -193,7 +193,7 @@ class TransformersSampler:
         return Sample(ids, logprobs, reason, versions[0], spans(versions))  # type: ignore[arg-type]
 
     def _prefill(self, new: list[_RequestState]) -> None:
-        """Computes prompts. What several begin with is computed for the first and then copied."""
+        """Computes prompts. A common beginning is computed for the first of them and then copied."""
         while new:
             for r in new:
                 self._take_over(r)
@@ -211,7 +211,7 @@ class TransformersSampler:
             new = later
 
     def _take_over(self, state: _RequestState) -> None:
-        """Copies the keys and values of the longest beginning that another episode has computed."""
+        """Copies the keys and values of the longest beginning that another episode has."""
         if len(state.feed) <= _LEAST_SHARED:
             return
         session = state.session
@@ -258,7 +258,7 @@ class TransformersSampler:
         else:
             self._cache.place(index, positions.where(positions >= 0, self._cache.scrap_column), width)
             positions = positions.clamp_min(0)
-        # Prompts of one length with nothing cached need no mask, and half the attention. Short ones gain nothing by it.
+        # Prompts of one length with nothing cached need no mask, which halves the attention. Short ones gain nothing.
         plain = q > _LEAST_SHARED and width == q == min(len(r.feed) for r in batch) and self._windows == {None}
         if self._head is None:
             self._head = float32_head(self._model)
@@ -274,10 +274,10 @@ class TransformersSampler:
         self._draw(batch, output.logits[:, -1])
 
     def _masks(self, positions: Tensor, width: int) -> Tensor | dict[str, Tensor]:
-        """Who sees whom, [n, 1, q, width]; one mask per kind of layer if the model has two.
+        """Which tokens each token sees, [n, 1, q, width]; one mask per kind of layer if the model has two.
 
-        transformers builds its own masks for rows that all begin at the same column. It hands on a mask of four dimensions as it
-        is, and would not narrow it to a window. Only eager attention adds the mask, so that it must be a number.
+        The masks of transformers assume that all rows begin at the same column. A mask of four dimensions is used as it is, so
+        it must have the window already. Eager attention adds the mask, so there it holds numbers.
         """
         columns = torch.arange(width, device=positions.device)
         last = positions[:, None, :, None]
@@ -292,7 +292,7 @@ class TransformersSampler:
 
     def _draw(self, batch: list[_RequestState], logits: Tensor) -> None:
         """Draws one token per row: it inverts the cumulative distribution at the request's own uniform number."""
-        if logits.device.type == "mps":  # it has no float64
+        if logits.device.type == "mps":  # mps has no float64
             logits = logits.cpu()
         temperatures = [r.request.temperature for r in batch]
         logits = logits.float()
@@ -328,7 +328,7 @@ def _common_prefix(a: list[int], b: list[int]) -> int:
 
 
 def _shared(state: _RequestState, tokens: list[int]) -> int:
-    """How many of the tokens to feed `tokens` has too, after the same beginning; 0 if too few. The last one is always fed."""
+    """How many of the tokens to feed are also in `tokens`, after the same beginning; 0 if too few to share."""
     start = len(state.session.cached)
     if tokens[start : start + _LEAST_SHARED] != state.feed[:_LEAST_SHARED]:  # nearly always
         return 0

@@ -1,4 +1,4 @@
-"""Who holds which weights: the policy that is trained, and what the sampler samples with."""
+"""The weights that the sampler samples with, beside those of the policy that is trained."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class SampledWeights:
     """The weights that the sampler samples with, and their hand-over from the policy after an update.
 
     In the simplest case the sampler reads the policy's own model. It needs a copy in two cases: if it samples while the policy is
-    trained, and if the policy's weights are sharded over ranks and the sampler does not gather them itself.
+    trained, and if the policy is sharded over ranks and the sampler does not gather the shards itself.
 
     Args:
         policy: The policy that is trained, with all of its weights on this rank or on rank 0.
         ahead: Whether episodes are sampled while the policy is trained.
         ranks: The processes that train together.
-        on_host: Whether a copy is in the host's memory, because the sampler has the weights on its own GPU too, as an engine or
-            a server. Otherwise a copy is on the policy's device.
+        on_host: Whether a copy is kept in the host's memory, because an engine or a server has the weights on its GPU already.
+            Otherwise a copy is on the policy's device.
         gathers: Whether the sampler reads sharded weights, as an engine beside each rank does.
 
     Attributes:
-        policy: The policy as the sampler sees it: its model is the copy, if there is one.
+        policy: The policy as the sampler sees it. Its model is the copy, if there is one.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class SampledWeights:
         if self._copied:
             model = _on_host(policy.model) if on_host else copy.deepcopy(policy.model)
             self.policy = dataclasses.replace(policy, model=model)
-        self._dtype = policy.model.dtype  # before it is sharded in float32
+        self._dtype = policy.model.dtype  # shards are float32
         self._sampler: Sampler | None = None
 
     def fill(self, device: str) -> None:
-        """Puts rank 0's weights on every rank's device, if a copy samples there. Does nothing for a run of one process."""
+        """Puts rank 0's weights on every rank's device, if a copy samples there. Without torchrun it does nothing."""
         if self._copied:
             self._ranks.fill(self.policy.model, device)
 
@@ -61,18 +61,16 @@ class SampledWeights:
             self._ranks.copy_weights(self._trained.model, self.policy.model)
 
     def start(self, make_sampler: Callable[..., Sampler], updates: int) -> Sampler:
-        """Makes the sampler, which takes over the present weights, and returns it once every rank has one.
+        """Makes the sampler with the present weights. Returns it once every rank has one.
 
-        Args:
-            make_sampler: Gets the policy, and as `version` the number of policy updates that its weights have seen.
-            updates: That number.
+        `make_sampler` gets the policy, and as `version` the number of `updates` that its weights have seen.
         """
         self._sampler = make_sampler(self.policy, version=updates)
-        self._ranks.wait()  # for servers that rank 0 sends the weights to
+        self._ranks.wait()  # rank 0 may still send the weights to servers
         return self._sampler
 
     def before_training(self) -> None:
-        """The sampler gives its memory to the trainer, unless it samples meanwhile."""
+        """Frees the sampler's memory for the trainer, unless it samples meanwhile."""
         assert self._sampler is not None, "start() comes first"
         if not self._ahead:
             self._sampler.sleep()
@@ -85,23 +83,23 @@ class SampledWeights:
         self._ranks.wait()
 
     def wake(self) -> None:
-        """Ends the sleep of `before_training` if no training came after it."""
+        """Ends the sleep of `before_training` when no training came after it."""
         assert self._sampler is not None, "start() comes first"
         self._sampler.wake()
 
     def save(self, folder: Path) -> None:
-        """Writes what the sampler samples with as a Hugging Face folder. Every rank must call this."""
+        """Writes the weights that are sampled with as a Hugging Face folder. Every rank must call this."""
         self.policy.save(folder, dtype=self._dtype, write=self._ranks.first)
 
     def close(self) -> None:
-        """Drops the requests that run on servers. Other samplers have nothing to close."""
+        """Drops the requests that run on servers. Other samplers need no closing."""
         if isinstance(self._sampler, VLLMServerSampler):
             self._sampler.close()
 
 
 @torch.no_grad()
 def _on_host(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of the model in the host's memory, which is pinned if there is a GPU, so that copies to and from it are fast."""
+    """A copy of the model in the host's memory. It is pinned if there is a GPU, for fast transfers."""
     made: dict[int, Any] = {}
     for old in (*model.parameters(), *model.buffers()):
         if old.device.type != "meta":

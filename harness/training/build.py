@@ -60,17 +60,8 @@ def build(
 ) -> Run:
     """Builds a run, from its newest checkpoint if it is resumed and has one.
 
-    The tasks come first, because a setting that does not fit them is then refused before a model is loaded. The policy is made
-    whole, and only then copied for the sampler and sharded over the ranks.
-
-    Args:
-        config: The settings.
-        folder: An empty or new folder, or with `resume` the folder of a run that was stopped.
-        display: Shows what happens.
-        resume: Go on from the newest checkpoint, if there is one.
-        ranks: The processes that train together; None for this one alone.
-        given: Objects in place of those that the settings name.
-        interrupts: They stop the playing of episodes.
+    The tasks come first, so that a setting that does not fit them is refused before a model is loaded. The policy is made whole,
+    and only then copied for the sampler and sharded over the ranks. `harness.training.loop.train` explains the arguments.
 
     Raises:
         ConfigError: A setting does not fit the environment, the model or the machine.
@@ -110,15 +101,7 @@ def build(
 
 @dataclass(frozen=True, kw_only=True)
 class _Tasks:
-    """What is played, and under which horizon.
-
-    Attributes:
-        env_id: The id or spec from which `gym.make` makes an environment of the rollouts.
-        env: One environment, for tasks and demonstrations.
-        stream: The tasks of each update.
-        controller: Chooses the horizon; None for no limit.
-        held_out: The environments of the evaluations, and their tasks.
-    """
+    """What is played, and under which horizon. `env` is one environment, for tasks and demonstrations."""
 
     env_id: str | EnvSpec
     env: gym.Env[str, str]
@@ -129,13 +112,7 @@ class _Tasks:
 
 @dataclass(frozen=True, kw_only=True)
 class _Trained:
-    """The policy in the state in which it is trained.
-
-    Attributes:
-        learner: Improves the policy.
-        weights: What the sampler samples with.
-        state: What the checkpoint says besides weights; empty for a run that begins.
-    """
+    """The policy, ready to be trained. `state` is the run's own state in the checkpoint, empty for a new run."""
 
     learner: Learner
     weights: SampledWeights
@@ -143,7 +120,7 @@ class _Trained:
 
 
 def _check_machine(config: GRPOConfig, ranks: Ranks) -> None:
-    """Refuses what is not installed here or does not work under torchrun, and a run without a model."""
+    """Raises if a package is missing, if a setting does not work under torchrun, or if no model is named."""
     if not config.model.model:
         raise ConfigError("no model is named; give --model FOLDER or a hub id, or --recipe quickstart")
     require(config.run.trackers())
@@ -178,7 +155,7 @@ def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Displ
 
 
 def _controller(config: GRPOConfig) -> HorizonController | None:
-    """The run's own controller. An elastic horizon keeps a K for each of several environments, unless `horizon_key` says more."""
+    """The run's own controller. An elastic horizon keeps a K for each environment if there are several."""
     several = len(config.environment.environments()) > 1 and isinstance(config.horizon, ElasticHorizon)
     key = config.horizon_key or ("environment" if several else "")
     make = functools.partial(new_controller, config.horizon)
@@ -195,10 +172,10 @@ def _make_policy(
     ranks: Ranks,
     resumed: bool,
 ) -> Policy:
-    """Makes the policy with which the run begins, whole on rank 0. If it is resumed, a checkpoint still has to fill it.
+    """Makes the policy with which the run begins, whole on rank 0. If the run is resumed, a checkpoint fills it later.
 
-    The clone comes before the adapters that are trained: it is part of the frozen weights. These are kept after that, for the
-    checkpoints, which have the adapters alone.
+    The clone is part of the frozen weights, so it comes before the adapters that are trained. The frozen weights are kept in the
+    folder, because checkpoints have the adapters alone.
     """
     policy = load(config, env, device, ranks)
     untested = check_agreement(policy.model, sampled=config.sampling.sampler == "transformers")
@@ -207,7 +184,7 @@ def _make_policy(
     clones = bool(config.warm_start.episodes) and not resumed
     if clones:
         clone = clone_expert(config, env, policy, device, display, folder) if ranks.first else None
-        del policy  # its memory is free before the clone is loaded
+        del policy  # free its memory before the clone is loaded
         policy = load(config, env, device, ranks, clone=clone)
     if config.optimizer.lora_rank:
         seed = derive_seed(config.seed, "adapters") % 2**31
@@ -231,8 +208,8 @@ def _prepare_training(
 ) -> _Trained:
     """Copies, shards and restores the policy, in this order.
 
-    The reference and the sampler's copy are taken from whole weights, so they come before the shards. The optimizer holds the
-    shards, and the checkpoint fills the shards and the optimizer.
+    The reference and the sampler's copy need whole weights, so they come before the shards. The optimizer holds the shards, and
+    the checkpoint fills both.
     """
     reference = None
     if config.loss.kl_coef:
@@ -279,7 +256,7 @@ def _prepare_training(
 
 
 def _start_sampler(config: GRPOConfig, trained: _Trained, *, device: str, ranks: Ranks) -> Sampler:
-    """Makes the sampler. It takes over the weights of this moment, so a checkpoint must have been restored before."""
+    """Makes the sampler, which takes over the present weights. A checkpoint must have been loaded before."""
     return trained.weights.start(
         functools.partial(
             make_sampler,

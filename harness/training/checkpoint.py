@@ -166,7 +166,7 @@ def load_training_state(
 
 @contextmanager
 def _one_process_may_save() -> Iterator[None]:
-    """Without torch's warning that one process is assumed."""
+    """Hides torch's warning that it assumes one process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield

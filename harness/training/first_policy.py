@@ -18,9 +18,9 @@ __all__ = ["load"]
 
 
 def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks, *, clone: Path | None = None) -> Policy:
-    """Loads the policy on `device`. Under torchrun, rank 0 keeps it in host memory, and the others have it without weights.
+    """Loads the policy on `device`. Under torchrun, only rank 0 has the weights, in the memory of its host.
 
-    `clone` takes the place of the model that the settings name.
+    A `clone` takes the place of the model that the settings name.
     """
     policy = None
     if ranks.first:

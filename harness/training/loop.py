@@ -1,4 +1,4 @@
-"""The loop of a training run: play, move K, learn, hand the weights over.
+"""The loop of a training run: play, move K, learn, and hand the weights over.
 
 Under torchrun every process runs it with its share of the episodes.
 """
@@ -25,7 +25,7 @@ from harness.training.training_run import Run
 __all__ = ["OnUpdate", "train"]
 
 OnUpdate = Callable[[int, Mapping[str, float]], object]
-"""What is called after an update, with its index and its metrics."""
+"""A function that is called after an update, with its index and its metrics."""
 
 
 def train(
@@ -38,23 +38,23 @@ def train(
     given: Given | None = None,
     on_update: OnUpdate | None = None,
 ) -> dict[str, Any]:
-    """Trains one policy. Everything that it leaves is in `run_dir`. `harness.train` is for Python programs.
+    """Trains one policy, and leaves everything in `run_dir`. Python programs call `harness.train` instead.
 
     Args:
         config: The settings.
         run_dir: An empty or new folder, or with `resume` the folder of a run that was stopped.
-        display: Shows what happens.
-        resume: Go on from the newest checkpoint, if there is one.
+        display: Shows the progress.
+        resume: Continue from the newest checkpoint, if there is one.
         ranks: The processes that train together; None for this one alone.
-        given: The objects of a Python program in place of those that the settings name.
+        given: Objects of a Python program that replace those that the settings name.
         on_update: Called after each update, on the first rank. If it returns True, the run ends with this update.
 
     Returns:
         The evaluations ``{"before": …, "after": …}``, as in ``evaluation.json``.
 
     Raises:
-        KeyboardInterrupt: After Ctrl-C or SIGTERM. If training had begun, the last whole update is saved; a second signal stops
-            without that.
+        KeyboardInterrupt: After Ctrl-C or SIGTERM. If training has begun, the last whole update is saved first. A second signal
+            stops the run without that.
     """
     started = time.perf_counter()
     with (
@@ -106,7 +106,7 @@ def train(
 
 
 def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
-    """Saves and evaluates the policy after so many updates. ``evaluation.json`` is written last: a run that has it has ended."""
+    """Saves and evaluates the trained policy. ``evaluation.json`` is written last: a run that has it has ended."""
     config, folder, training_s = run.config, run.folder, run.clock.seconds
     with full_disk_named(f"the disk is full, and {folder / 'model'} was not written"):
         run.weights.save(folder / "model")

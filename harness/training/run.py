@@ -31,16 +31,13 @@ __all__ = ["carry_out"]
 def carry_out(
     wish: Wish, console: Console, *, given: Given | None = None, on_update: OnUpdate | None = None
 ) -> tuple[Path, dict[str, Any]]:
-    """Begins or resumes a run, alone or with the other ranks, and trains it to its end.
+    """Begins or resumes a run, alone or with the other ranks, and trains it to its end. Returns its folder and its evaluations.
 
     Args:
         wish: What is asked for.
-        console: Shows what happens.
-        given: The objects of a Python program in place of those that the settings name.
+        console: Where the progress is shown.
+        given: Objects of a Python program that replace those that the settings name.
         on_update: See `harness.training.loop.train`.
-
-    Returns:
-        The folder of the run, and its evaluations.
     """
     config = _settled(wish)
     ranks = join(device=pick_device(config.model.device), timeout_s=config.run.rank_timeout_s)
@@ -59,7 +56,7 @@ def carry_out(
 
 
 def _settled(wish: Wish) -> GRPOConfig:
-    """The settings, with what depends on the machine chosen once: a run that is resumed computes as it began."""
+    """The settings with the type that fits this machine. It is chosen once, so that a resumed run computes as it began."""
     config = wish.config
     if wish.resume is not None:
         return config
@@ -69,9 +66,9 @@ def _settled(wish: Wish) -> GRPOConfig:
 
 @contextlib.contextmanager
 def _opened(wish: Wish, config: GRPOConfig, ranks: Ranks) -> Iterator[Path]:
-    """Makes or finds the folder of the run, and holds it. An error in the block says how to go on.
+    """Makes or finds the folder of the run, and locks it. An error in the block says how to go on.
 
-    A run that begins and fails before its first checkpoint leaves its folder free for the corrected command.
+    If a new run fails before its first checkpoint, the folder stays free for the corrected command.
     """
     run_dir: Path | None = wish.resume
     try:
@@ -112,7 +109,7 @@ def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Displa
     """Writes another number of updates into a run's settings, and returns the present settings with it.
 
     Raises:
-        ConfigError: The run has done more updates.
+        ConfigError: The run has already done more updates.
     """
     log, path = run_dir / "metrics.jsonl", run_dir / "config.json"
     done = len(read_metrics(log)) if log.exists() else 0
@@ -120,7 +117,7 @@ def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Displa
         raise ConfigError(f"the run has done {done} updates, got --updates {updates}; give {done} or more")
     if updates == config.updates:
         return config
-    saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without what this machine has otherwise
+    saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without the changes for this machine
     write_whole(path, replace(saved, updates=updates).to_json())
     display.note(f"the run has {updates} updates now, instead of {config.updates}")
     return replace(config, updates=updates)

@@ -31,19 +31,8 @@ __all__ = ["Run"]
 class Run:
     """A training run that is ready to go on; a context manager that closes what it opened.
 
-    Attributes:
-        config: The settings.
-        folder: Everything that the run leaves is in this folder.
-        ranks: The processes that train together.
-        next_update: The index of the first update that is still to be done.
-        batches: Plays the episodes.
-        controller: Chooses the horizon; None for no limit.
-        learner: Improves the policy.
-        weights: What the sampler samples with.
-        held_out: Evaluates the policy.
-        evaluations: The results before and after training, if they are known already.
-        clock: The seconds and tokens so far.
-        log: The log of the metrics; None on other ranks than the first.
+    `next_update` is the first update that is still to be done. Without a controller, episodes have no limit. Only the first rank
+    has a `log`.
     """
 
     config: GRPOConfig
@@ -65,7 +54,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.ExitStack() as closing:  # from the last to the first, also if an environment fails to close
+        with contextlib.ExitStack() as closing:  # closes all, the last one first, even if an environment fails to close
             if self.log is not None:
                 closing.callback(self.log.close)
             if error is not None:  # after its last update a run still evaluates
@@ -73,14 +62,14 @@ class Run:
             closing.callback(self.batches.close)
 
     def try_update(self) -> None:
-        """On a GPU, tries whether the largest update fits beside the sampler, which sleeps meanwhile if it can."""
+        """On a GPU, tries whether the largest update fits into the memory beside the sampler."""
         if self.learner.policy.model.device.type == "cuda":
             self.weights.before_training()
             try_update(self.learner, self.config)
             self.weights.wake()
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
-        """Writes the metrics of an update, which are on disk when this returns, and its episodes."""
+        """Writes the metrics and the episodes of an update. The metrics are on disk when this returns."""
         if self.log is None:
             return
         self.log.write(update, metrics)

@@ -26,7 +26,7 @@ class Learner:
 
     Attributes:
         policy: The policy. Its model is trained in place.
-        optimizer: Over the parameters of the model, or copies of them.
+        optimizer: The optimizer of the model's parameters, or of copies of them.
         reference: The frozen policy of the KL term; None without one.
         loss: How episodes become a loss.
         optimization: How the loss becomes optimizer steps.
@@ -34,7 +34,7 @@ class Learner:
         updates: The number of updates of the run, over which the learning rate falls.
         seed: The run's seed. It draws which episodes share an optimizer step.
         ranks: The processes that train together.
-        moments: Keeps the optimizer's moments in the host's memory between updates; None leaves them where they are.
+        moments: Keeps the optimizer's moments in the host's memory between updates; None leaves them on the device.
     """
 
     policy: Policy
@@ -49,7 +49,7 @@ class Learner:
     moments: HostMoments | None = None
 
     def update(self, trajectories: Sequence[Trajectory], update: int) -> dict[str, float]:
-        """Improves the policy with one update's episodes, of all ranks; returns the ``train/…`` metrics."""
+        """Improves the policy with one update's episodes, from all ranks. Returns the ``train/…`` metrics."""
         learning_rate = self.optimization.learning_rate_at(update, self.updates)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate

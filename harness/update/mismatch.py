@@ -20,9 +20,9 @@ __all__ = ["Mismatch"]
 
 
 class Mismatch:
-    """Sums over the scored tokens of one update; `metrics` turns them into means.
+    """Sums over the scored tokens of one update. `metrics` turns them into means.
 
-    On a GPU, `add` only queues work: no number is read before the sums are needed.
+    On a GPU, `add` only queues work. The numbers are read when the sums are needed.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Mismatch:
         self._unread.append((steps, found))
 
     def settled(self) -> Mismatch:
-        """Reads what is queued, and returns this object, which other processes can then have."""
+        """Reads the queued numbers and returns this object, which can then be sent to other processes."""
         for steps, found in self._unread:
             if len(found) > 3:
                 self._weight += float(found.pop(0))

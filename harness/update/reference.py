@@ -18,19 +18,19 @@ __all__ = ["reference_policy"]
 def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool) -> Policy:
     """Returns the policy before the first update, frozen.
 
-    With LoRA it is the policy itself, because its own weights are frozen.
+    With LoRA this is `policy` itself, because its own weights are frozen.
 
     Args:
         policy: The policy, before it is sharded.
         folder: Where the reference is kept.
-        device: The device for its shards.
+        device: The device of its shards.
         ranks: The processes that train together.
-        first: Whether the policy has had no update, so that it is the reference. Otherwise the folder has it.
+        first: Whether `policy` has had no update and so is the reference. Otherwise the reference is loaded from the folder.
         packing: As for `load_policy`.
 
     Raises:
-        StateError: The folder is not there.
-        OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
+        StateError: The folder is missing.
+        OSError: The disk is full; the errno is ENOSPC.
     """
     if has_lora(policy.model):
         return policy

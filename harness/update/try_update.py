@@ -1,6 +1,6 @@
-"""Tries an update of the largest micro-batch before the first rollout, so that a lack of memory is known in the first minute.
+"""Tries an update of the largest micro-batch before the first rollout, so that a lack of memory shows in the first minute.
 
-Nothing changes by it: the gradients are dropped before the optimizer's step, which moves no weight and no moment then.
+The gradients are dropped before the optimizer's step, so no weight and no moment changes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _GIB = {"G": 1.0, "M": 1 / 1024}
 
 
 def try_update(learner: Learner, config: GRPOConfig) -> None:
-    """Carries out an update of the largest micro-batches that the settings allow, and leaves everything as it was.
+    """Carries out an update of the largest micro-batches that the settings allow, and restores everything.
 
     Every rank must call this. Weights, moments, the learning rate and the random state are the same afterwards, bit by bit.
 
     Raises:
-        ConfigError: The memory is short. The message says by how much, and which flags of this run save some.
+        ConfigError: The memory is too small. The message says by how much, and which flags save some.
     """
     model, optimizer = learner.policy.model, learner.optimizer
     shape = model.config.get_text_config()
@@ -57,12 +57,12 @@ def try_update(learner: Learner, config: GRPOConfig) -> None:
 
 
 def largest_microbatches(tokens: int, longest: int, *, words: int, ranks: int) -> list[Trajectory]:
-    """Makes episodes for two micro-batches on each rank: the second one is computed beside the gradients of the first.
+    """Makes episodes for two micro-batches on each rank. The second is computed while the gradients of the first exist.
 
     Args:
         tokens: The tokens of a micro-batch, at least `longest`.
         longest: The most tokens of an episode.
-        words: The number of rows of the embedding, from which the ids are drawn.
+        words: The size of the vocabulary, from which the ids are drawn.
         ranks: The number of ranks.
     """
     parts = -(-tokens // longest)
@@ -78,7 +78,7 @@ def largest_microbatches(tokens: int, longest: int, *, words: int, ranks: int) -
 
 
 def what_to_lower(config: GRPOConfig, longest: int) -> str:
-    """Names the flags that make this run's update smaller; the first ones change nothing about its result."""
+    """Names the flags that reduce the memory of an update. The first ones do not change its result."""
     now: list[str] = []
     if config.optimizer.tokens_per_microbatch > longest:
         now.append(f"--tokens-per-microbatch {longest}")
@@ -99,7 +99,7 @@ def what_to_lower(config: GRPOConfig, longest: int) -> str:
 
 
 def _missing(error: torch.OutOfMemoryError) -> str:
-    """How much torch lacked where it failed; the rest of the update may need more."""
+    """The memory that torch lacked where it failed. The rest of the update may need more."""
     found = _SHORT.search(str(error))
     if found is None:
         return str(error)[:200]

@@ -12,8 +12,8 @@ The denominator of the ratio can come from two policies:
   trainer's / sampler's probability, bounded by the cap (`importance_weights`). The clipping then bounds only the steps of this
   update, and the weight corrects the difference between sampler and trainer.
 
-If an agent program changes its history, an episode is several sequences of tokens. Each is scored by itself, and has a ratio of
-its own where ratios are of sequences. All have the episode's advantage, and in every mean over episodes they count as one.
+If an agent program changes its history, an episode has several sequences of tokens. Each is scored by itself. All have the
+episode's advantage, and in every mean over episodes they count as one.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ _SUMS = ("loss", "entropy", "approx_kl", "clipped", "kl_ref")
 
 @dataclass
 class _Item:
-    """One sequence of an episode of the loss.
-
-    `old_logp` holds the trainer's log-probabilities before the first step, float32 [written tokens].
-    """
+    """A sequence of an episode. `old_logp`, float32 [written tokens], comes from the trainer before the first step."""
 
     tokens: TokenSequence
     trajectory: Trajectory
@@ -59,16 +56,7 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Passes:
-    """What the forward passes of an update share.
-
-    Attributes:
-        policy: The policy that is trained.
-        reference: The frozen policy of the KL term, or None.
-        settings: The settings of the loss.
-        tokens: The most tokens in a forward pass.
-        temperature: The sampler's temperature.
-        ranks: The processes that share the work.
-    """
+    """What the forward passes of an update share. A pass has at most `tokens` tokens."""
 
     policy: Policy
     reference: Policy | None
@@ -78,7 +66,7 @@ class _Passes:
     ranks: Ranks
 
     def microbatches(self, minibatch: list[_Item]) -> Iterator[tuple[list[_Item], Batch]]:
-        """This rank's sequences of one optimizer step, as micro-batches; a micro-batch without a sequence is an idle pass."""
+        """This rank's micro-batches of one optimizer step. One without a sequence is an idle pass."""
         tokens, ranks = [item.tokens for item in minibatch], self.ranks
         for indices, batch in self.policy.batches(tokens, self.tokens, rank=ranks.rank, ranks=ranks.size):
             yield [minibatch[i] for i in indices], batch
@@ -92,7 +80,7 @@ class _Passes:
 
     @torch.no_grad()
     def reference_logp(self, batch: Batch) -> Tensor:
-        """The log-probabilities of the reference, as `Policy.score` has them."""
+        """The log-probabilities under the reference, float32 [B, A]."""
         assert self.reference is not None, "kl_coef needs a reference policy"
         with without_lora(self.reference.model):
             return self.reference.score(batch, self.temperature)[0]
@@ -101,9 +89,9 @@ class _Passes:
 def select_episodes(trajectories: Sequence[Trajectory], settings: Loss) -> tuple[list[tuple[Trajectory, float]], float]:
     """Selects the episodes that contribute to the loss, with their advantages.
 
-    An episode whose environment failed is dropped before the mean of its group is taken: its reward says nothing about the
-    policy. In a group whose rewards are all equal, every advantage is 0; such a group is dropped, unless there is a KL term,
-    which covers every episode (paper, Eq. 3).
+    Episodes whose environment failed are dropped first, so they do not count in the mean of their group. If all rewards of a
+    group are equal, every advantage is 0. Such a group is dropped too, unless there is a KL term, which covers every episode
+    (paper, Eq. 3).
 
     An episode that filled the context has weight 1, whatever ``truncated_weight`` is. Otherwise an agent could remove its
     failures from the loss by writing long texts.
@@ -145,10 +133,10 @@ def update_policy(
 
     Args:
         policy: The policy. Its model is trained.
-        optimizer: Over the model's parameters, or copies of them (`make_optimizer`). Its learning rate is already set.
-        trajectories: One update's episodes, of all ranks.
-        settings: The settings of the loss.
-        optimization: How the loss becomes optimizer steps. `optimizer` has its learning rate already.
+        optimizer: From `make_optimizer`. Its learning rate is already set.
+        trajectories: One update's episodes, from all ranks.
+        settings: How episodes become a loss.
+        optimization: How the loss becomes optimizer steps.
         temperature: The sampler's temperature, > 0.
         seed: Draws which episodes share an optimizer step.
         reference: The frozen policy of the KL term; with LoRA, `policy` itself. It is needed if ``kl_coef`` is not 0.
@@ -159,7 +147,7 @@ def update_policy(
     passes = _Passes(policy, reference, settings, optimization.tokens_per_microbatch, temperature, ranks)
     # The sums stay on the model's device and are read once, because reading a number waits for the GPU.
     device = policy.model.device
-    wide = torch.float32 if device.type == "mps" else torch.float64  # which mps has not
+    wide = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
     sums = {name: torch.zeros((), dtype=wide, device=device) for name in _SUMS}
     grad_norm = 0.0
     n_tokens = sum(t.action_tokens for t, _ in chosen)
@@ -203,17 +191,12 @@ def update_policy(
 
 
 def _accumulate_gradients(
-    passes: _Passes,
-    minibatch: list[_Item],
-    sums: dict[str, Tensor],
-    mismatch: Mismatch,
-    *,
-    first: bool,
+    passes: _Passes, minibatch: list[_Item], sums: dict[str, Tensor], mismatch: Mismatch, *, first: bool
 ) -> None:
     """Adds one optimizer step's gradient, micro-batch by micro-batch.
 
-    The surrogate is a mean over the episodes with an advantage, and the KL term over all. So the coefficient of the KL term does
-    not change the scale of the surrogate.
+    The surrogate is a mean over the episodes with an advantage, the KL term a mean over all. So ``kl_coef`` does not change the
+    scale of the surrogate.
     """
     policy, settings = passes.policy, passes.settings
     n_episodes, n_tokens = _counts([item for item in minibatch if item.advantage])
@@ -248,28 +231,28 @@ def _accumulate_gradients(
             kl = kl_k3(logp, passes.reference_logp(batch))
             loss = loss + settings.kl_coef * mean(kl, n_episodes=kl_episodes, n_tokens=kl_tokens)
             sums["kl_ref"] += (kl.detach() * mask).sum()
-        (loss * passes.ranks.size).backward()  # FSDP takes the mean over ranks, but the parts must be summed
+        (loss * passes.ranks.size).backward()  # FSDP averages over ranks, but the parts must be summed
         with torch.no_grad():
             sums["loss"] += loss
             sums["entropy"] += (entropy * mask).sum()
-            sums["approx_kl"] += (kl_k3(sampled_logp, logp) * mask).sum()  # the sampler drew the tokens
+            sums["approx_kl"] += (kl_k3(sampled_logp, logp) * mask).sum()  # the sampler's distribution drew the tokens
             sums["clipped"] += (clipped & mask).sum()
 
 
 def _items(trajectory: Trajectory, advantage: float) -> list[_Item]:
-    """An episode's sequences that the loss is about. All have the episode's advantage."""
+    """The sequences of an episode in which the model wrote something."""
     return [_Item(tokens, trajectory, advantage) for tokens in trajectory.sequences if any(tokens.action_mask)]
 
 
 def _counts(items: list[_Item]) -> tuple[int, int]:
-    """What `aggregate` divides by: the number of episodes of some sequences, and that of their tokens; at least 1."""
+    """The number of episodes and the number of their tokens, by which `aggregate` divides; at least 1."""
     episodes = {id(item.trajectory) for item in items}
     return max(1, len(episodes)), max(1, sum(sum(item.tokens.action_mask) for item in items))
 
 
 @torch.no_grad()
 def _score_before(passes: _Passes, minibatch: list[_Item]) -> None:
-    """Stores the log-probabilities that the present weights give to the episodes of a later step."""
+    """Stores the log-probabilities of a later step under the present weights."""
     for items, batch in passes.microbatches(minibatch):
         logp, _ = passes.policy.score(batch, passes.temperature)
         for item, row in zip(items, logp[: len(items)], strict=True):  # an idle pass has no items
@@ -277,7 +260,7 @@ def _score_before(passes: _Passes, minibatch: list[_Item]) -> None:
 
 
 def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:
-    """The log-probabilities that `_score_before` stored, padded with zeros to the shape of `like`; None if there are none."""
+    """What `_score_before` stored, padded with zeros to the shape of `like`; None if it stored nothing."""
     kept = [item.old_logp for item in items if item.old_logp is not None]
     if not kept:
         return None

@@ -1,8 +1,8 @@
 """Samples with a vLLM engine inside the trainer's process, on the trainer's own GPU (or CPU).
 
-The engine starts with random weights. It takes over the policy's weights from memory, at the start and after every update; the
-only file on disk is the model's configuration. Between rollouts the engine sleeps, so that the trainer has the whole GPU. To
-sample on other GPUs, or on several for one model, use `harness.sampling.vllm.server`.
+The engine starts with random weights, and takes over the policy's weights from memory, at the start and after every update. Only
+the model's configuration is on disk. Between rollouts the engine sleeps, so that the trainer has the whole GPU. To sample on
+other GPUs, or on several for one model, use `harness.sampling.vllm.server`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CPU_CACHE_BYTES = 512 << 20  # without a limit, vLLM takes most of the machine'
 
 @dataclass
 class _RequestState:
-    """One running request, and what was sampled for it so far."""
+    """A request in flight, and what was sampled for it so far."""
 
     request: SampleRequest
     ids: list[int] = field(default_factory=list)
@@ -63,8 +63,8 @@ class VLLMSampler:
         dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
         gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit into
             the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
-        slots: The most requests that run at once on a GPU; None for vLLM's default, which prepares for 1024.
-        device: The device of the engine, if the policy's weights are elsewhere: a copy in the host's memory. None for theirs.
+        slots: The most requests that run at once on a GPU; None for vLLM's default, 1024.
+        device: The device of the engine, if the policy is a copy in the host's memory; None for the policy's device.
         version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
 
     Raises:
@@ -111,11 +111,13 @@ class VLLMSampler:
                 "enforce_eager": True,
                 "block_size": 32,
                 "kv_cache_memory_bytes": _cpu_cache_bytes(config, self.max_context),
-                # After a chunk of a prompt, vLLM resets the request's generator. A CPU generator can't do that: a crash.
+                # After a chunk of a prompt, vLLM resets the request's generator, which crashes on a CPU.
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(4096, self.max_context),
             }
-        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun: an engine beside each rank, in the ranks' torch.distributed
+        if (
+            "TORCHELASTIC_RUN_ID" in os.environ
+        ):  # torchrun: each rank has an engine, which uses the ranks' torch.distributed
             options["distributed_executor_backend"] = "external_launcher"
         self._engine = _start_engine(
             model=str(_folder_of(model)), dtype=name, max_model_len=self.max_context, device=self._device, **options
@@ -129,7 +131,7 @@ class VLLMSampler:
         return cache_tokens(vars(self._engine.vllm_config.cache_config))
 
     def cache_metrics(self) -> dict[str, float]:
-        """Returns the share of the prompts' tokens that were in the engine's cache since the last call, as a metric."""
+        """Returns the share of the prompts' tokens that were found in the cache since the last call, as a metric."""
         hits = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else math.nan
         self._prompt_tokens = self._cached_tokens = 0
         return {"rollout/cache_hits": hits}
@@ -160,7 +162,7 @@ class VLLMSampler:
         if not self._running:
             return []
         done: list[tuple[int, SampleRequest, Sample]] = []
-        # A new thread's GPU is the first one, and vLLM's kernels run on the present one.
+        # In a new thread the first GPU is the present one, on which vLLM's kernels run.
         with torch.cuda.device(self._device) if self._on_gpu else contextlib.nullcontext():
             outputs = self._engine.step()
         for output in outputs:
@@ -181,7 +183,7 @@ class VLLMSampler:
         return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
 
     def end_session(self, session: Hashable) -> None:
-        """Drops the session's request. What was computed for it stays until vLLM needs the memory."""
+        """Drops the session's request. Its keys and values stay until vLLM needs the memory."""
         name = self._names.pop(session, None)
         if name is not None:
             del self._running[name]
@@ -195,7 +197,7 @@ class VLLMSampler:
             self._asleep = True
 
     def wake(self) -> None:
-        """Ends `sleep` under the weights from before it."""
+        """Ends `sleep` with the weights from before it."""
         if self._asleep:
             self.weights_changed()
             self._version -= 1
@@ -208,7 +210,7 @@ class VLLMSampler:
         if self._asleep:
             self._engine.wake_up(tags=["kv_cache"])
             self._asleep = False
-        # Running requests too compute their keys and values again: with stale ones, they are off by 1.7 to 3.5 nats.
+        # Running requests compute their keys and values again, too. With stale ones they would be off by 1.7 to 3.5 nats.
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
             raise SamplerError("vLLM did not empty its prefix cache after a weight update")
         self._version += 1
@@ -231,7 +233,7 @@ def _cpu_cache_bytes(config: Any, max_context: int) -> int:
 def _folder_of(model: PreTrainedModel) -> Path:
     """A folder in the cache with the model's configuration. The same configuration has the same path.
 
-    So vLLM finds what it compiled at an earlier start. Compiling takes 20 to 45 s.
+    So vLLM finds what it compiled at an earlier start, which takes 20 to 45 s.
     """
     engines = cache_dir() / "engines"
     engines.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,8 @@ from eh_gym.errors import ConfigError, SamplerError
 
 __all__ = ["CALL_S", "ServerGone", "ServerRefused", "VLLMServer"]
 
-_CONNECT_S = 10.0  # a server that takes longer to accept a connection counts as gone
-CALL_S = 600.0  # and one that takes longer to answer
+_CONNECT_S = 10.0  # for a connection; a slower server counts as gone
+CALL_S = 600.0  # for an answer, likewise
 
 
 class ServerGone(SamplerError, ConnectionError):

@@ -1,7 +1,7 @@
 """Samples with vLLM servers, on other GPUs or machines than the trainer's.
 
-An episode stays with one server, which keeps what it computed for the earlier turns. If a server dies, its requests go to the
-other servers with the same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command.
+An episode stays with one server, which caches its earlier turns. If a server dies, its requests go to other servers with the
+same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["VLLMServerSampler"]
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-_STEP_S = 0.005  # the longest that a step waits for something to be ready
+_STEP_S = 0.005  # how long a step waits for an answer
 _MAX_THREADS = 2048  # the most requests that run at once; a thread is made when one is needed
 
 
@@ -43,7 +43,7 @@ class _Engine:
 
 @dataclass
 class _RequestState:
-    """One running request. A request that is sent again gets a new name, so that a late answer can't be mistaken for its."""
+    """A request in flight. If it is sent again, it gets a new name, so that a late answer to the old one is ignored."""
 
     request: SampleRequest
     number: int
@@ -108,7 +108,7 @@ class VLLMServerSampler:
 
     @property
     def cache_tokens(self) -> int:
-        """This process's share of the tokens whose keys and values the living servers hold; 0 if they do not say."""
+        """This process's share of the tokens whose keys and values the living servers hold; 0 if that is not known."""
         return sum(engine.cache_tokens for engine in self._engines if engine.alive) // self._sharers
 
     @property
@@ -171,7 +171,7 @@ class VLLMServerSampler:
         self._threads.shutdown(wait=True)
 
     def _send(self, request: SampleRequest, number: int) -> None:
-        """Sends a request to the server of its episode. A new episode goes where the fewest are."""
+        """Sends a request to the server of its episode. A new episode goes to the server with the fewest."""
         engine = next((e for e in self._engines if request.session in e.sessions), None)
         if engine is None:
             alive = [e for e in self._engines if e.alive]
@@ -193,7 +193,9 @@ class VLLMServerSampler:
                 raise ServerGone(f"{server.url} was started again and does not have the policy's weights")
             answer = _sample(request, choice)
         except (LookupError, TypeError, ValueError) as error:
-            answer = SamplerError(f"it answers otherwise than the version of vLLM that docs/vllm.md names ({error!r})")
+            answer = SamplerError(
+                f"its answer does not have the form of the version of vLLM that docs/vllm.md names ({error!r})"
+            )
         except Exception as error:
             answer = error
         self._answers.put((name, answer))
@@ -210,7 +212,7 @@ class VLLMServerSampler:
     def _send_weights(self) -> None:
         """Pauses the servers, sends them the weights, names the version, and resumes them. Those that fail are given up."""
         if not self._sends:
-            for engine in self._engines:  # a server that came back has the weights; any other is lost again at once
+            for engine in self._engines:  # a server that came back has the weights; another one is lost again at once
                 engine.alive = True
             return
         paused = self._each(self._engines, VLLMServer.pause)
@@ -230,7 +232,7 @@ class VLLMServerSampler:
             raise SamplerError(f"none of the servers {self._urls} received the weights")
 
     def _send_over_nccl(self, servers: tuple[VLLMServer, ...], *, regroup: bool) -> None:
-        """Sends the weights to all servers at once, in a new group if they are others than the last time or with `regroup`."""
+        """Sends the weights to all servers at once. Makes a new group if the servers have changed, or with `regroup`."""
         if not servers:
             return
         try:
@@ -239,7 +241,7 @@ class VLLMServerSampler:
                     self._sender.close()
                 self._sender = NCCLSender(self._model, servers, self._device)
             self._sender.send()
-        except (OSError, ServerRefused) as error:  # the others wait for it in the group, and cannot be called away
+        except (OSError, ServerRefused) as error:  # the others wait for it in the group, and the wait cannot be ended
             raise SamplerError(
                 f"a server failed while it received the weights, and the others wait for it ({error}); start all servers again "
                 "and --resume the run"

@@ -1,4 +1,4 @@
-"""What the engine and the servers have in common: parameters of a request, checks of the model, of a server, and its cache.
+"""What the engine and the servers have in common: the parameters of a request, and checks of the model and of a server.
 
 docs/vllm.md has the commands that start servers.
 """
@@ -19,13 +19,12 @@ __all__ = ["FLOAT32_LOGITS", "WORKER_EXTENSION", "cache_tokens", "check_model", 
 
 WORKER_EXTENSION = "harness.sampling.vllm.worker.PolicyWeights"
 
-# What lets vLLM compute logits in float32, as the trainer does; by default it rounds them to the type of the weights.
+# Makes vLLM compute logits in float32, as the trainer does. By default it rounds them to the type of the weights.
 FLOAT32_LOGITS = {"head_dtype": "float32"}
 
-_VERSION = "0.32."  # with another version on one side of a transfer over NCCL, the second update never ended
+_VERSION = "0.32."  # between two versions, the second transfer over NCCL never ended
 
-# Mixtures whose experts vLLM 0.32 does not take over: it does not know their names in transformers, or, with gpt-oss, its
-# reload leaves the first weights in place.
+# Mixtures whose experts vLLM 0.32 can't reload. It does not know their names in transformers; gpt-oss keeps the first weights.
 _NOT_TAKEN = ("deepseek_v2", "deepseek_v3", "gpt_oss", "minimax_m2", "mixtral", "phimoe")
 
 
@@ -39,14 +38,14 @@ def check_model(model: PreTrainedModel) -> None:
 
 
 def sampling_parameters(request: SampleRequest) -> dict[str, Any]:
-    """VLLM's parameters for a request, whose samples come from the whole distribution and end at nothing but its stop tokens."""
+    """VLLM's parameters for a request. The whole distribution is sampled, and only the stop tokens end a sample."""
     return {
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "seed": request.seed,
         "stop_token_ids": sorted(request.stop_ids),
         "ignore_eos": True,
-        "logprobs": 0,  # only that of the sampled token
+        "logprobs": 0,  # that of the sampled token alone
         "detokenize": False,
         "top_p": 1.0,
         "top_k": 0,
@@ -55,10 +54,10 @@ def sampling_parameters(request: SampleRequest) -> dict[str, Any]:
 
 
 def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
-    """Checks a server, which gets weights `over_nccl` or from a file; returns its longest context and its cache's tokens (or 0).
+    """Checks a server that gets weights `over_nccl` or from a file. Returns its longest context and its `cache_tokens`.
 
     Raises:
-        ConfigError: It does not answer, or has another version of vLLM or settings that would make the training wrong.
+        ConfigError: It does not answer, or its version of vLLM or its settings would make the training wrong.
     """
     try:
         if not (version := server.version()).startswith(_VERSION):
@@ -96,10 +95,10 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
 
 
 def cache_tokens(cache: Mapping[str, Any], engines: int = 1) -> int:
-    """The tokens whose keys and values the caches of some engines hold, by vLLM's ``cache_config``; 0 if it does not say.
+    """The tokens whose keys and values the caches of some engines hold, by vLLM's ``cache_config``; 0 if that is not known.
 
     A token takes a place in each group of layers. Gemma 3 has several groups, so its blocks hold fewer tokens than places. The
-    configuration has the blocks of all engines, and the tokens of one.
+    configuration counts the blocks of all engines, but the tokens of one.
     """
     places = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
     return min(places, engines * int(cache.get("kv_cache_size_tokens") or places))

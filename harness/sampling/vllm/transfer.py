@@ -28,7 +28,7 @@ __all__ = ["NCCLSender", "PolicySource", "weights_file"]
 
 @contextmanager
 def weights_file(model: PreTrainedModel) -> Iterator[Path]:
-    """The policy's weights, adapters merged into them, as the only file of a temporary folder (``TMPDIR`` says where)."""
+    """Writes the policy's weights, with the adapters merged, as the only file of a temporary folder (see ``TMPDIR``)."""
     with tempfile.TemporaryDirectory(prefix="policy-") as folder:
         path = Path(folder, "model.safetensors")
         save_file({name: p.cpu().contiguous() for name, p in plain_parameters(model)}, path)
@@ -38,8 +38,8 @@ def weights_file(model: PreTrainedModel) -> Iterator[Path]:
 class NCCLSender:
     """Sends the policy's weights from this process's GPU to the GPUs of several servers at once, in one NCCL group.
 
-    vLLM's sender and client do so. The group meets at this machine's address as vLLM finds it, or at ``VLLM_HOST_IP``. A server
-    that dies during a transfer stops the transfer. If one dies or is started again between two transfers, a new sender is needed.
+    It uses vLLM's sender and client. The group meets at this machine's address as vLLM finds it, or at ``VLLM_HOST_IP``. If a
+    server dies during a transfer, the transfer fails. If one is lost or restarted between two transfers, make a new sender.
 
     Args:
         model: The policy. Weights that are not on `device` are copied there one by one.
@@ -75,8 +75,7 @@ class NCCLSender:
 
     def send(self) -> None:
         """Sends one update; blocks until every server has it."""
-        # vLLM packs the weights on streams of its own, which do not wait for this one. The optimizer's last step may still be
-        # running here, and half of it would be sent.
+        # vLLM packs the weights on streams of its own, which do not wait for the optimizer's last step on this one.
         torch.cuda.synchronize(self._device)
         self._engine.send_weights()
 
@@ -86,9 +85,9 @@ class NCCLSender:
 
 
 class _OneGroup:
-    """vLLM's clients of several servers as the one that its sender talks to: every call goes to all of them at the same time.
+    """Several servers' clients as the one client that vLLM's sender talks to: every call goes to all of them at once.
 
-    Each server's workers have the ranks after those of the server before; the sender has rank 0.
+    The sender has rank 0. The ranks of each server's workers follow those of the server before.
     """
 
     def __init__(self, clients: Sequence[Any], sizes: Sequence[int]) -> None:
@@ -108,8 +107,8 @@ class _OneGroup:
         self._each("finish_weight_update")
 
     def _each(self, call: str, *arguments: Sequence[Any]) -> None:
-        # They wait for each other inside NCCL, so the calls must run side by side. The threads are not waited for after an
-        # error, because the servers that were left alone in the group never answer.
+        # The servers wait for each other inside NCCL, so the calls must run side by side. After an error, nothing waits for
+        # the threads, because the other servers never answer.
         threads = ThreadPoolExecutor(len(self._clients), thread_name_prefix="vllm-weights")
         calls = [
             threads.submit(getattr(client, call), *own) for client, *own in zip(self._clients, *arguments, strict=True)
@@ -120,9 +119,9 @@ class _OneGroup:
 
 
 class PolicySource:
-    """The policy's weights as vLLM's sender reads them (its ``WeightSource``): what will come, and then the tensors themselves.
+    """The policy's weights as vLLM's sender reads them (its ``WeightSource``): first their shapes, then the tensors.
 
-    The tensors arrive on `device`. From pinned memory they are copied while the one before is packed.
+    The tensors arrive on `device`. From pinned memory, each is copied while the one before is packed.
     """
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:

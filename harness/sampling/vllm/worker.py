@@ -1,6 +1,6 @@
 """Loads the policy's weights in vLLM's worker processes, and packs weights for a CPU.
 
-A server loads this module if ``--worker-extension-cls`` names `PolicyWeights`. Over NCCL between GPUs nothing of it is needed.
+A server loads this module if ``--worker-extension-cls`` names `PolicyWeights`. Over NCCL it is not needed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class PolicyWeights:
     reload_weights: Any
 
     def load_policy(self, file: str) -> None:
-        """Loads every parameter from a safetensors file, the only one in its folder, that has the names of a checkpoint."""
+        """Loads every parameter from a safetensors file with the names of a checkpoint. It must be alone in its folder."""
         self.reload_weights(weights_path=str(Path(file).parent))
         pack_on_cpu(self.model_runner.get_model())
 
 
 def pack_on_cpu(model: torch.nn.Module) -> None:
-    """Packs the weights that vLLM 0.32 packs for a CPU's kernels at the first load alone. On GPUs this does nothing.
+    """Packs the weights that vLLM 0.32 packs for a CPU's kernels only at the first load. On GPUs this does nothing.
 
-    A tied output layer computes with a packed copy. A checkpoint has no weights for that layer, so the copy would stay the old
-    one: log-probabilities were off by 0.40 nats after three updates (measured). The experts of a mixture would get the new
-    weights unpacked, and the kernel would read them in the wrong order: off by 7 nats (measured).
+    A tied output layer computes with a packed copy, which a reload does not renew: log-probabilities were off by 0.40 nats after
+    three updates (measured). The experts of a mixture would stay unpacked, in the wrong order for the kernel: off by 7 nats
+    (measured).
     """
     for layer in model.modules():
         kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
