@@ -11,7 +11,7 @@ from harness.settings.command_line import errors_in_one_line, flag_of, parse
 from harness.settings.evaluate import EvaluateConfig, official
 from harness.settings.section import changed
 
-__all__ = ["main"]
+__all__ = ["defaults", "main"]
 
 _PROG = "python -m harness.evaluate"
 
@@ -20,14 +20,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     words, console = sys.argv[1:] if argv is None else argv, Console()
     with errors_in_one_line(console):
-        default = EvaluateConfig()
-        if "--official" in words:
-            env = flag_of(words, "env", default.environment.env)
-            default = changed(default, env=env, **official(env))
-        config = parse(default, words, prog=_PROG)
+        config = parse(defaults(words), words, prog=_PROG)
         from harness.evaluation.run import run  # torch takes seconds to import, and `--help` needs none of it
 
         run(config, console)
+
+
+def defaults(words: Sequence[str]) -> EvaluateConfig:
+    """Returns the defaults of a command line: with ``--official`` those of the benchmark that it names."""
+    default = EvaluateConfig()
+    if "--official" not in words:
+        return default
+    env = flag_of(words, "env", default.environment.env)
+    return changed(default, env=env, **official(env))
 
 
 if __name__ == "__main__":

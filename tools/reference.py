@@ -18,11 +18,13 @@ from typing import Any
 import tyro
 from markdown_it import MarkdownIt
 
+from harness.evaluate import defaults
 from harness.export.export import Export
 from harness.records.glossary import glossary_markdown
 from harness.report.report import Report
 from harness.settings.command_line import parser_of
-from harness.settings.evaluate import EvaluateConfig
+from harness.settings.horizon import HORIZON
+from harness.settings.sampling import SAMPLING
 from harness.sweep.sweep import Sweep
 from harness.training.command import Command, recipe_config
 
@@ -116,10 +118,9 @@ def flags_markdown() -> str:
     lines = [
         "# Every flag",
         "",
-        f"`python -m harness.COMMAND --help-all` prints the same. {_NOTE} With a real model the defaults of harness.grpo are the "
-        "paper's; the quick start's, with `--model tiny`, follow where they are others. EH-BFCL and EH-AppWorld have their own: "
-        "`python -m harness.grpo --env EH-BFCL-v0 --help-all`. harness.sweep takes all flags of harness.grpo. A default after a "
-        "command's name is that command's.",
+        f"`python -m harness.COMMAND --help-all` prints the same. {_NOTE} The defaults of harness.grpo are the "
+        "fields' own, as with `--recipe paper`. Those of the recipe quickstart follow where they are others. harness.sweep takes "
+        "all flags of harness.grpo. A default after a command's name is that command's.",
     ]
     shown: set[tuple[str, str]] = set()  # names with their types: --tasks is a file or a number
     for command, own in found.items():
@@ -129,7 +130,7 @@ def flags_markdown() -> str:
                 continue
             shown.add((name, flag.kind))
             if flag.panel != panel:
-                title = f"{command}: {flag.panel}" if command == "harness.grpo" else command
+                title = f"{command}: {flag.panel.removeprefix('config.')}" if command == "harness.grpo" else command
                 lines += [] if panel and command != "harness.grpo" else ["", f"## {title}", "", *_HEAD]
                 panel = flag.panel
             defaults = [f"`{flag.default}`"] * bool(flag.default)
@@ -142,7 +143,22 @@ def flags_markdown() -> str:
                     defaults.append(other.removeprefix("harness.") + ("" if same else f" `{its.default}`"))
             cells = (" ".join((name, flag.kind)).strip(), ", ".join(defaults), flag.text)
             lines.append(f"| {' | '.join(map(_cell, cells))} |")
+        lines += _chosen_flags(own) if command == "harness.grpo" else []
     return "\n".join(lines) + "\n"
+
+
+def _chosen_flags(shown: dict[str, Flag]) -> list[str]:
+    """A table of the flags that the other horizons and samplers have otherwise than those already shown."""
+    lines, seen = ["", "## harness.grpo: other horizons and samplers", "", *_HEAD], [*shown.values()]
+    for choice in (HORIZON, SAMPLING):
+        for name in choice.classes:
+            own = flags(COMMANDS["harness.grpo"](["--recipe", "paper", f"--{choice.flag}", name]))
+            new = [flag for key, flag in own.items() if flag not in seen and key != f"`--{choice.flag}`"]
+            seen += new
+            for flag in new:
+                cells = (f"{flag.name} {flag.kind}".strip(), f"`{flag.default}` with {name}", flag.text)
+                lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return lines
 
 
 _HEAD = ("| flag | default, other commands | what it does |", "| --- | --- | --- |")
@@ -167,7 +183,7 @@ def pages() -> list[Path]:
 # Each command whose flags come from a dataclass, with a function that returns its defaults for a command line.
 COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.grpo": lambda words: Command(recipe_config(words)),
-    "harness.evaluate": lambda _: EvaluateConfig(),
+    "harness.evaluate": defaults,
     "harness.export": lambda _: Export(what=tyro.MISSING, folder=tyro.MISSING, out=tyro.MISSING),
     "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=recipe_config(words)),
     "harness.report": lambda _: Report(runs=tyro.MISSING),
