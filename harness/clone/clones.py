@@ -1,4 +1,4 @@
-"""The clones of the experts, each kept in a folder for all runs with the same settings."""
+"""The clones of the experts. Runs with the same settings share a clone."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["clone_expert"]
 def clone_expert(
     config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display, run: Path
 ) -> Path:
-    """Returns a model folder, the policy with the expert cloned into it. `policy` is trained for it, unless it is there already.
+    """Returns a model folder: the policy with the expert cloned into it. Trains `policy` for it if there is none yet.
 
-    It is in ``clones`` of the cache, for all runs with the same settings. That of a Python program's own environment, whose code
-    can't be compared, is in the run's folder.
+    The folder is in ``clones`` of the cache. For a Python program's own environment, whose code can't be compared, it is in the
+    run's folder.
 
-    With LoRA, a pretrained model learns in its adapters, so that the optimizer holds nothing else. They are merged into the
-    weights, and GRPO begins with new ones. So the KL term's reference, which is the frozen weights, includes the clone. A tiny
-    model has random weights, from which adapters alone learn little, so all of its weights are trained.
+    With LoRA, a pretrained model learns in its adapters, which keeps the optimizer small. They are merged into the weights, and
+    GRPO begins with new ones. So the reference of the KL term, the frozen weights, includes the clone. A tiny model has random
+    weights, from which adapters alone learn little, so all of its weights are trained.
     """
     start = config.warm_start
     seed, rank = start.seed_for(config.seed), config.optimizer.lora_rank if is_pretrained(policy) else 0

@@ -1,7 +1,7 @@
 """Behaviour cloning from the environment's own expert, so that GRPO starts with successes to learn from.
 
-Without it, a model with random weights never succeeds, and a small pretrained one hardly ever: the rewards in every group are
-equal, and every advantage is 0. Cloning stops at a loss target and not after a number of steps, because the loss of a tiny model
+Without it, a model with random weights never succeeds, and a small pretrained one hardly ever. All rewards of a group are then
+equal, and every advantage is 0. Cloning stops at a loss target, not after a number of steps, because the loss of a tiny model
 falls in a phase transition whose time varies with the seed. A pretrained model with LoRA learns in its adapters.
 """
 
@@ -33,13 +33,13 @@ from harness.update.optimizer import make_optimizer, parameters_of
 
 __all__ = ["Cloned", "clone_key", "demonstrations", "is_pretrained", "warm_start"]
 
-_LEAST_PRETRAINED = 10_000_000  # a model with fewer parameters is a tiny one, made here with random weights
-_MAX_STEPS, _MAX_POLISH_STEPS = 60, 40  # then a demonstration is stopped
+_LEAST_PRETRAINED = 10_000_000  # parameters; a smaller model is a tiny one
+_MAX_STEPS, _MAX_POLISH_STEPS = 60, 40  # the most steps of a demonstration
 
 
 @dataclasses.dataclass(frozen=True)
 class Cloned:
-    """What cloning has done: the tokens count padding, and the loss is the mean of the last batches, in nats per token."""
+    """The result of cloning. Tokens include padding. The loss is the mean of the last batches, in nats per token."""
 
     demonstrations: int
     batches: int
@@ -48,7 +48,7 @@ class Cloned:
 
 
 def is_pretrained(policy: Policy) -> bool:
-    """Whether the model is too large to be one of the tiny ones, whose weights were random at first."""
+    """Whether the model is too large for a tiny one, whose weights were random at first."""
     return policy.model.num_parameters() >= _LEAST_PRETRAINED
 
 
@@ -65,11 +65,11 @@ def demonstrations(
     """Plays at most `count` tasks with the expert, and writes them in the policy's tokens.
 
     Args:
-        env: An environment with ``task_ids`` (of the training split), ``expert()`` and ``random_action(rng)``.
+        env: An environment with the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``.
         policy: The policy, whose chat format makes the ids.
-        settings: They say which tasks are played, and how many tokens an episode may have.
+        settings: The limits on an episode's steps and tokens. Tasks that exceed them are skipped.
         waste: The probability that a step is a random action.
-        count: There are fewer episodes if too few tasks fit the settings.
+        count: The number of episodes. There are fewer if too few tasks fit the settings.
         seed: Draws the tasks and the wasted steps.
         max_steps: An episode is stopped after this many steps.
 
@@ -80,7 +80,7 @@ def demonstrations(
     task_ids = demonstrated_tasks(env)
     found: list[Trajectory] = []
     order = np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids))
-    for index in order[: 1000 + 100 * count].tolist():  # a split of a million tasks is not searched to its end
+    for index in order[: 1000 + 100 * count].tolist():  # do not search all of a million tasks
         if len(found) == count:
             break
         played = demonstrate(
@@ -133,12 +133,12 @@ def warm_start(
     Args:
         env: An environment with the training split.
         policy: The policy. Its model is trained.
-        settings: See `WarmStart`.
+        settings: How the expert is cloned.
         seed: Draws the demonstrations and the batches.
         on_batch: Called after each batch with its number and its loss.
 
     Raises:
-        ConfigError: There are no demonstrations, see `demonstrations`.
+        ConfigError: There are no demonstrations; see `demonstrations`.
     """
     play = partial(demonstrations, env, policy, settings)
     rate = settings.rate(policy.model.num_parameters(), lora=has_lora(policy.model))
@@ -178,12 +178,12 @@ def warm_start(
 
 
 def clone_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int) -> str:
-    """Returns the name of a clone's folder: a hash of all that decides it, also of weights and the expert's texts."""
+    """Returns the name of a clone's folder: a hash of everything that decides it, also the weights and the expert's texts."""
     spec, chat, key = env.spec, policy.chat, hashlib.blake2b(digest_size=16)
     arguments = sorted((k, repr(v)) for k, v in spec.kwargs.items()) if spec else []
     name = [spec.id, arguments, *map(repr, spec.additional_wrappers)] if spec else repr(env)
     how = [str(policy.model.dtype), policy.packs, lora_rank, torch.__version__, torch.get_num_threads()]
-    # Texts as the demonstrations have them: they show the template, and how long observations are cut.
+    # These ids show the template, and how observations are cut.
     texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
     played = first_episodes(env, max_steps=_MAX_STEPS)
     about = [name, dataclasses.asdict(settings), seed, how, texts, played, sorted(policy.tokenizer.get_vocab().items())]
@@ -204,9 +204,9 @@ def _clone(
     seed: int,
     on_batch: Callable[[int, float], None],
 ) -> Cloned:
-    """Minimises the cross-entropy of the demonstrations' action tokens, until `limit` batches or a mean loss below `target`."""
+    """Minimises the cross-entropy of the action tokens, for `limit` batches or until the mean loss is below `target`."""
     optimizer = make_optimizer(policy.model, Optimizer(learning_rate=learning_rate, adam_beta2=0.98, weight_decay=0.01))
-    # The learning rate rises until this batch, and no earlier one is the last.
+    # The learning rate rises until this batch, and cloning does not stop before it.
     least = 4 if is_pretrained(policy) else 20
     recent: deque[float] = deque(maxlen=min(10, least))
     policy.model.train()
@@ -238,8 +238,8 @@ def _batches(
 ) -> Iterator[list[TokenSequence]]:
     """Batches in random order, pass after pass.
 
-    A pretrained model's demonstrations with the same system prompt share its tokens. Others are padded to similar lengths, which
-    are jittered, so that the batches differ.
+    A pretrained model's demonstrations with the same system prompt share its tokens. Other demonstrations are padded to similar
+    lengths, with some jitter so that the batches differ.
     """
     shares = is_pretrained(policy) and policy.packs
     prompts = {t.system_prompt: number for number, t in enumerate(demos)}

@@ -1,10 +1,9 @@
 """The processes of a run: one, or with `torchrun -m harness.grpo …` several ("ranks") that train one policy together.
 
-Each rank plays its share of the episodes, with servers or with its own whole copy of the policy. Then the trajectories are
-gathered on every rank, so each rank computes the same controller state, advantages and metrics by itself. The policy is sharded
-over the ranks (FSDP2); only the forward and backward passes of the update are split. Only rank 0 loads the policy, into the
-memory of its host. A run of one process without torchrun uses the same code with `Ranks()`, which does nothing and does not
-start torch.distributed. There is no tensor or context parallelism.
+Each rank plays its share of the episodes, with servers or with a whole copy of the policy. Then every rank gathers all
+trajectories, and computes the same controller state, advantages and metrics by itself. The policy is sharded over the ranks
+(FSDP2), and only the forward and backward passes of the update are split. Rank 0 alone loads the policy, into the memory of its
+host. Without torchrun, the same code runs with `Ranks()`, which does nothing. There is no tensor or context parallelism.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ __all__ = ["Ranks", "join"]
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
-# What gloo and NCCL say about a rank that has died, or for which the others have waited too long.
+# Messages of gloo and NCCL about a rank that died or did not answer in time.
 _GONE = re.compile(r"\bclosed\b|reset by peer|refused|timed? ?out|NCCL|gloo", re.IGNORECASE)
-_OWN = "unhandled cuda error"  # what NCCL says if this rank's GPU failed, for want of memory for example
+_OWN = "unhandled cuda error"  # NCCL's message if this rank's own GPU failed, such as for lack of memory
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,7 @@ class Ranks:
 
     @property
     def sharded(self) -> bool:
-        """Whether the policy is sharded.
-
-        It is with torchrun, even with one rank, so that a run can be resumed with another number of ranks.
-        """
+        """Whether the policy is sharded. With torchrun it always is, so that a run can resume with another number of ranks."""
         return self.group is not None
 
     @property
@@ -74,7 +70,7 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Turns the error of a collective into a clear one if other ranks have stopped or do not answer."""
+        """Turns the error of a collective into a clear one if another rank has stopped or does not answer."""
         try:
             yield
         except RuntimeError as error:  # gloo and NCCL raise it
@@ -95,7 +91,7 @@ class Ranks:
         return things[round(n * self.rank / self.size) : round(n * (self.rank + 1) / self.size)]
 
     def gather(self, mine: Sequence[T]) -> list[T]:
-        """The things of all ranks, in the order of ranks; every rank gets them."""
+        """The things of all ranks, in the order of the ranks. Every rank gets them."""
         if self.group is None:
             return list(mine)
         found: list[Any] = [None] * self.size
@@ -104,7 +100,7 @@ class Ranks:
         return [thing for part in found for thing in part]
 
     def from_first(self, thing: T) -> T:
-        """Rank 0's thing; every rank gets it."""
+        """The thing of rank 0. Every rank gets it."""
         if self.group is None:
             return thing
         box = [thing]
@@ -113,7 +109,7 @@ class Ranks:
         return box[0]
 
     def sums(self, mine: Mapping[str, float]) -> dict[str, float]:
-        """The sum of each number over the ranks. It is added in the order of ranks, so every rank gets the same bits."""
+        """The sum of each number over the ranks, the same bits on every rank."""
         every = self.gather([mine])
         return {name: sum(numbers[name] for numbers in every) for name in mine}
 
@@ -122,7 +118,7 @@ class Ranks:
         self.gather([])
 
     def device(self, name: str) -> str:
-        """The device of this rank, for a kind of device such as "cuda". A GPU with a number becomes the present one."""
+        """The device of this rank, for a kind of device such as "cuda". Makes a numbered GPU the present one."""
         device = torch.device(name)
         number = int(os.environ["LOCAL_RANK"]) if self.sharded else device.index
         if device.type != "cuda" or number is None:
@@ -131,7 +127,7 @@ class Ranks:
         return f"cuda:{number}"
 
     def hand_out(self, policy: Policy | None) -> Policy:
-        """Gives every rank the policy of rank 0. On the other ranks its model has no weights: it is on the "meta" device."""
+        """Gives every rank the policy of rank 0. On the other ranks its model is on the "meta" device, without weights."""
         if self.group is not None:
             light = policy and dataclasses.replace(policy, model=_without_weights(policy.model))
             received = self.from_first(light)
@@ -141,17 +137,16 @@ class Ranks:
 
     @torch.no_grad()
     def fill(self, module: nn.Module, device: str, dtype: torch.dtype | None = None) -> None:
-        """Copies rank 0's weights and buffers to every rank's `device`, one tensor at a time. Does nothing without torchrun.
+        """Copies rank 0's weights and buffers to every rank's `device`, one tensor at a time. Without torchrun it does nothing.
 
         Args:
-            module: The same module on every rank; on ranks other than 0, its tensors may have no data. Sharded tensors are
-                skipped.
+            module: The same module on every rank. Its tensors need data only on rank 0. Sharded tensors are skipped.
             device: The device of this rank.
             dtype: The type of the weights; None keeps the type of each weight.
         """
         if self.group is None:
             return
-        made: dict[int, Tensor] = {}  # by the id of the tensor that is replaced, so that tied weights stay tied
+        made: dict[int, Tensor] = {}  # by the id of the replaced tensor, so that tied weights stay tied
         for owner in module.modules():
             for tensors in (owner._parameters, owner._buffers):
                 for name, old in tensors.items():
@@ -171,17 +166,17 @@ class Ranks:
     def copy_weights(self, source: PreTrainedModel, target: PreTrainedModel) -> None:
         """Copies the weights of `source` into `target`, in place, one tensor at a time. Nothing may be sampling meanwhile.
 
-        If `source` is sharded, every rank must call this, even if its own `target` has no data.
+        If `source` is sharded, every rank must call this, even if its `target` has no data.
         """
         with self.together():
             for new, old in zip(source.parameters(), target.parameters(), strict=True):
-                # Narrowed before it is gathered: half the bytes, and no work for the host's cores.
+                # Narrowing before gathering halves the bytes.
                 old.copy_(whole(new.to(old.dtype)), non_blocking=True)
         if source.device.type == "cuda":
             torch.cuda.synchronize(source.device)
 
     def shard(self, policy: Policy, device: str) -> None:
-        """Shards rank 0's weights over the ranks, layer by layer, in float32. The model computes in the type that it had.
+        """Shards rank 0's weights over the ranks, layer by layer, in float32. The model keeps computing in its own type.
 
         The optimizer then steps float32 shards, so a bfloat16 policy needs no other master weights. Besides its shards, a rank
         never holds more than one whole layer, or the embedding and the output layer.
@@ -216,7 +211,7 @@ def join(*, device: str, timeout_s: float) -> Ranks:
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return Ranks()
-    if sys.platform == "linux":  # a rank ends with its torchrun, which may be killed and then ends none
+    if sys.platform == "linux":  # a rank ends with its torchrun, even if that is killed
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     timeout = timedelta(seconds=timeout_s)
     backend = "gloo" if torch.device(device).type == "cpu" else "cpu:gloo,cuda:nccl"

@@ -40,7 +40,7 @@ def pick_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and torch.cuda.is_available():
-        return name  # a tensor would open a context on GPU 0, and each rank uses another GPU
+        return name  # not tried with a tensor, which would open a context on GPU 0 in every rank
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -63,10 +63,10 @@ def visible_gpus() -> list[str]:
 
 
 def compiles(setting: str, device: str, sampler: str) -> bool:
-    """Returns whether the policy's layers are to be compiled; `setting` is "auto", "on" or "off".
+    """Returns whether to compile the policy's layers; `setting` is "auto", "on" or "off".
 
-    On a CPU it makes the update slower, so "auto" is for GPUs. There torch needs Triton and a C compiler. The transformers
-    sampler runs the same layers, with shapes that change with every token.
+    "auto" compiles on GPUs, where torch needs Triton and a C compiler; on a CPU the update would be slower. It does not compile
+    for the transformers sampler, which runs the same layers with shapes that change with every token.
     """
     if setting != "auto":
         return setting == "on"
@@ -75,17 +75,14 @@ def compiles(setting: str, device: str, sampler: str) -> bool:
 
 
 def choose_dtype(name: str, device: str) -> Literal["float32", "bfloat16"]:
-    """Returns the type that `name` stands for; "auto" is bfloat16, but float32 on a CPU that has no units for bfloat16."""
+    """Returns the type that `name` stands for. "auto" is bfloat16, or float32 on a CPU without units for bfloat16."""
     if name != "auto":
         return cast(Literal["float32", "bfloat16"], name)
     return "bfloat16" if _computes_bfloat16(device) else "float32"
 
 
 def pick_dtype(name: str, device: str) -> torch.dtype:
-    """Returns the torch type of weights; `name` is one for `choose_dtype`.
-
-    It warns of bfloat16 on a CPU without units for it, which needs longer with it than with float32, often many times.
-    """
+    """Returns the torch type of weights; `name` is one for `choose_dtype`. Warns of bfloat16 on a CPU that is slow with it."""
     name = choose_dtype(name, device)
     if name == "bfloat16" and not _computes_bfloat16(device):
         warnings.warn(
@@ -97,9 +94,9 @@ def pick_dtype(name: str, device: str) -> torch.dtype:
 
 
 def _computes_bfloat16(device: str) -> bool:
-    """Whether the device has units for bfloat16 that torch uses: every GPU, and a CPU that says so (avx512_bf16, amx_bf16).
+    """Whether the device has units for bfloat16 that torch uses: every GPU, and CPUs with avx512_bf16 or amx_bf16.
 
-    A measurement would depend on what else the machine does, and with it the numbers of a run.
+    It is not measured, because the result, and with it the numbers of a run, would depend on the load of the machine.
     """
     if torch.device(device).type != "cpu":
         return True
@@ -108,9 +105,9 @@ def _computes_bfloat16(device: str) -> bool:
 
 
 def set_threads(threads: int | None, parameters: int) -> None:
-    """Sets the number of torch's threads for a model of so many parameters.
+    """Sets the number of torch's threads for a model with this many parameters.
 
-    0 leaves torch's default. None is 1 for a small model, which is fastest, and 0 for others.
+    0 leaves torch's default. None takes one thread for a small model, which is fastest, and torch's default for others.
     """
     if chosen := int(parameters < _SMALL) if threads is None else threads:
         torch.set_num_threads(chosen)
@@ -119,8 +116,8 @@ def set_threads(threads: int | None, parameters: int) -> None:
 def return_memory(device: torch.device | str) -> None:
     """Gives the memory of freed tensors back to the system, if they were in a CPU's memory.
 
-    glibc keeps what was freed below the last piece in use: with SmolLM2, 6 GB after an update. The next rollout's caches would
-    come on top of it.
+    glibc keeps freed memory that lies below memory in use: with SmolLM2, 6 GB after an update. The caches of the next rollout
+    would come on top of it.
     """
     if torch.device(device).type == "cpu" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
@@ -128,10 +125,7 @@ def return_memory(device: torch.device | str) -> None:
 
 @contextmanager
 def library_settings() -> Iterator[None]:
-    """Leaves torch's number of threads and transformers' progress bars as they were: a notebook goes on after a run.
-
-    Meanwhile transformers shows no bars, because a run has its own.
-    """
+    """Hides transformers' progress bars in this context. Afterwards these and torch's number of threads are as before."""
     threads, bars = torch.get_num_threads(), logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

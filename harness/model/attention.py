@@ -1,10 +1,10 @@
 """Attention over a packed row: many episodes one after the other, without padding. No episode attends to another.
 
 transformers' models call this function through their attention interface, under the name `PACKED`. A call without `Segments`,
-such as a sampler's or ``model.generate()``, goes to transformers' own SDPA, with the masks of SDPA. On a GPU in half precision,
-one kernel computes all segments (torch's `varlen_attn`, which is FlashAttention; torch 2.12 is the first whose keys may have
-fewer heads). Otherwise, and for heads that it does not take, each segment is one call of SDPA. So nothing is computed for pairs
-of tokens that do not see each other. A block mask would do the same, but its memory grows with the square of the row's length.
+such as a sampler's, goes to transformers' own SDPA. On a GPU in half precision, one kernel computes all segments: torch's
+`varlen_attn`, which is FlashAttention (torch 2.12 is the first that allows fewer key-value heads). Otherwise each segment is one
+call of SDPA. So no work is done for pairs of tokens that do not see each other. A block mask would do the same, but its memory
+grows with the square of the row's length.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ class Segments:
 
 
 def no_mask(device: torch.device) -> Tensor:
-    """The attention mask to give to a model with a packed row, whose segments say who sees whom; bool [1, 1, 1, 1].
+    """The attention mask of a packed row, whose segments say which tokens see each other; bool [1, 1, 1, 1].
 
-    With a mask of four dimensions transformers makes none of its own. For that it would read the row's positions, and so wait for
-    the GPU.
+    transformers makes no mask of its own if it gets one with four dimensions. To make one, it would wait for the GPU.
     """
     return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
 
@@ -76,15 +75,12 @@ def no_mask(device: torch.device) -> Tensor:
 def attention_windows(config: PreTrainedConfig) -> list[int | None] | None:
     """For each layer, the number of tokens that a token sees, itself included; None for all of them.
 
-    transformers has two ways to say it. In the first, `layer_types` names the layers that have a window. In the second, there is
-    no `layer_types`, and a `sliding_window` holds for all layers, as in Mistral and Phi-3. A key that the config's class does not
-    declare is a left-over of another model, such as the `sliding_window` of a Mistral that was turned into a Llama.
-
-    Args:
-        config: The config of the text model.
+    In a config, `layer_types` names the layers that have a window. Without it, `sliding_window` holds for all layers, as in
+    Mistral and Phi-3. A key that the config's class does not declare is a left-over of another model, such as the
+    `sliding_window` of a Mistral that was turned into a Llama.
 
     Returns:
-        None if some layer is neither full nor windowed attention: it is recurrent, chunked, compressed ...
+        None if some layer is neither full nor windowed attention, but recurrent, chunked or compressed.
 
     >>> from transformers import MistralConfig
     >>> attention_windows(MistralConfig(num_hidden_layers=2, sliding_window=4096))
@@ -101,11 +97,10 @@ def attention_windows(config: PreTrainedConfig) -> list[int | None] | None:
 
 
 def can_pack(model: PreTrainedModel) -> bool:
-    """Whether attention is all that connects the model's tokens, and whether it goes through transformers' interface.
+    """Whether only attention connects the model's tokens, and only through transformers' interface.
 
-    Recurrent and convolutional layers would carry one episode's state into the next. What SDPA cannot compute, such as soft caps
-    and sinks, packed attention cannot either; transformers takes eager attention for these models. What else is not computed here
-    is found by `harness.sampling.agreement`.
+    Recurrent and convolutional layers would carry one episode's state into the next. For soft caps and sinks, which SDPA can't
+    compute, transformers takes eager attention. `harness.sampling.agreement` finds what else is not computed here.
     """
     config = model.config.get_text_config()
     return (
@@ -117,10 +112,10 @@ def can_pack(model: PreTrainedModel) -> bool:
 
 
 def keep_outputs() -> Any:
-    """Contexts for `torch.utils.checkpoint` in which the output of attention's kernel is kept, and not computed again.
+    """Contexts for `torch.utils.checkpoint` that keep the output of attention's kernel instead of computing it again.
 
-    In a long episode it is what costs most of all that a layer computes, for its size: b A + 4 heads bytes a token. On a GPU this
-    is for half precision.
+    In a long episode it costs more for its size than anything else in a layer: b A + 4 heads bytes a token. On a GPU this works
+    in half precision.
     """
     from torch.nn.attention.varlen import varlen_attn  # noqa: F401 - registers its operation
 
@@ -185,8 +180,8 @@ def packed_attention(
         return _varlen(query, key, value, scaling, sliding_window, segments)[None], None
     grouped = query.shape[1] != key.shape[1]
     if grouped and query.is_cuda:
-        # Of SDPA's kernels on a GPU, the memory-efficient one takes what FlashAttention does not, but no groups of heads. With
-        # enable_gqa the call would go to the one that stores every score: 28 GiB for 16k tokens.
+        # SDPA's memory-efficient kernel takes no groups of heads. With enable_gqa the call would go to the kernel that stores
+        # every score: 28 GiB for 16k tokens.
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
         grouped = False
     lengths = list(segments.lengths)
@@ -201,7 +196,7 @@ def packed_attention(
         if sliding_window is not None and seen > sliding_window:
             mask = _window(own, seen, sliding_window, query.device)
         elif parent >= 0:
-            # torch's mask holds no data on a GPU, but torch can't make it inside `keep_outputs`, which is not for float32 there.
+            # torch's mask needs no memory on a GPU. It can't be made in `keep_outputs`, which is not for float32 there.
             mask = causal_lower_right(own, seen) if query.is_cuda else _window(own, seen, seen, query.device)
         out = scaled_dot_product_attention(
             queries[i], k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
@@ -211,13 +206,13 @@ def packed_attention(
 
 
 def _fits_grouped(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) -> bool:
-    """Whether heads share keys on a CPU, where SDPA would first write a copy of them for each head."""
+    """Whether heads share keys on a CPU, where SDPA would copy the keys for each head."""
     masked = mask is not None and mask.ndim == 4
     return not query.is_cuda and query.shape[1] != key.shape[1] and masked and not dropout
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
-    """Attention with the heads that share keys as further queries; [n, q, heads, dim]. `mask` is [n, 1, q, width]."""
+    """Attention in which heads that share keys become further queries; [n, q, heads, dim]. `mask` is [n, 1, q, width]."""
     n, heads, q, dim = query.shape
     groups = heads // key.shape[1]
     out = scaled_dot_product_attention(
@@ -227,7 +222,7 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: f
 
 
 def _fits_varlen(query: Tensor, value: Tensor) -> bool:
-    """Whether FlashAttention can compute it: no float32, no heads wider than 256, values as wide as the keys."""
+    """Whether FlashAttention can compute it: half precision, heads of at most 256, values as wide as the keys."""
     dim = query.shape[-1]
     half = query.dtype in (torch.bfloat16, torch.float16)
     return query.is_cuda and half and dim <= 256 and dim % 8 == 0 and dim == value.shape[-1]
@@ -236,7 +231,7 @@ def _fits_varlen(query: Tensor, value: Tensor) -> bool:
 def _varlen(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, sliding_window: int | None, segments: Segments
 ) -> Tensor:
-    """All segments in one kernel; [T, heads, dim]. The kernel's causal mask is aligned to the lower right, as needed here."""
+    """All segments in one kernel; [T, heads, dim]. The kernel aligns its causal mask to the lower right."""
     from torch.nn.attention.varlen import varlen_attn
 
     queries, keyed, longest_q, longest_k, index = segments._varlen

@@ -1,9 +1,9 @@
 """Turns episodes into tensors: which episodes go through the model together, and how they are laid out.
 
-`pack` puts the episodes one after the other in a single row, without padding. Episodes of a group begin with the same tokens,
-mostly the prompt of their task. If there are enough of these, they are in the row only once. `collate` is for models that can't
-be packed: it gives each episode its own row, padded on the right. In both layouts only the tokens that the model wrote are
-scored. The values of these tokens have the shape [B, A]: B episodes with at most A such tokens each.
+`pack` puts the episodes one after the other in a single row, without padding. The episodes of a group begin with the same
+tokens, mostly the prompt of their task. If these are many, they are in the row only once. `collate` is for models that can't be
+packed: it gives each episode its own row, padded on the right. Only the tokens that the model wrote are scored. The scores have
+the shape [B, A]: B episodes with at most A such tokens each.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from harness.types.trajectory import TokenSequence, Trajectory
 __all__ = ["Batch", "collate", "deal", "fill", "microbatches", "pack", "padded_microbatches"]
 
 Tokens = Trajectory | TokenSequence
-"""An episode, or one of its sequences: below, both are called an episode."""
+"""An episode, or one of its sequences. Below, both are called an episode."""
 
-# A common beginning with fewer tokens is computed for each episode: sharing it would save less than its attention costs.
+# A shorter common beginning is not shared: that would save less than its attention costs.
 _LEAST_SHARED = 32
 
 
@@ -124,14 +124,14 @@ def fill(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def microbatches(trajectories: Sequence[Tokens], max_tokens: int) -> list[list[int]]:
-    """Which episodes to `pack` together. A row has at most `max_tokens` tokens, or one episode; groups stay together."""
+    """Chooses the episodes to `pack` together. A row has at most `max_tokens` tokens, or one episode; groups stay together."""
     parts = [part for family in _families(trajectories) for part in _split(trajectories, family, max_tokens)]
     bins = fill([tokens for _, tokens in parts], max_tokens)
     return [[i for part in which for i in parts[part][0]] for which in bins]
 
 
 def padded_microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Which episodes to `collate` together: of similar length, at most `max_tokens` padded tokens (or one episode).
+    """Chooses the episodes to `collate` together: of similar length, with at most `max_tokens` padded tokens, or one episode.
 
     >>> list(padded_microbatches([5, 90, 6, 80], max_tokens=180))
     [[0, 2], [3, 1]]
@@ -147,10 +147,10 @@ def padded_microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[lis
 
 
 def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: int) -> list[list[int]]:
-    """One rank's micro-batches. In each round every rank has one micro-batch, and these have about the same cost.
+    """One rank's micro-batches. In each round every rank has one micro-batch of about the same cost.
 
-    In every pass all ranks wait for the slowest, so micro-batches of similar cost run at the same time. The cost of an episode of
-    n tokens is estimated as n (1 + n / 32768): at about that length, attention costs as much as the rest of a model.
+    All ranks wait for the slowest in every pass, so passes of similar cost run at the same time. The cost of an episode of n
+    tokens is estimated as n (1 + n / 32768): at about that length, attention costs as much as the rest of a model.
 
     Args:
         parts: The micro-batches, as indices of episodes.
@@ -179,7 +179,7 @@ def _families(trajectories: Sequence[Tokens]) -> list[list[int]]:
 
 
 def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
-    """Splits a group into as few parts as fit, since each computes the common beginning; with their numbers of packed tokens."""
+    """Splits a group into as few parts as possible, because each computes the common beginning. Returns their tokens, too."""
     shared = _shared([trajectories[i] for i in family])
     own = [len(trajectories[i].ids) - shared for i in family]
     whole = shared + sum(own) <= max_tokens
@@ -188,13 +188,13 @@ def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -
 
 
 def _shared(family: Sequence[Tokens]) -> int:
-    """How many tokens the episodes have in common at the beginning; 0 if there are too few to share."""
+    """The number of tokens that all episodes begin with; 0 if they are too few to share."""
     shared = min((_common(family[0], t) for t in family[1:]), default=0)
     return shared if shared >= _LEAST_SHARED else 0
 
 
 def _common(a: Tokens, b: Tokens) -> int:
-    """How many tokens both begin with. It is less than the length of either, so that each keeps a token of its own."""
+    """The number of tokens that both begin with. Each keeps at least one token of its own."""
     least = min(len(a.ids), len(b.ids)) - 1
     differs = np.array(a.ids[:least]) != np.array(b.ids[:least])
     return int(differs.argmax()) if differs.any() else least

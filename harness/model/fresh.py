@@ -25,23 +25,10 @@ def fresh_qwen2(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Qwen2ForCausalLM:
-    """Makes a Qwen2 of any shape with random weights on `device`; the same seed gives the same weights.
+    """Makes a Qwen2 of any shape with random weights. The same seed gives the same weights.
 
-    Args:
-        vocab: The number of rows of the embedding.
-        width: The width of the hidden states.
-        ffn: The width of the feed-forward layers.
-        layers: The number of layers.
-        heads: The number of attention heads.
-        kv_heads: The number of heads of the keys and values.
-        positions: The longest episode in tokens.
-        eos_id: The token that ends a text.
-        tied: Whether the output layer shares its weights with the embedding.
-        pad_id: The token that pads.
-        initializer_range: The standard deviation of the weights.
-        seed: Draws the weights.
-        device: The device of the weights.
-        dtype: The type of the weights.
+    `vocab` is the number of rows of the embedding, `positions` the longest episode in tokens, and `initializer_range` the
+    standard deviation of the weights. `tied` shares the weights of the embedding with the output layer.
     """
     config = Qwen2Config(
         vocab_size=vocab,

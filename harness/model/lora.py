@@ -1,8 +1,8 @@
 """LoRA (arXiv 2106.09685) through peft: the model's own weights are frozen, and a small pair of matrices per weight is trained.
 
-Every plain linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank); experts and routers
-of a mixture stay as they are. The model keeps its class, so scoring, sampling and the optimizer work as without adapters. To copy
-the weights elsewhere, read `plain_parameters`, which merges the adapters into them.
+Every plain linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). Experts and routers
+of a mixture get none. The model keeps its class, so scoring, sampling and the optimizer work as without adapters. To copy the
+weights elsewhere, read `plain_parameters`, which merges the adapters into them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,13 @@ from transformers import PreTrainedModel
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.model.shards import whole
 
-__all__ = [
-    "add_lora",
-    "check_peft",
-    "has_lora",
-    "plain_parameters",
-    "redraw_lora",
-    "without_lora",
-]
+__all__ = ["add_lora", "check_peft", "has_lora", "plain_parameters", "redraw_lora", "without_lora"]
 
 _ADAPTER = "default"  # peft's name for a single adapter
 
 
 def check_peft() -> None:
-    """Raises if no adapters can be made here. It needs no model, so that a run can ask before it loads one.
+    """Checks that adapters can be made, before a model is loaded.
 
     Raises:
         MissingExtraError: peft is not installed.
@@ -45,22 +38,22 @@ def check_peft() -> None:
 
 
 def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
-    """Freezes the model and adds adapters. At first they change nothing, because one matrix of each pair is zero.
+    """Freezes the model and adds adapters, in place. At first they change nothing, because one matrix of each pair is zero.
 
     Args:
-        model: The model, which is changed in place.
+        model: The model.
         rank: The rank of the adapters, >= 1.
         seed: Draws the other matrix of each pair.
 
     Raises:
-        ConfigError: peft can't adapt the model, or would adapt something else than its linear layers, which can't be merged here.
+        ConfigError: peft can't adapt the model, or would adapt experts, which can't be merged here.
         MissingExtraError: peft is not installed.
     """
     check_peft()
     from peft import LoraConfig
     from peft.tuners.lora import LoraLayer
 
-    # By name, because peft counts the experts of some mixtures to "all-linear". Subclasses of Linear compute something else.
+    # By name, because peft's "all-linear" includes the experts of some mixtures. Subclasses of Linear are left out.
     head = model.get_output_embeddings()
     linear = [name for name, m in model.named_modules() if type(m) is torch.nn.Linear and m is not head]
     with torch.random.fork_rng(devices=[]):
@@ -72,7 +65,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
                 f"peft can't adapt {type(model).__name__} ({error}); leave --lora-rank out, which trains all weights"
             ) from error
     if {name for name, module in model.named_modules() if isinstance(module, LoraLayer)} != set(linear):
-        # peft takes a shared expert's gate_proj for that of every expert.
+        # peft confuses a shared expert's gate_proj with that of every expert.
         raise ConfigError(
             f"--lora-rank adapts linear layers, and peft would adapt the experts of {type(model).__name__}, too; leave it out, "
             "which trains all weights"
@@ -80,7 +73,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
 
 
 def redraw_lora(model: PreTrainedModel, *, seed: int) -> None:
-    """Draws the adapters again. They change nothing then. The draws of `add_lora` with the same seed are others."""
+    """Draws the adapters again, so that they change nothing. The draws differ from those of `add_lora` with this seed."""
     from peft.tuners.lora import LoraLayer
 
     with torch.random.fork_rng(devices=[]):
@@ -98,7 +91,7 @@ def has_lora(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def without_lora(model: PreTrainedModel) -> Iterator[None]:
-    """Inside this context, the model computes without its adapters. A model without adapters is left unchanged."""
+    """Computes without adapters in this context. Does nothing for a model without adapters."""
     if not has_lora(model):
         yield
         return
@@ -117,16 +110,15 @@ def plain_parameters(
     *,
     merged: bool = True,
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights with the adapters merged, under the names of a model without adapters. Each is merged when it is read.
+    """The weights under the names of a model without adapters. Adapters are merged into a weight when it is read.
 
     The buffers that a checkpoint has, such as Gemma 4's scales of its layers, come last.
 
     Args:
         model: The model. If it is sharded, every rank must read all of the weights, in this order.
         dtype: The type of the weights; None for that of the model. Buffers keep their own.
-        device: Where adapters are merged, and so where those weights arrive; None for the device of the model. On one core of a
-            host, merging a 7B model takes about a minute.
-        merged: Without it, the frozen weights come as they are.
+        device: The device on which adapters are merged; None for the model's. One core merges a 7B model in about a minute.
+        merged: Whether to merge the adapters. Otherwise the frozen weights come as they are.
     """
     layers = dict(model.named_modules()) if has_lora(model) else {}
     for name, parameter in model.named_parameters():
@@ -144,7 +136,7 @@ def plain_parameters(
 
 
 def _delta(layer: Any, device: torch.device | None) -> Tensor:
-    """What the adapters of a layer add to its weight, in their own type."""
+    """The product of a layer's adapters, which is added to its weight, in their own type."""
     down, up = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
     wide_down, wide_up = (whole(matrix).to(device, non_blocking=True).float() for matrix in (down, up))
     delta: Tensor = (wide_up @ wide_down * layer.scaling[_ADAPTER]).to(up.dtype)

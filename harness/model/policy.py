@@ -63,16 +63,11 @@ class Policy:
     ) -> Iterator[tuple[list[int], Batch]]:
         """Splits the episodes into forward passes of at most `max_tokens` tokens, including padding, or of one episode.
 
-        Args:
-            trajectories: The episodes of all ranks.
-            max_tokens: The most tokens of one pass.
-            rank: The rank whose passes are returned.
-            ranks: The number of ranks. Each rank gets the same number of passes.
+        Every rank gets the same number of passes. If they do not divide evenly, some ranks get an idle pass, because sharded
+        weights need every rank in every pass.
 
         Yields:
-            The indices of the episodes of a pass, and their batch. If the passes do not divide evenly among the ranks, some get
-            an idle pass: a batch of one episode without an index, which must not count. Sharded weights need every rank in
-            every pass.
+            The indices of a pass's episodes, and their batch. An idle pass has no index, and its batch must not count.
         """
         lengths = [len(t.ids) for t in trajectories]
         limit = max_tokens if ranks == 1 else min(max_tokens, -(-sum(lengths) // ranks))
@@ -95,34 +90,31 @@ class Policy:
         return score_batch(self.model, batch, temperature) if sharded is None else sharded(batch, temperature)
 
     def checkpoint_activations(self, *, keep_attention: bool = False) -> None:
-        """From now on, computes each layer's activations again in the backward pass instead of storing them.
+        """Makes the backward pass compute each layer's activations again, instead of storing them.
 
-        Args:
-            keep_attention: Whether attention's output is stored all the same. The gradients are the same.
+        `keep_attention` stores the output of attention all the same. It does not change the gradients.
         """
-        model = self.model  # later versions of transformers warn about the older name
+        model = self.model  # later versions of transformers warn about the second name
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False} | ({"context_fn": keep_outputs} if keep_attention else {}))
 
     def compile_layers(self) -> None:
-        """From now on, computes the parts of each layer (norms, attention, feed-forward) with fused kernels.
+        """Compiles the parts of each layer (norms, attention, feed-forward) into fused kernels.
 
-        The parts are compiled, and not the layer, so that what FSDP2 and checkpointing do around a layer stays as it is. All
-        layers share one compiled code, for any number of tokens. A copy of the model is not compiled.
+        The layer itself is not compiled, so that FSDP2 and checkpointing can wrap it. All layers share one compiled code, for
+        any number of tokens. A copy of the model is not compiled.
         """
-        if self.packs:  # its lists of lengths would be compiled anew for each micro-batch
+        if self.packs:  # else each micro-batch, with other lengths, would be compiled anew
             AttentionInterface.register(PACKED, torch.compiler.disable(packed_attention))
         for layer in self.model.base_model.get_submodule("layers").children():
             for part in layer.children():
                 part.compile(dynamic=True)
 
     def save(self, folder: Path, *, dtype: torch.dtype | None = None, write: bool = True) -> None:
-        """Writes a Hugging Face folder that ``from_pretrained`` loads; adapters are merged into the weights.
+        """Writes a Hugging Face folder that ``from_pretrained`` loads. Adapters are merged into the weights.
 
-        Args:
-            folder: The folder.
-            dtype: The type of the weights; None for that of the model.
-            write: Whether this process writes. If the model is sharded, every rank must call this, and one of them writes.
+        If the model is sharded, every rank must call this, and one of them has `write`. `dtype` None keeps the type of the
+        weights.
         """
         sharded = any(isinstance(p, DTensor) for p in self.model.parameters())
         if has_lora(self.model) or sharded:
@@ -132,9 +124,8 @@ class Policy:
                     weights[name] = weight.cpu().contiguous()
             if write:
                 config = copy.deepcopy(self.model.config)
-                config.architectures = [
-                    type(self.model).__name__.removeprefix("FSDP")
-                ]  # `fully_shard` renames the class
+                # `fully_shard` renames the class.
+                config.architectures = [type(self.model).__name__.removeprefix("FSDP")]
                 config.save_pretrained(folder)
                 save_file(weights, folder / "model.safetensors", {"format": "pt"})
                 if self.model.can_generate():
@@ -184,9 +175,8 @@ def load_policy(
         tokenizer = _load_tokenizer(path)
         config = _without_dropout(AutoConfig.from_pretrained(path))
         _refuse_longrope(path, config)
-        # SDPA, if the model can do with it.
         model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype)
-    except (SafetensorError, RuntimeError) as error:  # the second for weights of other shapes than config.json says
+    except (SafetensorError, RuntimeError) as error:  # RuntimeError: the shapes of the weights do not fit config.json
         raise ConfigError(
             f"the model in {str(path)!r} can't be loaded ({str(error).splitlines()[0]}); if its files are damaged, copy or "
             "download them again"
@@ -200,16 +190,12 @@ def load_policy(
     if packing and can_pack(model):
         model.set_attn_implementation(PACKED)
     ends = getattr(model.generation_config, "eos_token_id", None)
-    chat = ChatFormat(
-        tokenizer,
-        settings or Model(),
-        stop_ids=[] if ends is None else ends if isinstance(ends, list) else [ends],
-    )
-    return Policy(model, tokenizer, chat)
+    stop_ids = [] if ends is None else ends if isinstance(ends, list) else [ends]
+    return Policy(model, tokenizer, ChatFormat(tokenizer, settings or Model(), stop_ids=stop_ids))
 
 
 def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Returns `config` with every dropout 0, because with it the trainer's log-probabilities are not the sampler's."""
+    """Returns `config` with every dropout 0. Otherwise trainer and sampler would compute other log-probabilities."""
     text = config.get_text_config()
     for name, value in vars(text).items():
         if isinstance(value, float) and ("dropout" in name or "pdrop" in name):
@@ -218,7 +204,7 @@ def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def _refuse_longrope(path: str | Path, config: PreTrainedConfig) -> None:
-    """Refuses two sets of rotary frequencies: transformers chooses one by the longest text of each pass, vLLM by its context."""
+    """Refuses two sets of rotary frequencies. transformers chooses by the longest text of a pass, vLLM by its context."""
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         raise ConfigError(
@@ -230,9 +216,8 @@ def _refuse_longrope(path: str | Path, config: PreTrainedConfig) -> None:
 def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Loads the tokenizer as it was saved.
 
-    For some model types, such as Qwen2, AutoTokenizer uses the model's usual class, whatever the folder says. That class
-    replaces the saved word splitting with its own. So if the folder names the generic class, as those of the tiny models do, the
-    generic class is used.
+    For some model types, such as Qwen2, AutoTokenizer takes the model's usual class, which replaces the saved word splitting.
+    So a folder that names the generic class, as the tiny models do, gets the generic class.
     """
     if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
         saved: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(path)

@@ -1,8 +1,8 @@
 """`--model tiny`: a new Qwen2 of about 100,000 to 2,000,000 parameters, with a tokenizer made for one environment.
 
 It shows every part of training on one CPU core within minutes, and can do nothing outside its environment. The tokenizer is built
-from transcripts of the environment's own expert and of random actions: of whole words if there are only a few dozen and no blanks
-in actions, otherwise a byte-level BPE. A word that no transcript holds is `<unk>`, such as the cabinet's `empty`.
+from transcripts of the environment's expert and of random actions. Its tokens are whole words if there are few and actions have
+no blanks; otherwise it is a byte-level BPE. Words that are in no transcript, such as the cabinet's `empty`, become `<unk>`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from harness.settings.model import Model
 
 __all__ = ["new_tiny_policy"]
 
-_TINY_TASKS = 600  # a tiny tokenizer is built from this many tasks of the training split
-_FEW_WORDS = 256  # an environment with fewer distinct words than this gets a word-level tokenizer
+_TINY_TASKS = 600  # the number of tasks from which a tokenizer is built
+_FEW_WORDS = 256  # with fewer distinct words, the tokens are words
 _WORD = r"[a-z]+\(|\d|[a-z]+|[^\s]"
 _SPECIAL = ["<pad>", "<eos>", "<obs>", "<act>", "<unk>"]
-# The system prompt is the same for every task, or far longer than such a model can use. The comment tells `ChatFormat`
-# that it is left out on purpose.
+# A tiny model can't use a system prompt. The comment tells `ChatFormat` that it is left out on purpose.
 _TEMPLATE = (
     "{# the system prompt is left out #}"
     "{% for m in messages %}{% if m.role == 'user' %}<obs>{{ m.content }}<act>"
     "{% elif m.role == 'assistant' %}{{ m.content }}<eos>{% endif %}{% endfor %}"
 )
 
-# With a tokenizer of words or a BPE: width, feed-forward width, layers, heads, and heads of the keys and values; the positions;
-# the standard deviation of the first weights. With the usual one, 0.02, a model of width 64 did not learn.
+# Width, feed-forward width, layers, heads, key-value heads; the positions; the standard deviation of the first weights. With the
+# usual 0.02, a model of width 64 did not learn.
 _OF_WORDS = (64, 192, 2, 2, 2), 2048, 0.1
 _OF_BYTES = (128, 384, 2, 4, 4), 4096, 0.05
 _BYTE_PAIRS = 2048
@@ -83,14 +82,14 @@ def new_tiny_policy(
     max_action_tokens: int | None = None,
     packing: bool = True,
 ) -> Policy:
-    """Makes a tiny model with random weights and a tokenizer for `env`. The tasks of `env` must be the training split's.
+    """Makes a tiny model with random weights, and a tokenizer for `env`.
 
     Args:
-        env: An environment with ``task_ids``, ``expert()`` and ``random_action(rng)``.
+        env: An environment with the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``.
         seed: Draws the weights.
         settings: How the chat is written; None for the defaults.
         max_action_tokens: The most tokens of an action; None for no limit.
-        packing: Use the attention for packed episodes.
+        packing: Whether to train on packed episodes.
 
     Raises:
         ConfigError: `env` has no expert, or the model could not write the expert's actions.
@@ -106,7 +105,7 @@ def new_tiny_policy(
         texts += [played.observations[0], *chain(*zip(played.actions, played.observations[1:], strict=True))]
     of_words = len(set(" ".join(texts).split())) < _FEW_WORDS
     tokenizer = _tokenizer(texts, of_words=of_words)
-    if of_words and _changed(ChatFormat(tokenizer), actions):  # such as blanks, which the words leave out
+    if of_words and _changed(ChatFormat(tokenizer), actions):  # tokens of words lose blanks
         of_words = False
         tokenizer = _tokenizer(texts, of_words=of_words)
     chat = ChatFormat(tokenizer, settings or Model())
@@ -127,7 +126,7 @@ def new_tiny_policy(
 
 
 def _changed(chat: ChatFormat, actions: Iterable[str]) -> list[str]:
-    """Returns the actions that are other texts once they are encoded and decoded as the sampler does."""
+    """Returns the actions that the tokenizer does not give back unchanged."""
     return [action for action in set(actions) if chat.read(chat.reply_ids(action)).action != action]
 
 

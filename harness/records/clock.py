@@ -1,4 +1,4 @@
-"""The seconds and tokens of a run so far, over all processes that worked on it."""
+"""The seconds and tokens of a run so far, in all processes that worked on it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ __all__ = ["Clock"]
 class Clock:
     """Counts the seconds and tokens of training. It stands still until `start`, and during evaluations.
 
-    Args:
-        state: What `state_dict` returned in an earlier process of the run; None for a new run.
+    `state` is what `state_dict` returned in an earlier process of the run; None for a new run.
     """
 
     def __init__(self, state: Mapping[str, float] | None = None) -> None:
@@ -39,7 +38,7 @@ class Clock:
 
     @contextmanager
     def stopped(self, name: str, metrics: dict[str, float]) -> Iterator[None]:
-        """Does the same as `timed`, but the seconds of the block do not count as training."""
+        """Like `timed`, but the seconds of the block do not count as training."""
         with self.timed(name, metrics):
             yield
         self._seconds -= metrics[name]

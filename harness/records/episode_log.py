@@ -2,10 +2,10 @@
 
 The log of a run has one file per update. The log of an evaluation is one file, to which each episode is appended.
 
-The log has no token ids, only numbers of tokens. They give the mask: an episode begins with the tokens of its prompt, and each
-turn adds those of its action and of its observation. The model wrote only the actions. Those of a turn include its thought, which
-the log shows apart. A turn in which an agent program changes the history begins another list of ids, with ``prompt_tokens`` that
-the model did not write; a later one may go on in an earlier list.
+The log has numbers of tokens instead of token ids. They give the mask: an episode begins with the tokens of its prompt, and
+each turn adds those of its action, including the thought, and of its observation. The model wrote only the actions. If an agent
+program changes the history, that turn begins another sequence, with ``prompt_tokens`` that the model did not write. A later
+turn may continue an earlier sequence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOGGED = (
     *("task_id", "group", "seed", "horizon", "length", "reward", "success", "end", "error", "failure", "optimal_steps"),
     *("tokens", "action_tokens", "prompt_tokens", "prompt", "kinds"),
 )
-_ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair: JSON can hold it, UTF-8 can't
+_ESCAPED = "backslashreplace"  # an environment may send half a surrogate pair, which UTF-8 can't hold
 
 
 def write_episodes(
@@ -36,10 +36,10 @@ def write_episodes(
 ) -> Path:
     """Writes ``update-000012.jsonl`` and returns its path. The file is written completely or not at all.
 
-    A line has the task, group, seed, K, reward, success, the reason of the end, the check that failed if the environment names
-    it, and the ``turns``. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action
-    was cut or malformed. ``system_prompt`` names a file under ``system-prompts/``, because thousands of episodes share one.
-    ``tools`` does so too, if functions were on offer. ``advantage`` is null if the episode is not in the loss.
+    A line has the task, group, seed, K, reward, success, the reason of the end, the failed check if the environment names it,
+    and the ``turns``. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action was
+    cut or malformed. ``system_prompt`` and ``tools`` name files under ``system-prompts/``, because thousands of episodes share
+    one. ``advantage`` is null if the episode is not in the loss.
 
     Args:
         folder: The folder ``episodes`` of the run.
@@ -58,10 +58,9 @@ def write_episodes(
 
 
 class EpisodeWriter:
-    """Appends each episode of an evaluation to one file when it ends. A line is as in `write_episodes`, but its update is null.
+    """Appends each episode of an evaluation to a file when it ends. A line is as in `write_episodes`, with null for the update.
 
-    Args:
-        path: The file. If a killed process left its last line unfinished, that line is removed.
+    An unfinished last line, left by a killed process, is removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,7 +70,7 @@ class EpisodeWriter:
         self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
 
     def write(self, trajectory: Trajectory) -> None:
-        """Writes one episode. If the process is killed after this, the episode is not lost."""
+        """Writes one episode, which survives a kill from then on."""
         line = episode_line(trajectory, _shared(self._folder, trajectory))
         self._file.write(_as_json(line).encode("utf-8", _ESCAPED) + b"\n")
         self._file.flush()
@@ -87,7 +86,7 @@ def episode_files(folder: Path) -> list[Path]:
 
 
 def read_episodes(path: Path) -> list[dict[str, Any]]:
-    """Reads the episodes of one file. It drops an unfinished last line.
+    """Reads the episodes of one file. Drops an unfinished last line.
 
     Raises:
         StateError: Another line is not an episode.
@@ -112,7 +111,7 @@ def read_system_prompt(folder: Path, name: str) -> str | None:
 
 
 def _as_json(line: Mapping[str, Any]) -> str:
-    """A line as JSON, whatever an environment's info has: a value that JSON has not is its text, and such a key is left out."""
+    """A line as JSON. Values that JSON can't hold become text, and keys that it can't hold are left out."""
     return json.dumps(line, ensure_ascii=False, default=str, skipkeys=True)
 
 
@@ -138,7 +137,7 @@ def _write_shared(folder: Path, text: str, ending: str) -> str:
 def episode_line(
     t: Trajectory, shared: Mapping[str, str], update: int | None = None, advantage: float | None = None
 ) -> dict[str, Any]:
-    """The line of an episode in the log; `shared` has the fields that name texts of many episodes."""
+    """The line of an episode in the log. `shared` are the fields that name texts of many episodes."""
     return {
         "update": update,
         **{name: getattr(t, name) for name in _LOGGED},

@@ -32,15 +32,15 @@ __all__ = [
 
 _CHUNK = 1 << 22  # bytes
 _POLL_S = 0.1
-_PATIENCE_S = 10.0  # a process that was told to end may take so long to release its lock
+_PATIENCE_S = 10.0  # a process that is ending may need this long to release its lock
 
-# The messages of a full disk: those of the system and of safetensors, and at the end the two vague ones of torch.
+# The messages of a full disk. The last two are torch's.
 _FULL = re.compile(r"no space left|quota exceeded|file too large|unexpected pos|failed writing file", re.IGNORECASE)
 
 
 @contextmanager
 def full_disk_named(message: str) -> Iterator[None]:
-    """Turns every library's error of a full disk into an OSError with the errno ENOSPC and this message."""
+    """Turns any library's error of a full disk into an OSError with the errno ENOSPC and this message."""
     try:
         yield
     except Exception as error:
@@ -51,9 +51,9 @@ def full_disk_named(message: str) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yields a path next to `path` to write to; after the block the file gets its name, with all of its data on disk.
+    """Yields a path next to `path` to write to. After the block, the file gets its name, with all of its data on disk.
 
-    A kill at any moment leaves the file as it was before, or complete. If the block raises, the file stays as it was.
+    If the process is killed or the block raises, `path` stays as it was.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -67,7 +67,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yields a new folder next to `path` to fill; after the block it gets its name, unless another process was faster."""
+    """Yields a new folder next to `path` to fill. After the block, it gets its name, unless another process was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=path.parent))
     try:
@@ -104,11 +104,7 @@ def sync(path: Path) -> None:
 
 
 def make_folder(folder: Path, flag: str) -> None:
-    """Makes a folder and its parents, unless they are there.
-
-    Args:
-        folder: The folder.
-        flag: The flag that named it, for the message.
+    """Makes a folder and its parents if they do not exist. `flag` is the flag that named it, for the message.
 
     Raises:
         ConfigError: It can't be made or written to.
@@ -138,16 +134,16 @@ def read_object(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def lock_folder(folder: Path, busy: str) -> Iterator[int]:
-    """Keeps a second process out of a folder. Yields the lock, which children may keep open until they have ended too.
+    """Makes a folder and keeps other processes out of it. Yields the lock, which children may hold until they end.
 
-    A process that is killed leaves no lock. If its file system has no such locks, the folder is not protected.
+    The lock of a killed process is free. File systems without locks are not protected.
 
     Args:
-        folder: It is made if it is not there.
-        busy: The error if another process is at work there.
+        folder: The folder.
+        busy: The message of the error if another process has the lock.
 
     Raises:
-        ConfigError: The folder can't be made, or another process stays at work there for 10 seconds.
+        ConfigError: The folder can't be made, or another process holds the lock for 10 seconds.
     """
     make_folder(folder, "--out")
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
@@ -163,7 +159,7 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
 
 
 def _locked(descriptor: int) -> bool:
-    """Whether the file is now this process's, or its file system has no such locks."""
+    """Tries to lock the file. Also true if its file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The log of a run's metrics: one JSON line per update, and what `--log` names."""
+"""The log of a run's metrics: one JSON line per update, which also goes to the trackers of `--log`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["MetricsLog", "read_metrics"]
 
 
 class MetricsLog:
-    """Appends metrics to ``metrics.jsonl``, and gives them to the trackers.
+    """Appends metrics to ``metrics.jsonl``, and sends them to the trackers.
 
     Args:
         run_dir: The run's folder.
         next_update: The first update that will be written. A run that was killed after its last checkpoint has lines of this
             update and later ones. They are removed, and TensorBoard hides their points.
-        trackers: Where the metrics go too: some of "tensorboard" and "wandb".
+        trackers: Some of "tensorboard" and "wandb".
         settings: The run's settings, which Weights & Biases shows.
 
     Raises:
@@ -51,14 +51,12 @@ class MetricsLog:
         self._trackers = open_trackers(trackers, settings or {}, run_dir, next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
-        """Writes one update. Its metrics are on disk when this returns.
+        """Writes the metrics of one update, which are on disk when this returns.
 
-        Args:
-            update: The index of the update.
-            metrics: The metrics by name. A NaN or infinite value becomes null in the file, and no point in the trackers.
+        A NaN or infinite value becomes null in the file. Trackers do not get it.
 
         Raises:
-            ConfigError: A name is neither in the glossary nor begins with ``custom/``. Then nothing is written.
+            ConfigError: A name is not in the glossary and does not begin with ``custom/``. Then nothing is written.
         """
         for name in metrics:
             if not name.startswith(CUSTOM) and "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
@@ -79,7 +77,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads the rows of a ``metrics.jsonl``, in order. It drops a last line that a killed run left unfinished.
+    """Reads the rows of a ``metrics.jsonl``, in order. Drops an unfinished last line.
 
     Raises:
         StateError: The file can't be read, or another line is not a row of metrics.

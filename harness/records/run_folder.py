@@ -33,8 +33,8 @@ OF_THE_MACHINE = (
     *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),
     *("keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"),
 )
-"""The settings that a run may have otherwise when it goes on: elsewhere, or with what it lacked, time or memory. The last six
-change the result by rounding alone."""
+"""The settings that may change when a run is resumed, such as on another machine. The last six change the result only by
+rounding."""
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
@@ -52,11 +52,11 @@ def prepare(config: GRPOConfig) -> Path:
     taken = ConfigError(f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out")
     if settings.exists():
         raise taken
-    with lock_folder(run_dir, str(taken)):  # of several processes that begin at once, only one can hold it
+    with lock_folder(run_dir, str(taken)):  # if several processes begin at once, only one gets it
         if settings.exists():
             raise taken
         (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
-        write_whole(settings, config.to_json())  # whole or not there: a folder that has it holds a run
+        write_whole(settings, config.to_json())  # written last: a folder that has it holds a run
     return run_dir
 
 
@@ -104,10 +104,10 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 def checkpoint_to_resume(run_dir: Path) -> Path | None:
-    """Returns the newest checkpoint of a run; None if it was stopped before its first one.
+    """Returns the newest checkpoint of a run; None if the run was stopped before its first one.
 
     Raises:
-        StateError: The run has metrics and no checkpoint. If it began again, it would write over them.
+        StateError: The run has metrics but no checkpoint, so it can't continue, and beginning again would overwrite the metrics.
     """
     checkpoint = latest_checkpoint(run_dir / "checkpoints")
     path = run_dir / "metrics.jsonl"

@@ -1,6 +1,6 @@
 """Where a run's metrics go beside metrics.jsonl: TensorBoard and Weights & Biases (`--log`).
 
-A run does not read them. If a service fails during a run, it gets nothing more, and a warning says so.
+A run never reads them back. If a service fails during a run, a warning says so, and the service gets no more metrics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["open_trackers", "require"]
 
 
 def require(names: Sequence[str]) -> None:
-    """Raises MissingExtraError if the package of a tracker is not installed. It imports none of them."""
+    """Raises MissingExtraError if the package of a tracker is not installed. Imports none of them."""
     for name in names:
         if find_spec(name) is None:
             raise MissingExtraError(
@@ -30,16 +30,16 @@ def require(names: Sequence[str]) -> None:
 def open_trackers(
     names: Sequence[str], settings: Mapping[str, Any], run_dir: Path, next_update: int
 ) -> list[_TensorBoard | _WeightsAndBiases]:
-    """Opens the trackers of a run, or those of a resumed run again. Each takes the finite metrics of one update after the other.
+    """Opens the trackers of a new or resumed run. Each takes the finite metrics of one update after the other.
 
     Args:
         names: Some of "tensorboard" and "wandb".
         settings: The run's settings, which Weights & Biases shows.
-        run_dir: The run's folder. Its name and an id in it (``tracker-id``) name the run in Weights & Biases.
+        run_dir: The run's folder. Its name and the id in its file ``tracker-id`` name the run in Weights & Biases.
         next_update: The first update that will be written.
 
     Raises:
-        ConfigError: Weights & Biases did not take a new run. If it does not take a resumed one, a warning says so.
+        ConfigError: Weights & Biases did not take a new run. For a resumed run, this is only a warning.
     """
     made: list[_TensorBoard | _WeightsAndBiases] = []
     if "tensorboard" in names:
@@ -47,7 +47,7 @@ def open_trackers(
     if "wandb" in names:
         try:
             made.append(_WeightsAndBiases(run_dir, settings))
-        except Exception as error:  # whatever its package raises, such as for a missing login
+        except Exception as error:  # the package raises many errors, such as for a missing login
             fix = "run wandb login, or set WANDB_MODE=offline, or leave wandb out of --log"
             if not next_update:
                 raise ConfigError(f"--log wandb did not begin ({error}); {fix}") from error
@@ -67,19 +67,19 @@ class _TensorBoard:
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._board.add_scalar(name, value, update)
-        self._board.flush()  # if the run is killed, it does not write the points before its checkpoint again
+        self._board.flush()  # a resumed run does not write these points again
 
     def close(self) -> None:
         self._board.close()
 
 
 class _WeightsAndBiases:
-    """A run there. After a failure it gets nothing more. The package reads the project from WANDB_PROJECT."""
+    """A run in Weights & Biases, whose package reads the project from WANDB_PROJECT. After a failure it gets no more metrics."""
 
     def __init__(self, run_dir: Path, settings: Mapping[str, Any]) -> None:
         import wandb
 
-        kept = run_dir.resolve() / "tracker-id"  # drawn once, so that a resumed run goes on there
+        kept = run_dir.resolve() / "tracker-id"  # drawn once, so that a resumed run continues there
         if not kept.exists():
             write_whole(kept, uuid.uuid4().hex[:8])
         self._lost = False
@@ -104,7 +104,7 @@ class _WeightsAndBiases:
             return
         try:
             call()
-        except Exception as error:  # no fault of a service may end a run
+        except Exception as error:  # a failing service must not end a run
             self._lost = True
             text = f"wandb failed ({error}), and gets nothing more from this run; metrics.jsonl has all of it"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
