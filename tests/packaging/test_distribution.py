@@ -7,6 +7,7 @@ source distribution.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -43,7 +44,10 @@ eh_gym.ElasticHorizon(k0="15")
 
 
 def _run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, timeout=300)
+    env = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }  # else the checkout would be found
+    return subprocess.run([str(c) for c in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
 
 
 def _must(*command: str | Path, cwd: Path) -> str:
@@ -87,8 +91,9 @@ def test_the_source_distribution_holds_every_tracked_file(built: Path) -> None:
     assert tracked - held == set()
 
 
-def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> None:
-    wanted = {
+def test_the_wheel_holds_the_packages_and_the_recipes_whole_and_nothing_else(wheel: Path) -> None:
+    recipes = {f"harness/recipes/{path.name}": path.read_text("utf-8") for path in (ROOT / "recipes").glob("*.toml")}
+    wanted = {*recipes} | {
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
@@ -96,7 +101,8 @@ def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> Non
     }
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert held == wanted
+        assert held == wanted
+        assert {name: archive.read(name).decode() for name in recipes} == recipes
 
 
 def test_an_index_takes_both(built: Path) -> None:
