@@ -39,7 +39,7 @@ KINDS = "--statistic p90 --alpha 0.5 --horizon-key optimal_steps --min-successes
 
 SETTINGS = {
     "fixed 50": "--wrapper fixed --k0 50",
-    "a K for each kind, 56 updates": KINDS + ' --delta 10 --wrapper-args {"cold_growth":1} --updates 56',
+    "a K for each kind, 56 updates": KINDS + " --delta 10 --cold-growth 1 --updates 56",
     "P90 + 15, alpha 0.5": "--statistic p90 --delta 15 --alpha 0.5",
     "the paper's": "",
     "the paper's, 78 updates": "--updates 78",
@@ -51,11 +51,11 @@ SETTINGS = {
     "P50 + 18, alpha 0.5": "--statistic p50 --delta 18 --alpha 0.5",
     "P50 + 18, alpha 0.5, 70 updates": "--statistic p50 --delta 18 --alpha 0.5 --updates 70",
     "P50 + 16, 65 updates, truncated not trained": "--statistic p50 --delta 16 --alpha 0.5 --updates 65 --truncated-weight 0",
-    "a K for each kind, delta 6": KINDS + ' --delta 6 --wrapper-args {"cold_growth":1}',
-    "a K for each kind, delta 6, 64 updates": KINDS + ' --delta 6 --wrapper-args {"cold_growth":1} --updates 64',
-    "a K for each kind, cold growth 0.5": KINDS + ' --delta 10 --wrapper-args {"cold_growth":0.5}',
-    "a K for each kind, delta 6, cold growth 2": KINDS + ' --delta 6 --wrapper-args {"cold_growth":2}',
-    "a K for each kind, delta 10, 70 updates": KINDS + ' --delta 10 --wrapper-args {"cold_growth":1} --updates 70',
+    "a K for each kind, delta 6": KINDS + " --delta 6 --cold-growth 1",
+    "a K for each kind, delta 6, 64 updates": KINDS + " --delta 6 --cold-growth 1 --updates 64",
+    "a K for each kind, cold growth 0.5": KINDS + " --delta 10 --cold-growth 0.5",
+    "a K for each kind, delta 6, cold growth 2": KINDS + " --delta 6 --cold-growth 2",
+    "a K for each kind, delta 10, 70 updates": KINDS + " --delta 10 --cold-growth 1 --updates 70",
 }
 """The flags of `harness.grpo` for each setting. The others are compared with the first."""
 
@@ -87,7 +87,7 @@ def measure(folder: Path, tasks: int) -> None:
             TransformersSampler(policy.model),
             policy.chat,
             evaluation_requests(tasks, rollouts, seed=123),
-            Rollout(temperature, max_action_tokens=6),
+            Rollout(rollout="lockstep", temperature=temperature, max_action_tokens=6),
             horizon=50,
         )
         return float(np.mean([t.success for t in played]))

@@ -48,7 +48,8 @@ from harness.model.fresh import fresh_qwen2
 from harness.model.head import Head, token_scores
 from harness.model.policy import Policy
 from harness.records.versions import cpu_name
-from harness.types.loss_settings import LossSettings
+from harness.settings.loss import Loss
+from harness.settings.optimizer import Optimizer
 from harness.types.trajectory import Trajectory
 from harness.update.update import select_episodes, update_policy
 
@@ -80,21 +81,8 @@ def new_episodes(tasks: int, group: int) -> list[Trajectory]:
     return found
 
 
-def settings(tokens: int) -> LossSettings:
-    """Returns the settings of one optimizer step. Nothing is clipped, so that the methods can be compared."""
-    return LossSettings(
-        temperature=1.0,
-        clip_low=1.0,
-        clip_high=1e9,
-        kl_coef=0.0,
-        aggregation="token-mean",
-        normalize_std=True,
-        truncated_weight=1.0,
-        minibatches=1,
-        tokens_per_microbatch=tokens,
-        max_grad_norm=1e9,
-        tis_cap=0.0,
-    )
+UNCLIPPED = Loss(clip_low=1.0, clip_high=1e9)
+"""The settings of the loss. Nothing is clipped, so that the methods can be compared."""
 
 
 def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: bool = True) -> Callable[[], float]:
@@ -105,11 +93,13 @@ def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: b
         model.set_attn_implementation(PACKED)
     chat: Any = None
     policy, optimizer = Policy(model, tokenizer, chat), torch.optim.SGD(model.parameters(), lr=0.0)
+    steps = Optimizer(tokens_per_microbatch=tokens, max_grad_norm=1e9)
 
     def run() -> float:
         unshared = mock.patch("harness.model.batch._LEAST_SHARED", sys.maxsize)
         with contextlib.nullcontext() if shared else unshared:
-            return update_policy(policy, optimizer, episodes, settings(tokens), seed=0)["train/grad_norm"]
+            metrics = update_policy(policy, optimizer, episodes, UNCLIPPED, steps, temperature=1.0, seed=0)
+            return metrics["train/grad_norm"]
 
     return run
 
@@ -121,7 +111,7 @@ def trls(
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    chosen, _ = select_episodes(episodes, normalize_std=True, truncated_weight=1.0)
+    chosen, _ = select_episodes(episodes, UNCLIPPED)
     model = new_model()
     trainer = GRPOTrainer(
         model=model,

@@ -22,10 +22,10 @@ import numpy as np
 import openai
 from drawing import draw_k_and_success
 
+from eh_gym import ElasticHorizon
 from harness import GRPOConfig, train
 from harness.clone.cloning import warm_start
 from harness.model.tiny import new_tiny_policy
-from harness.settings.grpo import from_recipe
 from harness.settings.warm_start import WarmStart
 
 CABINET = "eh_gym:EH-Cabinet-v0"
@@ -95,23 +95,17 @@ def run(k0: int, seed: int, updates: int, settings: WarmStart) -> list[dict[str,
         tasks = [json.dumps({"id": f"train-{number:06d}"}) for number in range(2000)]
         (folder / "tasks.jsonl").write_text("\n".join(tasks))
         config = GRPOConfig(
-            agent=f"{Path(__file__).stem}:play",
-            tasks=str(folder / "tasks.jsonl"),
-            model=str(folder / "clone"),
-            out=folder / "run",
-            wrapper="elastic",
-            k0=k0,
-            seed=seed,
             updates=updates,
             tasks_per_update=8,
-            max_action_tokens=6,
-            learning_rate=7e-4,
-            adam_beta2=0.99,
-            minibatches=2,
-            truncated_weight=0.5,
-            dtype="float32",
-            rollout="lockstep",  # the same seed gives the same metrics
-            eval_tasks=0,
+            seed=seed,
+            out=folder / "run",
+            environment={"agent": f"{Path(__file__).stem}:play", "tasks": folder / "tasks.jsonl"},
+            model={"model": str(folder / "clone"), "dtype": "float32"},
+            horizon=ElasticHorizon(k0=k0),
+            rollout={"rollout": "lockstep", "max_action_tokens": 6},  # lockstep: the same seed gives the same metrics
+            loss={"truncated_weight": 0.5},
+            optimizer={"learning_rate": 7e-4, "adam_beta2": 0.99, "minibatches": 2},
+            evaluation={"tasks": 0},
         )
         return train(config, show=False).history
 
@@ -125,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[d
     parser.add_argument("--batches", type=int, default=500, help="the most batches of cloning")
     parser.add_argument("--out", type=Path, default=Path("tool-agent.svg"))
     args = parser.parse_args(argv)
-    settings = replace(from_recipe("quickstart").warm_start, max_batches=args.batches)  # the quick start's
+    settings = replace(GRPOConfig.recipe("quickstart").warm_start, max_batches=args.batches)  # the quick start's
     logs: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
     for k0 in args.k0:
         for seed in range(args.seeds):

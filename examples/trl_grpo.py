@@ -37,6 +37,7 @@ from harness.model.policy import Policy, load_policy
 from harness.model.tiny import new_tiny_policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
+from harness.settings.grpo import from_recipe
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
@@ -45,7 +46,7 @@ from harness.types.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the runs. All others are the quick start's (`harness.settings.presets.preset`)."""
+    """The settings of the runs. All others are those of a recipe: quickstart, bfcl, or paper for a model that is not tiny."""
 
     envs: tuple[str, ...] = ("EH-Cabinet-v0", "EH-BFCL-v0")
     """The environments to train on, one after the other."""
@@ -102,7 +103,9 @@ class ElasticRollout:
             self.sampler,
             self.policy.chat,
             requests,
-            Rollout(trainer.temperature, self.about["max_action_tokens"]),
+            Rollout(
+                rollout="lockstep", temperature=trainer.temperature, max_action_tokens=self.about["max_action_tokens"]
+            ),
         )
         self.policy.model.train(training)  # sampling has set evaluation mode, in which TRL would count the loss
         self.batches += 1
@@ -174,13 +177,12 @@ class HorizonCallback(TrainerCallback):
 def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str, float]]:
     """Trains one run; returns TRL's log, with one row per update."""
     torch.set_num_threads(1)
-    quick = preset(["--env", env_id, "--model", settings.model])
+    quick = from_recipe("paper" if settings.model != "tiny" else "bfcl" if "BFCL" in env_id else "quickstart")
     env = gym.make(env_id, split="train")
-    cut = quick.model.max_observation_tokens or None
     if settings.model == "tiny":
-        policy = new_tiny_policy(env, seed=derive_seed(seed, "weights") % 2**31, max_observation_tokens=cut)
+        policy = new_tiny_policy(env, seed=derive_seed(seed, "weights") % 2**31, settings=quick.model)
     else:
-        policy = load_policy(settings.model, max_observation_tokens=cut)
+        policy = load_policy(settings.model, quick.model)
     if settings.warm_start and quick.warm_start.episodes:
         warm_start(env, policy, quick.warm_start, seed=seed)
     updates, episodes = settings.updates or quick.updates, settings.tasks_per_update * settings.group_size

@@ -1,12 +1,13 @@
 """Each example runs, in a short setting, and does what its page says."""
 
-import dataclasses
 import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from harness.settings.section import filled
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "drawing")
@@ -80,16 +81,9 @@ def trl_grpo(example, monkeypatch):
     """The TRL example, with a warm start of two seconds."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     module = example("trl_grpo", "trl", "tyro")
-    preset = module.preset
-
-    def quick(argv):
-        settings = preset(argv)
-        short = dataclasses.replace(
-            settings.warm_start, episodes=100, max_optimal_steps=6, loss_target=0.3, polish_batches=0
-        )
-        return dataclasses.replace(settings, warm_start=short)
-
-    monkeypatch.setattr(module, "preset", quick)
+    recipe = module.from_recipe
+    short = {"episodes": 100, "max_optimal_steps": 6, "loss_target": 0.3, "polish_batches": 0}
+    monkeypatch.setattr(module, "from_recipe", lambda name: filled(recipe(name), {"warm_start": short}))
     return module
 
 

@@ -14,7 +14,7 @@ SHORT = {  # what stands in the cells, and what stands there in the short test
     "own_environment": {"updates=60": "updates=6"},
     "saturation": {"updates=12": "updates=1", '"tasks": 64, "rollouts": 4': '"tasks": 20, "rollouts": 1'},
     "train": {
-        "updates=40": f"updates=2, eval_tasks=2, warm_start={_WARM_START}",
+        "updates=40": f"updates=2, evaluation={{'tasks': 2}}, warm_start={_WARM_START}",
         '"tasks": 32, "rollouts": 4': '"tasks": 2, "rollouts": 1',
     },
 }

@@ -16,9 +16,8 @@ from gpus import H100_TFLOPS, QWEN_7B, QWEN_15B, large_model, model_flops, new_e
 
 from harness.machine.ranks import join
 from harness.model.lora import add_lora
-from harness.settings.grpo import from_recipe
+from harness.settings.loss import Loss
 from harness.settings.optimizer import Optimizer
-from harness.settings.section import changed
 from harness.update.optimizer import HostMoments, make_optimizer
 from harness.update.update import update_policy
 
@@ -35,15 +34,15 @@ if trained == "adapters":
     add_lora(policy.model, 32, seed=0)
 ranks.shard(policy, device)
 policy.checkpoint_activations(keep_attention=True)
-optimizer = make_optimizer(policy.model, Optimizer(learning_rate=1e-6, adam_beta2=0.999, weight_decay=0.0))
+steps = Optimizer(weight_decay=0.0, minibatches=2, tokens_per_microbatch=TOKENS)
+optimizer = make_optimizer(policy.model, steps)
 moments = HostMoments(optimizer)
-settings = changed(from_recipe("quickstart"), tokens_per_microbatch=TOKENS).loss_settings()
 episodes = new_episodes(2 * ranks.size, TOKENS, shape.vocab)
 
 
 def update() -> None:
     moments.to_device()
-    metrics = update_policy(policy, optimizer, episodes, settings, seed=0, ranks=ranks)
+    metrics = update_policy(policy, optimizer, episodes, Loss(), steps, temperature=1.0, seed=0, ranks=ranks)
     moments.to_host()
     assert 0 < metrics["train/grad_norm"] < 1e12
 
