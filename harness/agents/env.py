@@ -1,6 +1,6 @@
-"""An agent program as a text environment: its requests to the model are the observations, what the model writes are the actions.
+"""An agent program as a text environment: its requests to the model are observations, the model's answers are actions.
 
-So whatever plays episodes here, trains and bounds any agent: a step is a call of the model.
+A step is a call of the model. So everything that plays episodes can play, train and limit any agent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.settings.environment import AGENT_ENV
 __all__ = ["AgentEnv", "agent_spec", "read_action", "read_tasks", "write_action"]
 
 _LONGEST = 1_000_000  # characters of an observation or action
-_GRACE_S = 5.0  # for an agent to end by itself once its episode is over
+_GRACE_S = 5.0  # the time for an agent to end by itself after its episode
 
 Info = dict[str, Any]
 
@@ -36,18 +36,18 @@ class AgentEnv(gym.Env[str, str]):
 
     A reset starts the agent on a task; its first request to the model is the observation. A step answers the request, and returns
     with the next one, or with the agent's verdict. ``info["call"]`` is the request, a `ModelCall`. An action is the assistant's
-    message as `write_action` writes it; any other text is taken for words.
+    message as `write_action` writes it. Any other text becomes an answer without calls.
 
-    An agent that fails ends its episode with reward 0, and ``info["failure"]`` says why: it raised, exited with an error, gave no
-    verdict, or was silent for too long. If an agent ends before its first request, the model had no part in it: the reset raises
-    WorkerError.
+    If an agent fails, its episode ends with reward 0, and ``info["failure"]`` says why: it raised, exited with an error, gave no
+    verdict, or was silent for too long. If an agent ends before its first request, the model had no part in it, and the reset
+    raises WorkerError.
 
     Args:
         agent: The agent: see `find_agent`.
         tasks: The tasks: see `read_tasks`.
-        split: Which tasks are played: "train", the name of another split, or "all".
-        at_k: What the request after the last step gets: an error (``horizon_reached``), or a last message that says that the
-            budget is used up. The requests after that get the error.
+        split: The split of the tasks: "train", another name, or "all".
+        at_k: The answer to the request after the last step: an error (``horizon_reached``), or a last message which says that
+            the budget is used up. Later requests get the error.
         timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
         temperature: The temperature that requests may ask for.
 
@@ -129,7 +129,7 @@ class AgentEnv(gym.Env[str, str]):
         return ended.failure, float(ended.success), True, False, info
 
     def stop_agent(self, why: str) -> None:
-        """Ends an episode that goes no further, because of K (`why` is "horizon") or another reason. The agent gets an error."""
+        """Ends an episode because of K (`why` is "horizon") or another reason. Further requests of the agent get an error."""
         if self._session is None:
             return
         if why != "horizon":
@@ -141,7 +141,7 @@ class AgentEnv(gym.Env[str, str]):
             self._session.end(budget_used_up(self._calls))
 
     def close(self) -> None:
-        """Ends the agent of the last episode. One that does not end by itself is killed."""
+        """Ends the agent of the last episode, and kills it if it does not end by itself."""
         session, running = self._session, self._running
         self._session = self._running = self._call = None
         if session is not None:
@@ -151,13 +151,13 @@ class AgentEnv(gym.Env[str, str]):
             session.close()
 
     def _ended(self) -> Ended:
-        """How the agent ended. One that makes no call and does not end either has failed."""
+        """How the agent ended. An agent that makes no call and does not end has failed."""
         assert self._running is not None
         return self._running.ended or Ended(failure=f"the agent was silent for {self._timeout_s:g} s")
 
 
 def agent_spec(agent: str, tasks: str | Path, **settings: Any) -> EnvSpec:
-    """Returns a spec from which `gym.make` and `eh_gym.make_vec` make an `AgentEnv`; the arguments are those of `AgentEnv`."""
+    """Returns a spec from which `gym.make` and `eh_gym.make_vec` make an `AgentEnv` with these arguments."""
     return EnvSpec(
         AGENT_ENV,
         entry_point="harness.agents.env:AgentEnv",
@@ -168,18 +168,16 @@ def agent_spec(agent: str, tasks: str | Path, **settings: Any) -> EnvSpec:
 
 
 def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Reads tasks by their ids.
+    """Reads tasks by their ids, from a JSON Lines file or a sequence of objects.
 
-    Args:
-        tasks: A JSON Lines file, a task a line, or the tasks. A task is an object; its ``"id"`` is by default its number, from 0,
-            and its ``"split"`` "train".
+    A task's ``"id"`` is by default its number, from 0, and its ``"split"`` "train".
 
     Raises:
-        ConfigError: The file can't be read, a line is no JSON object, there is no task, or two have one id.
+        ConfigError: The file can't be read, a line is not a JSON object, there is no task, or two tasks have the same id.
     """
     if isinstance(tasks, (str, Path)):
         try:
-            # Not splitlines: it also ends lines at separators that JSON's texts may contain as they are, such as U+2028.
+            # Not splitlines, which also splits at separators that JSON's texts may contain, such as U+2028.
             lines = Path(tasks).read_text("utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
@@ -208,7 +206,7 @@ def write_action(answer: ModelAnswer) -> str:
 
 
 def read_action(action: str) -> ModelAnswer:
-    """Reads an action. What `write_action` has not written is taken for words.
+    """Reads an action. A text that `write_action` has not written becomes an answer without calls.
 
     >>> read_action(write_action(ModelAnswer("open(a)", finish_reason="length"))).finish_reason, read_action("open(a)").text
     ('length', 'open(a)')
@@ -224,16 +222,16 @@ def read_action(action: str) -> ModelAnswer:
 
 @functools.cache
 def _gateway(process: int) -> Gateway:
-    """The process's server, which all its agents share. A forked child has its own: its parent's knows none of its sessions."""
+    """The server of a process, which all its agents share. A forked child makes its own."""
     return Gateway()
 
 
 def _over(why: str) -> Refusal:
-    """What a request gets that comes after the end of its episode."""
+    """The answer to requests after the end of their episode."""
     return Refusal(f"the episode is over: {why}", status=410, code="episode_over")
 
 
 def _shown(call: ModelCall) -> str:
-    """What is new in a request, for logs: the messages after the model's last one."""
+    """The new messages of a request, for logs: those after the model's last one."""
     last = max((at for at, message in enumerate(call.messages) if message["role"] == "assistant"), default=-1)
     return "\n".join(message["content"] for message in call.messages[last + 1 :] if message["role"] != "system")

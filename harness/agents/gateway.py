@@ -1,12 +1,12 @@
-"""The endpoint that agents talk to: an HTTP server for a process, a session for an agent.
+"""The endpoint that agents talk to: one HTTP server per process, one session per agent.
 
-A request waits until whoever holds the session has answered it. The standard library's server is enough: a request is a thread
-that waits, and nothing has to be installed.
+A request waits until the holder of the session answers it. Each request is a thread that waits, so the standard library's server
+is enough.
 
-**Retries.** A request is a retry if it has the content of an earlier one of its session, and either its header says so
-(``x-stainless-retry-count``, OpenAI's clients) or the client of the earlier one hung up before it had its answer. It gets the
-answer of the earlier one, which is neither sampled nor counted again. An agent that asks the same once more makes another call.
-If a client hangs up before its request is taken, the request leaves the line.
+**Retries.** A request is a retry if an earlier request of its session has the same content, and either the header
+``x-stainless-retry-count`` of OpenAI's clients says so, or the client of the earlier one hung up before its answer. A retry
+gets the earlier answer, which is not sampled or counted again. Without these signs, the same request again is another call. If
+a client hangs up before its request is taken, the request leaves the line.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Answer = ModelAnswer | Refusal
 
 _ROUTE = re.compile(r"/([\w-]+)/v1/(models|chat/completions|responses)/?")
 _APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
-_KEPT = 16  # Answers of a session that a late retry can still have.
-_LOOK_S = 0.5  # How often a waiting request looks whether its client is still there.
-_SILENCE_S = 60.0  # A connection that sends nothing for so long is closed.
-_MOST_WAITING = 32  # Requests of a session at once.
-_MOST_BYTES = 8 * 2**20  # Of a request's body.
+_KEPT = 16  # The number of answers that a session keeps for late retries.
+_LOOK_S = 0.5  # How often a waiting request checks that its client is still there.
+_SILENCE_S = 60.0  # A silent connection is closed after this time.
+_MOST_WAITING = 32  # requests of a session
+_MOST_BYTES = 8 * 2**20  # of a request's body
 
 
 class _Waiting:
-    """A request in line, or one that was answered."""
+    """A request that waits in line, or was answered."""
 
     def __init__(self, call: ModelCall, hung_up: Callable[[], bool]) -> None:
         self.call, self.hung_up = call, hung_up
@@ -54,7 +54,7 @@ class Session:
 
     Attributes:
         key: The secret in its URL.
-        base_url: What the agent's client takes as its base URL; any API key will do.
+        base_url: The base URL for the agent's client, with any API key.
     """
 
     def __init__(self, gateway: Gateway, temperature: float | None) -> None:
@@ -72,10 +72,7 @@ class Session:
         self._idle: set[socket.socket] | None = set()
 
     def next_call(self, timeout_s: float) -> ModelCall | None:
-        """Waits for the agent's next request.
-
-        Args:
-            timeout_s: The most seconds to wait.
+        """Waits at most `timeout_s` seconds for the agent's next request.
 
         Returns:
             The request that was taken and isn't answered yet, or else the first in line; None if none came in time, or if the
@@ -93,7 +90,7 @@ class Session:
             return self._taken.call
 
     def answer(self, call: ModelCall, answer: ModelAnswer) -> None:
-        """Answers the request that `next_call` returned. If the session has ended meanwhile, this does nothing."""
+        """Answers the request that `next_call` returned. Does nothing if the session has ended meanwhile."""
         with self._changed:
             if self._taken is not None and self._taken.call is call:
                 self._taken.answer = answer
@@ -104,12 +101,9 @@ class Session:
                 assert self._end is not None, "next_call() did not return this call, or it is answered"
 
     def end(self, answer: Refusal, last: ModelAnswer | None = None) -> None:
-        """Answers every waiting and every later request alike. A second end does nothing.
+        """Answers every waiting and every later request with `answer`. A second end does nothing.
 
-        Args:
-            answer: What they get.
-            last: What the first of them gets instead. An agent that would go on for ever with such answers is stopped by the
-                next one.
+        The first of these requests gets `last` instead. An agent that never stops calling is then stopped by `answer`.
         """
         with self._changed:
             if self._end is None:
@@ -121,7 +115,7 @@ class Session:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the session, closes its connections, and its key is unknown from now on."""
+        """Ends the session, closes its connections, and forgets its key."""
         self.end(Refusal("the session is closed", status=410, code="session_closed"))
         self._gateway.sessions.pop(self.key, None)
         with self._changed:
@@ -131,7 +125,7 @@ class Session:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _request(self, call: ModelCall, again: bool, hung_up: Callable[[], bool]) -> _Waiting:
-        """Puts a request in line, or finds the one that it tries again."""
+        """Puts a request in line, or finds the earlier one that it retries."""
         with self._changed:
             known = (*([self._taken] if self._taken else []), *self._line, *reversed(self._answered))
             for earlier in known:
@@ -162,7 +156,7 @@ class Session:
             return None
 
     def _use(self, connection: socket.socket, idle: bool) -> bool:
-        """Hears whether a connection waits for its next request; returns whether it may."""
+        """Marks a connection as idle or in use. Returns False if the session is closed."""
         with self._changed:
             if self._idle is not None:
                 (self._idle.add if idle else self._idle.discard)(connection)
@@ -176,7 +170,7 @@ class Session:
 
 
 class Gateway(ThreadingHTTPServer):
-    """The server, in a thread; a context manager. Whoever reaches its port and knows a session's key can use this session.
+    """The server, in a thread; a context manager. Whoever knows a session's key can use the session.
 
     Attributes:
         url: ``http://HOST:PORT``.
@@ -197,7 +191,7 @@ class Gateway(ThreadingHTTPServer):
         self.close()
 
     def open(self, temperature: float | None = None) -> Session:
-        """Opens a session, whose requests may name this temperature; None if none."""
+        """Opens a session. Its requests may name this temperature; with None, no temperature."""
         session = Session(self, temperature)
         self.sessions[session.key] = session
         return session
@@ -211,7 +205,7 @@ class Gateway(ThreadingHTTPServer):
         self._thread.join()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is gone needs no report; anything else is a bug of this file."""
+        """Ignores clients that are gone. Any other error is a bug in this file."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -244,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def handle_expect_100(self) -> bool:
-        """Tells a client to send its body, at once: curl waits for that if the body is larger than 1 MiB."""
+        """Tells a client at once to send its body. curl waits for this if the body is larger than 1 MiB."""
         super().handle_expect_100()
         self.wfile.flush()
         return True
@@ -267,10 +261,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         kind = "text/event-stream" if call.stream else "application/json"
-        waiting.hung_up = lambda: False  # before the client can ask again
+        waiting.hung_up = lambda: False  # must come before the client can retry
         try:
             self._send(200, write_answer(call, answer), kind)
-        except OSError:  # gone in this moment; its retry gets the answer
+        except OSError:  # the client is gone; its retry gets the answer
             waiting.hung_up = self._hung_up
 
     def _session(self) -> tuple[Session, str]:
@@ -286,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
         return session, found[2]
 
     def _content(self) -> bytes:
-        """The body. If it isn't read, the connection can't be used again."""
+        """The body of the request. If it isn't read, the connection is closed afterwards."""
         self.close_connection, keep = True, self.close_connection
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
@@ -326,4 +320,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: the run's log is not the server's."""
+        """Does nothing, because the run's log is not the server's."""

@@ -1,6 +1,6 @@
-"""Runs an agent: a function of a Python module, or a command. It gets a task and the address of the model, and returns a verdict.
+"""Runs an agent: a Python function or a command. It gets a task and the address of the model, and returns a verdict.
 
-Whatever an agent does wrong is its own failure: it raises, exits with an error, or returns no verdict. `Ended` says which.
+If an agent raises, exits with an error, or returns no verdict, the failure is its own. `Ended` says which.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Task = Mapping[str, Any]
 Play = Callable[[dict[str, Any], str], Any]
 
 _KEPT = 16_384  # bytes of the end of a command's output
-_DRAIN_S = 5.0  # a killed process group closes its pipes within this time
+_DRAIN_S = 5.0  # the time for a killed process group to close its pipes
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,8 @@ class Ended:
 class Running:
     """An agent at work, in a thread of its own.
 
-    Args:
-        name: What the agent is called in logs.
-        work: Returns the verdict. What it raises is the agent's failure.
-        kill: Ends the work as far as that can be done.
-        on_end: Called in the thread when the agent has ended.
+    `work` returns the verdict, and what it raises is the agent's failure. `kill` ends the work as far as that is possible.
+    `on_end` is called in the thread when the agent has ended.
     """
 
     def __init__(
@@ -66,7 +63,7 @@ class Running:
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
-        """Waits `grace_s` seconds for the end, then kills the agent. The thread of a function that hangs is left behind."""
+        """Waits `grace_s` seconds for the end, then kills the agent. A function that hangs keeps its thread."""
         self._thread.join(grace_s)
         if self._thread.is_alive():
             self._kill()
@@ -74,19 +71,19 @@ class Running:
     def _run(self) -> None:
         try:
             self.ended = self._work()
-        except BaseException as error:  # SystemExit, too: an agent must not end the run
+        except BaseException as error:  # also SystemExit, which must not end the run
             self.ended = Ended(failure=f"{type(error).__name__}: {error}"[:2000])
         self._on_end()
 
 
 @dataclass(frozen=True)
 class Agent:
-    """What `find_agent` returns.
+    """An agent that `find_agent` has found.
 
     Attributes:
-        name: What the agent is called in logs.
-        start: Starts the agent on a task, given its fields, the address of the model, and what is called in another thread when
-            the agent has ended. Any API key will do. If the host can't start a command, it raises WorkerError.
+        name: The agent's name in logs.
+        start: Starts the agent with a task, the address of the model, and a function that another thread calls when the agent has
+            ended. If the host can't start a command, it raises WorkerError.
     """
 
     name: str
@@ -121,7 +118,7 @@ def find_agent(agent: str | Play) -> Agent:
 def read_verdict(value: Any) -> Ended:
     """Reads what an agent returned: True or False, 1 or 0, or an object with one of these as its ``reward``.
 
-    Any other number is no verdict: K is read off successes, so the agent has to say what a success is.
+    Other numbers are refused: K follows successes, so the agent has to say what a success is.
 
     >>> read_verdict(1.0), read_verdict({"reward": False}).success
     (Ended(success=True, failure=''), False)
@@ -142,7 +139,7 @@ def _imported(module: str, name: str) -> Play:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as error:  # the module is run, and may raise anything
+    except Exception as error:  # the module may raise anything
         raise ConfigError(
             f"--agent {module}:{name} can't be imported ({error!r}); run the command in the folder of {module.split('.')[0]}.py, "
             "or install its package"
@@ -153,7 +150,7 @@ def _imported(module: str, name: str) -> Play:
 
 
 def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """A function runs in a thread, an async one in an event loop of its own there, which can be cancelled."""
+    """Runs a function in a thread; an async one in an event loop there, which can be cancelled."""
     cancel: list[Callable[[], Any]] = []
 
     async def wait(answer: Any) -> Any:
@@ -163,18 +160,18 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
         return await answer
 
     def work() -> Ended:
-        answer = play(copy.deepcopy(dict(task)), base_url)  # the next episode of this task has it as it was
+        answer = play(copy.deepcopy(dict(task)), base_url)  # a copy: the next episode gets the task unchanged
         return read_verdict(asyncio.run(wait(answer)) if inspect.isawaitable(answer) else answer)
 
     def kill() -> None:
-        with suppress(IndexError, RuntimeError):  # a plain function, or its loop has just closed
+        with suppress(IndexError, RuntimeError):  # a plain function, or a loop that has just closed
             cancel[0]()
 
     return work, kill
 
 
 def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """A command runs in a process group of its own, which ends with it. Its last line on stdout is the verdict."""
+    """Runs a command in a process group, which ends with it. The last line of its stdout is the verdict."""
     own = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any", "EH_TASK": json.dumps(dict(task))}
     try:
         process = subprocess.Popen(
@@ -199,7 +196,7 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
         assert process.stderr is not None
         printed, complained = _Tail(process.stdout), _Tail(process.stderr)
         code = process.wait()
-        kill()  # what it has left behind
+        kill()  # processes that it left behind
         lines, errors = printed.lines(), complained.lines()
         if code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,9 +1,9 @@
-"""OpenAI's chat completions and responses, as far as agent frameworks use them: what a request asks, and what it gets.
+"""OpenAI's chat completions and responses, as far as agent frameworks use them: reading requests.
 
-Both become one form. A message has a role and a text as its content; a call's arguments are an object, because frameworks write
-the JSON of a call that they repeat with other spaces. So a model's answer that a request repeats equals `ModelAnswer.message`.
-What a request asks for and the run can't honour is refused in a sentence. What the agent can check by itself is a wish:
-``tool_choice="required"`` and ``parallel_tool_calls`` do not constrain the model.
+Both APIs become one form. A message has a role, and text as its content. The arguments of a call are an object, because
+frameworks repeat a call's JSON with other spaces. So a model's answer in a later request equals `ModelAnswer.message`. A
+request for something that the run can't do is refused with a sentence. ``tool_choice="required"`` and ``parallel_tool_calls``,
+which the agent can check by itself, are accepted but do not constrain the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 MODEL = "policy"
 """The model's name in the list of models. A request may name any other."""
 
-# Each option with the values that a request may give it; None stands for every value. A null is the same as no option.
+# The values that a request may give each option; None stands for every value. A null counts as no option.
 _ANY = None
 _COMMON: dict[str, tuple[Any, ...] | None] = {
     "model": _ANY,
@@ -75,10 +75,10 @@ _OPTIONS: dict[Api, dict[str, tuple[Any, ...] | None]] = {
 
 
 class Refusal(EHError):
-    """What a client gets in place of an answer: a status and OpenAI's error object. Clients do not try these again.
+    """An error for the client: a status and OpenAI's error object. Clients do not retry it.
 
     Args:
-        message: One sentence: what was asked for, and what can be had.
+        message: A sentence that says what is refused and what is possible.
         status: The HTTP status.
         code: The error's code, as clients compare it.
     """
@@ -94,7 +94,7 @@ class Refusal(EHError):
 
 
 def budget_used_up(k: int) -> Refusal:
-    """What an agent gets for its call after the `k`-th. Clients don't try 410 again."""
+    """The answer to an agent's call after the `k`-th. Clients don't retry a 410."""
     return Refusal(
         f"The budget of {k} model calls is used up; the episode is over.", status=410, code="horizon_reached"
     )
@@ -108,11 +108,11 @@ class ModelCall:
         messages: The conversation. Each message has ``"role"`` (system, user, assistant or tool) and ``"content"``, a text; an
             assistant's may have ``"tool_calls"`` with the arguments as objects, a tool's has ``"tool_call_id"``.
         tools: The functions on offer, in chat form, as `tool_choice` leaves them.
-        max_tokens: The most tokens of the answer that the agent wants; None if it does not say.
+        max_tokens: The most tokens of the answer; None if the agent sets no limit.
         stop: Texts that end the answer.
         stream: Whether the answer is sent as events.
         api: The form of the request and of its answer.
-        body_hash: The same for two requests of the same content.
+        body_hash: A hash of the content.
         logprobs: Whether the answer shows the log-probability of each token.
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
         model: The name that the request gives the model; the answer repeats it.
@@ -157,7 +157,7 @@ class ModelAnswer:
 
     @property
     def message(self) -> Json:
-        """The message as a later request of this session repeats it, in the form of `ModelCall.messages`."""
+        """The message as later requests of the session repeat it, in the form of `ModelCall.messages`."""
         message = {"role": "assistant", "content": self.text}
         return message | ({"tool_calls": self.calls} if self.calls else {})
 
@@ -173,11 +173,10 @@ def read_call(content: bytes, api: Api, temperature: float | None = None) -> Mod
     Args:
         content: The request's body.
         api: Its form.
-        temperature: The temperature at which the model is sampled. A request must not ask for another one. If it is None, a
-            request must not ask for any.
+        temperature: The only temperature that a request may ask for; with None, it may ask for none.
 
     Raises:
-        Refusal: The body is broken, or asks for something that can't be had.
+        Refusal: The body is broken, or asks for something that is not possible.
     """
     try:
         body = json.loads(content)
@@ -265,7 +264,7 @@ def _call(name: Any, function: Json) -> Json:
     try:
         arguments = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        arguments = None  # the agent's own, or edited: a model's call is an object
+        arguments = None  # the agent's own or edited call: a model's has an object
     function = {
         "name": _string(function["name"]),
         "arguments": arguments if isinstance(arguments, dict) else text,

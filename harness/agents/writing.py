@@ -28,7 +28,7 @@ def _events(events: Iterable[Json], last: str = "") -> bytes:
 
 
 def _written(calls: Iterable[Json]) -> list[Json]:
-    """Calls as a client reads them: their arguments are JSON."""
+    """Calls for a client, with arguments as JSON text."""
     return [
         {
             "id": call["id"],
@@ -53,7 +53,7 @@ def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
 
 
 def _chat_chunks(call: ModelCall, answer: ModelAnswer) -> Iterator[Json]:
-    """The answer in three events: its words, its calls, its end; and a fourth if the numbers of tokens are asked for."""
+    """The answer in three events (words, calls, end), and a fourth if the numbers of tokens are asked for."""
     head = _head(call, "chat.completion.chunk")
 
     def chunk(delta: Json, finish: str | None = None, logprobs: Json | None = None) -> Json:

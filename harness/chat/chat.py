@@ -1,13 +1,12 @@
-"""Turns messages into token ids, each message once, and what the model wrote into an action.
+"""Turns messages into token ids, and what the model wrote into an action.
 
-An episode is one list of token ids that only grows: the prompt, what the model sampled, the next observation, and so on.
-What the model sampled is kept as it was sampled; only new text is tokenised. The text that the template puts between two
-messages is found once, at the start: a conversation of marker texts is rendered through the tokenizer's own chat template.
-So any template works that delimits its turns (Qwen, Llama 3, ChatML, …).
+An episode is one list of token ids that only grows: the prompt, what the model sampled, the next observation, and so on. Sampled
+ids are kept as they are; only new text is tokenised. To find the text that the template puts between two messages, a conversation
+of marker texts is rendered once. So any template works that delimits its turns (Qwen, Llama 3, ChatML, …).
 
-As a result, the ids of a conversation are always a prefix of the ids of its next turn, whatever the template does. Some
-templates would render earlier messages differently when later ones follow: Qwen3's strips the thinking of earlier replies.
-This is detected at the start and reported in `ChatFormat.notes`; nothing is removed from what the model wrote.
+As a result, the ids of a conversation are always a prefix of the ids of its next turn. Some templates would change earlier
+messages when later ones follow: Qwen3's strips the thinking of earlier replies. This is detected at the start and reported in
+`ChatFormat.notes`. What the model wrote stays.
 
 `harness.chat.reasoning` knows how models write their thoughts, `harness.chat.tools` how they write function calls.
 """
@@ -36,7 +35,7 @@ _REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"
 _THOUGHT, _SYSTEM = "Eh-Thought-Mark", "Eh-System-Mark"
 _ASKED: Message = {"role": "user", "content": "question"}
 
-_CHARACTERS = 128  # The longest tokens of the usual vocabularies have so many, all of them spaces.
+_CHARACTERS = 128  # The length of the longest tokens of the usual vocabularies, which are spaces.
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,9 @@ class Reply:
     """What the model wrote in one turn.
 
     Attributes:
-        action: What the environment gets: the answer without the thought. With tools it is the assistant's message as JSON.
+        action: The answer without the thought, which the environment gets. With tools, the assistant's message as JSON.
         reasoning: The thought, without its tags.
-        thought_tokens: How many of the reply's ids are its thought, including the tags.
+        thought_tokens: The number of ids of the thought, including the tags.
         unfinished: Whether a thought began and did not end. Then there is no action.
         malformed: Whether the reply has calls that can't be read.
     """
@@ -66,26 +65,21 @@ class ChatFormat:
 
     Args:
         tokenizer: A tokenizer with a chat template.
-        settings: How the chat is written. An observation of more than ``max_observation_tokens`` keeps that many tokens, half of
-            them at its beginning and half at its end; a note replaces the middle. It counts the tokens that were left out, or the
-            characters if there are more than 128 per token of the limit; then only the ends are tokenised.
+        settings: How the chat is written. Of an observation of more than ``max_observation_tokens``, a note replaces the middle.
+            The note counts the tokens left out, or the characters if there are more than 128 per token of the limit.
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
 
     Attributes:
         stop_ids: The tokens that end a reply.
         reasoning: How the model writes its thoughts.
-        notes: What the template would change in a growing conversation, but is not changed here; one sentence each.
+        notes: What the template would do to a growing conversation and is not done here; one sentence each.
 
     Raises:
         ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
     """
 
     def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        settings: Model = _PLAIN,
-        *,
-        stop_ids: Iterable[int] = (),
+        self, tokenizer: PreTrainedTokenizerBase, settings: Model = _PLAIN, *, stop_ids: Iterable[int] = ()
     ) -> None:
         self._tokenizer = tokenizer
         self._template = Template(tokenizer, settings.chat_template_kwargs)
@@ -94,17 +88,17 @@ class ChatFormat:
         self.reasoning = find_reasoning(tokenizer, self._template.source, self._before_reply, settings.reasoning_format)
         self._system_apart = self._takes_system()
         self.notes = self._notes()
-        # `all_special_ids` has only the named ones: if Llama's eos is <|end_of_text|>, <|eot_id|> is not among them.
+        # `all_special_ids` lacks tokens without a role, such as <|eot_id|> if Llama's eos is <|end_of_text|>.
         added = tokenizer.added_tokens_decoder
         self._special = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         self.stop_ids = self._find_stop_ids(stop_ids)
-        self._tool_format: ToolFormat | None = None  # until functions are on offer: a parser may need TRL
+        self._tool_format: ToolFormat | None = None  # made when functions are on offer, because a parser may need TRL
 
     def tool_format(self) -> ToolFormat:
-        """How the model writes function calls. The first call of this method adds the token that ends them to `stop_ids`.
+        """How the model writes function calls. The first call adds the token that ends them to `stop_ids`.
 
         Raises:
-            ConfigError: Its template has none, or no parser for them is known.
+            ConfigError: The template has no calls, or no parser for them is known.
             MissingExtraError: The parser needs TRL.
         """
         if self._tool_format is None:
@@ -116,19 +110,16 @@ class ChatFormat:
     def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         """The ids of the first prompt, up to the place where the model starts to write.
 
-        Args:
-            system_prompt: The system prompt; empty for none. A template without a system role gets it in the first message.
-            observation: The environment's first message.
-            tools: The functions that the model may call.
+        A template without a system role gets the system prompt in the first message. An empty one is left out.
         """
         if tools:
-            self.tool_format()  # a model without calls is refused here
+            self.tool_format()  # raises for a model without calls
         system = [{"role": "system", "content": system_prompt}] if system_prompt else []
         messages = [*system, {"role": "user", "content": self.cut(observation)}]
         return self.messages_ids(self.with_system_apart(messages), tools)
 
     def result_messages(self, action: str, results: Sequence[str]) -> list[Message]:
-        """The results of an action with calls, one of each, as messages of the role tool."""
+        """The results of an action's calls, as messages of the role tool."""
         names = call_names(action)
         if fault := results_fault(results, len(names)):
             raise ConfigError(fault)
@@ -138,10 +129,7 @@ class ChatFormat:
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         """The ids that follow a reply, up to the place where the model writes again.
 
-        Args:
-            observation: The environment's answer.
-            stopped: Whether the reply ended with a stop token. If it was cut off, the template's end of a reply is added; the
-                model did not write it.
+        If the reply was not `stopped` by a stop token, the template's end of a reply is added, which the model did not write.
         """
         return self.following_ids([], [{"role": "user", "content": self.cut(observation)}], stopped=stopped)
 
@@ -150,7 +138,7 @@ class ChatFormat:
         return self._ids(self._template(messages, tools=tools))
 
     def following_ids(self, names: Sequence[str], new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """As `observation_ids`, for any messages, as they are, after calls of the functions `names`, or after words."""
+        """As `observation_ids`, for any messages, which follow calls of the functions `names` or, without names, words."""
         if names:
             return self._following(self.tool_format().after_calls(names, new), stopped)
         if [message["role"] for message in new] == ["user"]:
@@ -159,7 +147,7 @@ class ChatFormat:
         return self._following(text.partition(_REPLY)[2], stopped)
 
     def with_system_apart(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages for a template without a system role: the system prompt is at the beginning of the first message."""
+        """The messages for the template. Without a system role, the first message begins with the system prompt."""
         if self._system_apart or not messages or messages[0]["role"] != "system":
             return list(messages)
         system, *rest = messages
@@ -168,7 +156,7 @@ class ChatFormat:
         return [{**rest[0], "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
 
     def until(self, ids: Sequence[int], stops: Sequence[str]) -> int:
-        """How many ids of a reply are written when the first of some texts is complete in its answer; all if none is."""
+        """The number of ids of a reply up to the first stop text in its answer; all if no stop text is there."""
         begin = self.reasoning.thought(self._tokenizer, ids)
         answer = list(ids[begin:]) if begin is not None else []
         ends = [first_with(self._tokenizer, answer, stop) for stop in stops if stop in self.text(answer)]
@@ -218,7 +206,7 @@ class ChatFormat:
         return list(self._tokenizer.encode(escaped(text), add_special_tokens=False))
 
     def _following(self, text: str, stopped: bool) -> list[int]:
-        """The ids of the text from the end of a reply on. The reply's own stop token stands for the template's."""
+        """The ids of the text from the end of a reply on, without a stop token that the reply has already."""
         ids = self._ids(text)
         if not stopped:
             return ids
@@ -227,11 +215,11 @@ class ChatFormat:
         return ids[end + 1 :] if end is not None and blank else ids
 
     def cut(self, observation: str, share: int = 1) -> str:
-        """A text that the model reads, without its middle if it is too long. `share` texts share the limit."""
+        """The text that the model reads, without its middle if it is too long. `share` texts share the limit."""
         limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)
         # A token holds at least one byte, so a text with no more bytes than the limit fits.
         observation = escaped(observation)
-        if not limit or len(observation.encode()) <= limit:  # 0 keeps all of it
+        if not limit or len(observation.encode()) <= limit:
             return observation
         room = _CHARACTERS * (limit // 2)  # at each end
         long = len(observation) > 2 * room
@@ -250,7 +238,7 @@ class ChatFormat:
         after = self._ids(self._after_reply)
         eos = self._tokenizer.eos_token_id
         ends = frozenset({int(eos)} if eos is not None else set()) | frozenset(more)
-        # In channels, the template's own end of a reply also ends its parts, such as a thought.
+        # With channels, the template's end of a reply also ends a thought.
         if after and after[0] in self._special and not (self.reasoning.answer and ends):
             self._end_id = after[0]
         elif eos is not None:
@@ -264,7 +252,7 @@ class ChatFormat:
         return ends | {self._end_id}
 
     def _around_observation(self) -> tuple[str, str]:
-        """The template's text before an observation, from the end of the reply on, and after it."""
+        """The template's text between a reply and an observation, and its text after the observation."""
         text = self._template(_conversation(_REPLY))
         if text.count(_REPLY) != 1 or text.count(_OBSERVATION) != 1 or text.index(_REPLY) > text.index(_OBSERVATION):
             raise ConfigError(
@@ -279,11 +267,11 @@ class ChatFormat:
             text = self._template([{"role": "system", "content": _SYSTEM}, _ASKED])
         except ConfigError:
             return False
-        # A template without a branch for the role drops the text. If it names the role, it does so on purpose, as the tiny ones.
+        # A template that names the role and drops the text does so on purpose, as those of the tiny models.
         return _SYSTEM in text or "system" in self._template.source
 
     def _notes(self) -> tuple[str, ...]:
-        """What the template does to messages when later ones follow. This is found by rendering marker texts."""
+        """What the template does to messages when later ones follow, found by rendering marker texts."""
         found = []
         if not self._system_apart:
             found.append(

@@ -1,7 +1,7 @@
-"""Conversations as agents send them, as lists of chat messages with function calls, in the tokens of a model.
+"""Conversations of agents, which are lists of chat messages with function calls, in the tokens of a model.
 
-A model whose chat template has no functions reads about them in its system prompt. It writes calls as JSON in ``<tool_call>``
-tags, and reads their results in ``<tool_response>`` tags, which is the form of Hermes' and Qwen's models.
+If the model's chat template has no functions, the system prompt describes them. The model then writes calls as JSON in
+``<tool_call>`` tags, and reads their results in ``<tool_response>`` tags, as Hermes' and Qwen's models do.
 """
 
 from __future__ import annotations
@@ -36,11 +36,7 @@ For each call, return a JSON object with the function's name and arguments withi
 class MessageFormat:
     """The messages of a conversation with some functions on offer.
 
-    A message is as in `harness.agents.protocol.ModelCall.messages`; an assistant's may also have ``"reasoning"``.
-
-    Args:
-        chat: The model's chat format.
-        tools: The functions.
+    Messages are as in `harness.agents.protocol.ModelCall.messages`. An assistant's may also have ``"reasoning"``.
 
     Raises:
         MissingExtraError: The model's template has functions, and the parser for its calls needs TRL.
@@ -48,7 +44,7 @@ class MessageFormat:
 
     def __init__(self, chat: ChatFormat, tools: Sequence[Any]) -> None:
         self._chat, self.tools = chat, list(tools)
-        self._written_out = False  # the functions stand in the system prompt
+        self._written_out = False  # whether the system prompt describes the functions
         if tools:
             try:
                 chat.tool_format()
@@ -64,12 +60,7 @@ class MessageFormat:
         return _joining(lambda some: self._chat.messages_ids(some, self._offered), self._rendered(messages))
 
     def following_ids(self, said: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """The ids from the end of a reply on, up to the place where the model writes again.
-
-        Args:
-            said: The reply.
-            new: The messages after it, at least one.
-            stopped: Whether the reply ended with a stop token.
+        """The ids from the end of the reply `said` to the place where the model writes again; `new` are the messages between.
 
         Raises:
             ConfigError: The chat template refuses the messages.
@@ -79,7 +70,7 @@ class MessageFormat:
         return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])
 
     def read(self, ids: Sequence[int]) -> Reply:
-        """Splits a sampled reply into its thought and its action: words, or with functions on offer a message as JSON."""
+        """Splits a sampled reply into its thought and its action. With functions on offer, the action is a message as JSON."""
         if not self._written_out:
             return self._chat.read(ids, self.tools)
         reply = self._chat.read(ids)
@@ -104,18 +95,18 @@ class MessageFormat:
         return replace(reply, action=json.dumps(message))
 
     def said(self, reply: Reply) -> Message:
-        """A reply as a message: what `read` found in it."""
+        """The reply as a message."""
         if self.tools and not reply.malformed and not reply.unfinished:
             return dict(json.loads(reply.action))
         return {"role": "assistant", "content": reply.action}
 
     @property
     def _offered(self) -> list[Any]:
-        """What the template gets as its functions."""
+        """The functions that the template gets."""
         return [] if self._written_out else self.tools
 
     def _rendered(self, messages: Sequence[Message], *, begins: bool = True) -> list[Message]:
-        """The messages as the template takes them; `begins` says that they are the beginning of a conversation."""
+        """The messages as the template takes them. `begins` adds the functions to the system prompt if need be."""
         found: list[Message] = []
         if begins and self._written_out:
             functions = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in self.tools)
@@ -123,7 +114,7 @@ class MessageFormat:
             if messages and messages[0]["role"] == "system":
                 system, messages = f"{messages[0]['content']}\n\n{system}", messages[1:]
             messages = [{"role": "system", "content": system}, *messages]
-        # Of the calls so far, by their ids: the function, and the call's place in its message.
+        # For the id of each call so far, its function and its place in its message.
         places: dict[str, tuple[str, int]] = {}
         for message in messages:
             role, content = message["role"], message["content"]
@@ -154,7 +145,7 @@ class MessageFormat:
 
 
 def _joining(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:
-    """Renders messages. If the template refuses them, as Gemma's does two of a user in a row, such messages become one."""
+    """Renders messages. If the template refuses two messages of the user in a row, as Gemma's does, joins them."""
     try:
         return render(messages)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""How each family of models writes its thoughts: found from the chat template, and where a sampled thought ends."""
+"""How families of models write their thoughts, by their chat templates, and where a sampled thought ends."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Reasoning:
             "channels": thought and answer are messages of their own, as in gpt-oss's harmony format.
         opening: The text that begins a thought.
         closing: The text that ends it.
-        end: What stands between a thought and the first token of the answer.
-        answer: What begins an answer, in channels; otherwise empty.
+        end: The text between a thought and the first token of the answer.
+        answer: The text that begins an answer, with channels; otherwise empty.
     """
 
     name: str
@@ -35,18 +35,16 @@ class Reasoning:
     answer: str = ""
 
     def thought(self, tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> int | None:
-        """How many of the ids of a reply are its thought, including all tags; None if a thought began and did not end.
+        """The number of ids of a reply's thought, including all tags; None if a thought began and did not end.
 
-        Args:
-            tokenizer: The model's tokenizer.
-            ids: A reply, without its stop token.
+        `ids` are the reply without its stop token.
         """
         if self.name == "none":
             return 0
         text = str(tokenizer.decode(list(ids)))
         for mark in filter(None, (self.answer, self.closing)):
             before, found, after = text.rpartition(mark)
-            # In channels, a thought may also be followed by a call; its header names the function.
+            # With channels, a call may follow a thought; its header names the function.
             if found and (mark == self.answer or not self.answer or "to=" in after):
                 return _until(tokenizer, ids, mark, before.count(mark) + 1)
         began = self.name == "opened" or text.lstrip().startswith(self.opening.strip())
@@ -70,7 +68,7 @@ _HARMONY = Reasoning(
     "<|end|><|start|>assistant<|channel|>final<|message|>",
     "<|channel|>final<|message|>",
 )
-# Some text of the chat template, and the family that it gives away. The first one that is found counts.
+# A text in the chat template or the vocabulary, and its family. The first match counts.
 _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
     ("<|channel|>analysis", _HARMONY),
     (
@@ -98,14 +96,14 @@ _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
 def find_reasoning(
     tokenizer: PreTrainedTokenizerBase, template: str, before_reply: str, wanted: str = "auto"
 ) -> Reasoning:
-    """The way in which a model thinks.
+    """Finds how a model writes its thoughts.
 
     Args:
         tokenizer: The model's tokenizer.
         template: The source of the chat template.
         before_reply: The text that the template writes between an observation and the reply.
         wanted: One of `REASONING_FORMATS`, or the two tags around a thought with a blank between them. "auto" knows some families
-            by their template or vocabulary, and takes the tags of any other from the tokenizer's ``response_template``.
+            by their template or vocabulary, and takes the tags of others from the tokenizer's ``response_template``.
     """
     if wanted == "none":
         return NO_REASONING
@@ -127,7 +125,7 @@ def find_reasoning(
 
 
 def _from_schema(schema: Any) -> list[Reasoning]:
-    """The tags of the field for thoughts in a response template of transformers; none if they are no plain texts."""
+    """The tags around thoughts in a response template of transformers; none if they are not plain texts."""
     fields = schema.get("fields", {}) if isinstance(schema, Mapping) else {}
     field = fields.get("reasoning_content") or fields.get("thinking") or {}
     opening, closing = field.get("open"), field.get("close")
@@ -138,16 +136,15 @@ def _from_schema(schema: Any) -> list[Reasoning]:
 
 
 def _until(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, count: int) -> int:
-    """The number of ids up to the end of the last `mark`, which occurs `count` times in their text."""
+    """The number of ids up to the end of the last `mark`, which is `count` times in their text."""
     token = tokenizer.added_tokens_encoder.get(mark)
     if token is not None and token in ids:
         return len(ids) - list(ids)[::-1].index(token)
-
     return first_with(tokenizer, ids, mark, count)
 
 
 def first_with(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, count: int = 1) -> int:
-    """The least number of ids whose text has `mark` `count` times; more than there are if it has not."""
+    """The least number of ids whose text has `mark` `count` times; len(ids) + 1 if there is none."""
 
     def marks(end: int) -> int:
         return str(tokenizer.decode(list(ids[:end]))).count(mark)

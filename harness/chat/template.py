@@ -15,12 +15,11 @@ from eh_gym.errors import ConfigError
 __all__ = ["Message", "Template"]
 
 Message = dict[str, Any]
-"""A message as chat templates take it: ``{"role": …, "content": …}``, and ``"tool_calls"`` where there are some."""
+"""A message as chat templates take it: ``{"role": …, "content": …}``, with ``"tool_calls"`` if there are some."""
 
-# Some templates state a date, by default today's. With a fixed one, a run has the same prompts on every day. It is the date that
-# Llama 3's templates fall back to where there is no clock.
+# Some templates state today's date. A fixed one gives a run the same prompts on every day. Llama 3's templates fall back to it.
 _DATE = datetime.datetime(2024, 7, 26)
-# transformers gives templates the function strftime_now, and takes no other one for it. A macro before the template's text does.
+# transformers' strftime_now can't be replaced by an argument, but by a macro before the template's text.
 _CLOCK = (
     "{%- macro strftime_now(format) -%}{{ format"
     + "".join(f" | replace({f'%{letter}'!r}, {_DATE.strftime(f'%{letter}')!r})" for letter in "aAbBdeHIjmMpSyYZ")
@@ -29,7 +28,7 @@ _CLOCK = (
 
 
 class Template:
-    """A tokenizer's chat template. Whatever it refuses becomes a ConfigError that names the model.
+    """A tokenizer's chat template. Its errors become a ConfigError that names the model.
 
     Args:
         tokenizer: A tokenizer with a chat template.
@@ -47,7 +46,7 @@ class Template:
         self.name = tokenizer.name_or_path or "the tokenizer"
         if not tokenizer.chat_template:
             raise ConfigError(f"{self.name} has no chat template; use an instruction-tuned model or add a template")
-        self.source = str(tokenizer.get_chat_template(tools=None))  # with a list, the template for calls
+        self.source = str(tokenizer.get_chat_template(tools=None))  # a list would choose the template for calls
         for name in self._kwargs:
             if not re.search(rf"\b{re.escape(name)}\b", self.source):
                 raise ConfigError(
@@ -55,12 +54,7 @@ class Template:
                 )
 
     def __call__(self, messages: Sequence[Message], *, tools: Sequence[Any] = (), reply_next: bool = True) -> str:
-        """The conversation as text.
-
-        Args:
-            messages: The conversation.
-            tools: The functions that the model may call, as JSON schemas.
-            reply_next: Whether the text goes on to the place where the model starts to write.
+        """The conversation as text. With `reply_next` it ends at the place where the model starts to write.
 
         Raises:
             ConfigError: The template refuses the conversation.

@@ -1,6 +1,6 @@
-"""Function calls in a model's own form: the chat template renders the functions and the results, a kept parser reads the calls.
+"""Function calls in a model's own form: its chat template renders functions and results, and a parser reads the calls.
 
-The parsers are response templates of transformers: the tokenizer's own one, or else the one that TRL has for the chat template.
+The parsers are response templates of transformers: the tokenizer's own, or else TRL's for the chat template.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ToolFormat:
 
     Raises:
         ConfigError: The template has no calls or no results, or there is no parser for its calls.
-        MissingExtraError: The tokenizer brings no parser, and TRL, which has parsers for many, is not installed.
+        MissingExtraError: The tokenizer brings no parser, and TRL is not installed.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, special: frozenset[int]) -> None:
@@ -61,21 +61,19 @@ class ToolFormat:
     def after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
         """The text from the end of a reply with calls to the place where the model writes again.
 
-        Args:
-            names: The name of each called function.
-            answers: The messages after the calls: their results, or others.
+        `answers` are the messages after calls of the functions `names`: the results, or others.
         """
         try:
             return self._after_calls(names, answers)
         except ConfigError:
             if len(names) == 1 or any(answer["role"] != "tool" for answer in answers):
                 raise
-            # Llama's templates take one call per message. All results are then those of the first one.
+            # Llama's templates take one call per message, which then gets all results.
             joined = "\n".join(answer["content"] for answer in answers)
             return self._after_calls(names[:1], [result_message(names[0], joined)])
 
     def _after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
-        """The template's text after the calls. It is found by rendering calls to the same functions that end in a mark."""
+        """The template's text after calls, found by rendering calls of the same functions with a mark at their end."""
         calling = _calling(names)
         alone = self._template([_ASKED, calling], reply_next=False).split(_CALL, len(names))[-1].rstrip()
         text = self._template([_ASKED, calling, *answers]).split(_CALL, len(names))[-1]
@@ -100,9 +98,7 @@ class ToolFormat:
     def parse(self, reply: str, tools: Sequence[Any]) -> tuple[str, list[dict[str, Any]]] | None:
         """The words and the calls of a reply; None if it has calls that can't be read.
 
-        Args:
-            reply: All of the reply's text, with its special tokens.
-            tools: The functions on offer. Their schemas give the types of arguments that a family writes as plain text.
+        `reply` is its whole text with special tokens. The schemas of `tools` give the types of arguments that are plain text.
         """
         try:
             message = parse_response(reply, self._parser, prefix=self._before_reply, tools=list(tools))
@@ -124,7 +120,7 @@ class ToolFormat:
 
 
 def call_names(action: str) -> list[str]:
-    """The names of the functions that an action in the native format calls; none if it is words."""
+    """The names of the functions that an action in the native format calls; empty if it has no calls."""
     try:
         message = json.loads(action)
         return [call["function"]["name"] for call in message["tool_calls"]]
@@ -161,10 +157,10 @@ def _calling(names: Sequence[str]) -> Message:
 
 
 def result_message(name: str, result: str, at: int = 0) -> Message:
-    """The result of a call as a message; `at` is the place of the call among those of its message."""
+    """The result of a call as a message. `at` is the index of the call in its message."""
     return {"role": "tool", "name": name, "tool_call_id": call_id(at), "content": result}
 
 
 def call_id(at: int) -> str:
-    """The name that a call and its result share; `at` is the place of the call among those of its message."""
-    return f"call{at:05d}"  # Mistral's templates want nine letters or digits
+    """The id that a call and its result share. `at` is the index of the call in its message."""
+    return f"call{at:05d}"  # Mistral's templates need nine letters or digits

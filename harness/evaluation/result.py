@@ -84,18 +84,14 @@ class EvalResult(Shares):
         length_mean: The mean number of steps of all episodes.
         length_success_mean: The mean number of steps of the successes; None without a success.
         length_success_p90: The 90th percentile of the steps of the successes; None without a success.
-        success_lengths: The number of steps of each success, ascending. The success under a shorter horizon follows from it.
-        steps_per_optimum: The mean of steps / the expert's steps, over the successes whose expert length is known; None if
-            there are none.
+        success_lengths: The number of steps of each success, ascending. It gives the success under shorter horizons.
+        steps_per_optimum: The mean of steps / the expert's steps, over the successes with a known expert; None without them.
         truncated: The share of episodes that K, the environment's own limit or the context stopped.
-        environment_errors: The number of episodes that were lost because their environment failed. No other field counts
-            them.
+        environment_errors: The number of episodes whose environment failed. No other field counts them.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
-        category_mean: The mean of the categories' mean@k, where each category counts the same: BFCL's multi-turn score. None if
-            the tasks name no category.
-        parts: The result of each environment if there are several, and of each category and difficulty, if the environment names
-            them.
-        usage: What an endpoint has served for the episodes that count; None without an endpoint.
+        category_mean: The mean of the categories' mean@k, BFCL's multi-turn score; None without categories.
+        parts: The results of each environment, if there are several, and of each category and difficulty.
+        usage: The usage of an endpoint for the episodes that count; None without an endpoint.
         saturation: Success and tokens under each smaller K; None if the agent was told K.
         split_tasks: The number of tasks that the split has; 0 if it is not known.
     """
@@ -121,12 +117,12 @@ class EvalResult(Shares):
 
 @dataclass(frozen=True)
 class Usage:
-    """What an endpoint has served, as it says itself.
+    """The usage that an endpoint has reported.
 
     Attributes:
-        requests: The number of requests: one for each step.
-        prompt_tokens: The tokens of all requests. A conversation counts again in each one, as endpoints bill it without a cache.
-        completion_tokens: The tokens that the model writes.
+        requests: The number of requests, one for each step.
+        prompt_tokens: The tokens of all requests. Each one counts the whole conversation, as endpoints bill it without a cache.
+        completion_tokens: The tokens that the model wrote.
     """
 
     requests: int
@@ -138,15 +134,15 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
     """Computes the result of episodes.
 
     Args:
-        episodes: Their lines in the log, in the order in which they were asked for.
-        whole_split: Whether every task of the split was asked for; if not, its scenarios are not whole.
+        episodes: Their lines in the log, in the order of the requests.
+        whole_split: Whether every task of the split was requested; if not, its scenarios are incomplete.
         endpoint: Whether an endpoint has played, so that the result has a `Usage`.
 
     Raises:
         ConfigError: Every episode ended with an environment error.
     """
     valid = _valid(episodes)
-    # After a reset that failed, nothing is known of a task, such as its scenario.
+    # If a reset failed, the scenario of its task is unknown.
     whole = whole_split and {t["task_id"] for t in episodes} == {t["task_id"] for t in episodes if t["kinds"]}
     if not valid:
         raise ConfigError(
@@ -201,7 +197,7 @@ def _share(values: Iterable[float]) -> float:
 
 
 def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
-    """The mean over a scenario's rounds of whether all of its tasks were solved; a round has one episode of each task."""
+    """The share of scenarios all of whose tasks were solved, averaged over rounds with one episode of each task."""
     found: dict[str, dict[str, list[bool]]] = {}
     for t in episodes:
         lost, scenario = t["end"] == "environment-error", t["kinds"].get("scenario")
@@ -210,7 +206,7 @@ def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
             solved += [] if lost else [t["success"]]
         elif not lost:
             return None
-    # zip ends with the task that lost most episodes to environment errors
+    # zip stops at the task with the fewest valid episodes
     whole = [_share(map(all, zip(*tasks.values(), strict=False))) for tasks in found.values() if all(tasks.values())]
     return _share(whole) if whole else None
 

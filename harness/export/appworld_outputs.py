@@ -15,7 +15,7 @@ from harness.evaluation.folder import evaluation_of
 
 __all__ = ["AppWorldOutputs", "write_appworld_outputs"]
 
-_NAME = re.compile(r"[a-z0-9_-]+")  # as appworld pack demands
+_NAME = re.compile(r"[a-z0-9_-]+")  # a rule of appworld pack
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class AppWorldOutputs:
         experiment: The name of the experiment, with the split at its end.
         split: The split.
         tasks: The number of tasks.
-        missing: The number of the split's tasks that have no episode. ``appworld evaluate`` needs all of them.
-        differing: The tasks whose verdict was another one when their code ran again.
-        solved_but_stopped: The tasks that the episode solved without completing them, so that it was stopped. They count as
-            failures here, and AppWorld's evaluation counts the state that they leave.
+        missing: The number of the split's tasks without an episode. ``appworld evaluate`` needs all of them.
+        differing: The tasks whose verdict differed when their code ran again.
+        solved_but_stopped: The tasks that were solved but not completed before the episode was stopped. They count as failures
+            here. AppWorld's evaluation counts the state that they leave.
     """
 
     experiment: str
@@ -47,13 +47,13 @@ def write_appworld_outputs(
     name: str = "",
     on_task: Callable[[int, int], None] = lambda done, of: None,
 ) -> AppWorldOutputs:
-    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...``. A task that is there already is written again.
+    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...``. Existing tasks are written again.
 
     Args:
         source: The folder of an evaluation of EH-AppWorld.
-        out: What AppWorld calls its root.
+        out: The folder that AppWorld calls its root.
         name: The name of the experiment without its split: lower-case letters, digits, hyphens and underscores.
-        on_task: Called after each task with the number of those done, and of all.
+        on_task: Called after each task with the number of tasks done, and of all.
 
     Raises:
         ConfigError: The folder holds no evaluation of EH-AppWorld, or no episode, or the name is not allowed.

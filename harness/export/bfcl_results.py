@@ -1,8 +1,8 @@
-"""BFCL's result files, as bfcl-eval would have written them if it had run the model, for ``bfcl evaluate``.
+"""BFCL's result files, as bfcl-eval would have written them for the model, for ``bfcl evaluate``.
 
 The fields are those of ``BaseHandler.inference_multi_turn_prompting`` of bfcl-eval 2026.3.23, and in the native format of
-``inference_multi_turn_FC``: for each turn, the messages of the model, and their numbers of tokens and latencies. The log of the
-inference is left out: upstream's evaluation only copies it.
+``inference_multi_turn_FC``: for each turn, the model's messages with their numbers of tokens and latencies. The inference log is
+left out, because the evaluation only copies it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ __all__ = ["BFCLResults", "result_entry", "write_bfcl_results"]
 _NAMES = {"python": "Qwen/Qwen3-8B", "hermes": "Qwen/Qwen3-8B-FC", "native": "openbmb/MiniCPM-SALA-FC"}
 """For each action format, a name in bfcl-eval's list of models whose handler reads that format.
 
-The handler of the last one is that for OpenAI's chat completions. It makes a client, which wants a key, and evaluation sends
-nothing with it.
+The last one's handler makes a client of OpenAI, which needs a key but sends nothing during evaluation.
 """
 
 
@@ -36,9 +35,9 @@ class BFCLResults:
     Attributes:
         folder: The folder for ``bfcl evaluate --result-dir``.
         name: The name for ``bfcl evaluate --model``.
-        needs_key: Whether the name's handler wants ``OPENAI_API_KEY`` to be set, to any text.
+        needs_key: Whether the name's handler needs ``OPENAI_API_KEY``, with any text.
         entries: The number of entries.
-        missing: The number of BFCL's 800 entries that have no episode. If there are any, upstream needs ``--partial-eval``.
+        missing: The number of BFCL's 800 entries without an episode. If it is not 0, bfcl-eval needs ``--partial-eval``.
     """
 
     folder: Path
@@ -53,9 +52,9 @@ def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> BFCLResult
 
     Args:
         source: The folder of an evaluation of EH-BFCL.
-        out: The folder for the files. Files of the same names are written over.
-        name: A name in bfcl-eval's list of models. Its handler decodes the messages, so it must be one for the action format of
-            the episodes. Empty takes such a one.
+        out: The folder for the files. Files with the same names are overwritten.
+        name: A name in bfcl-eval's list of models, whose handler must decode the action format of the episodes. By default, a
+            suitable one.
 
     Raises:
         ConfigError: The folder holds no evaluation of EH-BFCL, or no episode.
@@ -76,7 +75,7 @@ def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> BFCLResult
 def result_entry(line: Mapping[str, Any], action_format: str) -> dict[str, Any]:
     """Returns the entry of one episode.
 
-    An episode that K or the context stopped gets upstream's text for a failed inference, which fails the entry as it does here.
+    An episode that K or the context stopped gets bfcl-eval's text for a failed inference, so that the entry fails there, too.
     """
     if line["end"] != "terminated":
         return {"id": line["task_id"], "result": f"Error during inference: the episode was stopped ({line['end']})"}
@@ -103,7 +102,7 @@ def _steps(line: Mapping[str, Any], action_format: str) -> Iterable[_Step]:
     context = line["prompt_tokens"]
     for turn in line["turns"]:
         context = turn.get("prompt_tokens") or context
-        # As in the environment, and as upstream's handlers for Qwen do, without a thought that the action has kept.
+        # The environment and bfcl-eval's handlers for Qwen leave out a thought in the action.
         said = turn["action"] if action_format == "native" else split_reply(turn["action"])[1]
         yield _Step(
             _message(said) if action_format == "native" else said,
@@ -116,7 +115,7 @@ def _steps(line: Mapping[str, Any], action_format: str) -> Iterable[_Step]:
 
 
 def _message(action: str) -> str | list[dict[str, str]]:
-    """What upstream's handler stores of a message in the native format: its calls, or its text if it has none."""
+    """What bfcl-eval's handler stores of a message in the native format: its calls, or else its text."""
     try:
         message = json.loads(action)
         calls = [call["function"] for call in message.get("tool_calls") or []]
@@ -137,7 +136,7 @@ def _has_calls(action: str, action_format: str) -> bool:
 
 
 def _turns(steps: Iterable[_Step]) -> list[list[_Step]]:
-    """The steps of each turn. A message without a call ends a turn; the last one may end with the limit of steps."""
+    """The steps of each turn. A message without a call ends a turn; so may the limit of steps."""
     turns: list[list[_Step]] = [[]]
     for step in steps:
         turns[-1].append(step)

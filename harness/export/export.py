@@ -1,4 +1,4 @@
-"""The command: writes the episodes of an evaluation as a benchmark's own files, which its own command scores."""
+"""The command: writes an evaluation's episodes in a benchmark's own format, for the benchmark's own command."""
 
 from __future__ import annotations
 

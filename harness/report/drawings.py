@@ -39,7 +39,7 @@ _MARKERS = "os^DvPX*<"
 _GREY, _BAND = "#6E6E6E", "#F0C36D"
 _STYLE: Any = {
     "font.size": 10,
-    "svg.fonttype": "path",  # letters as outlines look the same everywhere
+    "svg.fonttype": "path",  # outlines of letters look the same everywhere
     "svg.hashsalt": "report",  # the same figure gives the same bytes
     "text.parse_math": False,  # a dollar sign in an arm's label is a dollar sign
 }
@@ -57,7 +57,7 @@ class Drawing:
     alternative: str
 
     def data_uri(self) -> str:
-        """Returns the picture for an ``img``. There a browser runs no script, whatever an arm's label contains."""
+        """Returns the picture for an ``img``, in which a browser runs no script."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode('ascii')}"
 
     def _repr_html_(self) -> str:
@@ -67,7 +67,7 @@ class Drawing:
 
 
 _Lines = Mapping[str, tuple[pd.DataFrame, pd.DataFrame]]
-"""For each arm x and y: a row per point and a column per seed. Where a seed has no such point, they are NaN."""
+"""For each arm x and y: a row per point and a column per seed, NaN where a seed lacks the point."""
 
 _BY_UPDATE = {
     "k": ("K by update", "horizon/k", 1, "K (steps)",
@@ -78,7 +78,7 @@ _BY_UPDATE = {
                 "The mean number of steps of the successful training episodes. Mean of 5 updates. "
                 "(In the paper, at step 100: 18.14 on AppWorld, 11.93 on BFCL.)"),  # Table "Quantile statistics"
 }  # fmt: skip
-"""For each figure of a metric by update: its title, the metric, over how many updates it is averaged, its axis and caption."""
+"""For each figure of a metric by update: title, metric, number of updates to average over, axis, caption."""
 
 
 @matplotlib.rc_context(_STYLE)
@@ -126,7 +126,7 @@ def _by_update(name: str, runs: Mapping[str, Sequence[Run]], band: Band | None) 
     figure, axes = _panel("update", axis)
     shaded = ""
     if band:
-        half = 0.5 if band[0] == band[1] else 0.0  # a band of one K must be visible too
+        half = 0.5 if band[0] == band[1] else 0.0  # makes a band of one K visible
         axes.axhspan(band[0] - half, band[1] + half, color=_BAND, alpha=0.35, linewidth=0, label="plateau band")
         shaded = f" The plateau of the saturation suite, from {band[0]:g} to {band[1]:g} steps, is shaded."
     words = _draw_lines(axes, lines, 1, "")
@@ -139,7 +139,7 @@ def _indices(y: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
-    """Draws for each arm the mean over all seeds that have reached a point, and each seed as a thin line. Returns the ends."""
+    """Draws for each arm a thick line for the mean over seeds, and a thin line for each seed. Returns the ends in words."""
     words = []
     for i, (label, (x, y)) in enumerate(lines.items()):
         colour = _COLOURS[i % len(_COLOURS)]
@@ -174,7 +174,7 @@ def _over_k(suite: Suite, table: SuiteTable, *, cost: bool) -> Drawing:
     ks, found = sorted(arms.values()), table.plateau
     if found is not None and not cost:
         band = str(found.low) if found.low == found.high else f"{found.low} to {found.high}"
-        # Its edges lie halfway to the next K that was tried, so that a band of one K is visible.
+        # The edges lie halfway to the next K, which makes a band of one K visible.
         below = max((k for k in ks if k < found.low), default=found.low - 2)
         above = min((k for k in ks if k > found.high), default=found.high + 4)
         edges = ((found.low + below) / 2, (found.high + above) / 2)
@@ -247,7 +247,7 @@ def _panel(x: str, y: str, *, percent: bool = False) -> tuple[Figure, Axes]:
 
 
 def _drawing(title: str, caption: str, figure: Figure, alternative: str) -> Drawing:
-    """Adds the legend below the panel, where no line crosses it, and makes the SVG. The same figure gives the same bytes."""
+    """Adds the legend below the panel, where no line crosses it, and makes the SVG."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     columns = 3 if longest <= 16 else 2 if longest <= 28 else 1

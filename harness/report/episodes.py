@@ -1,4 +1,4 @@
-"""Writes the page on which the logged episodes can be read, turn by turn: plain HTML, with an element for each episode."""
+"""Writes the page of the logged episodes, to be read turn by turn: plain HTML, with an element for each episode."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ENDS = {
 def write_episodes_page(
     suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation], out: Path, *, report: str, most: int
 ) -> tuple[int, int]:
-    """Writes the page, completely or not at all; none if no episode is logged. Returns the numbers of its and of all episodes.
+    """Writes the page, unless no episode is logged. Returns the number of episodes on it, and of all logged ones.
 
     If more than `most` episodes are logged, whole updates of every run are skipped, evenly. The last update of a run stays, and
-    an evaluation stays complete. The page links `report`, in the same folder.
+    evaluations stay complete. The page links `report`, in the same folder.
 
     Raises:
         StateError: An episode log is damaged.
@@ -53,7 +53,7 @@ def write_episodes_page(
 
 
 def _episodes(files: Sequence[Path], share: float) -> Iterator[dict[str, Any]]:
-    """Yields the episodes of a share of the files, spread evenly up to the last one, as the template needs them."""
+    """Yields the episodes of a share of the files for the template. The files are spread evenly up to the last one."""
     wanted = min(len(files), max(1, int(share * len(files))))
     for i in np.linspace(len(files) - 1, 0, wanted).round().astype(int)[::-1]:
         for line in read_episodes(files[i]):

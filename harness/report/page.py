@@ -1,7 +1,7 @@
 """Writes the report's page: the question, figures, tables and notes of each suite, then evaluations, runs and settings.
 
-The templates escape every text. A page contains its style and script, so it needs no other file and no network, and its
-Content-Security-Policy allows no other: a text could not run anything even if it were not escaped.
+The page contains its style and script, so it needs no other file and no network. The templates escape every text, and the
+Content-Security-Policy allows no other script.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["draw", "write_page", "write_report"]
 def write_page(out: Path, template: str, **values: Any) -> None:
     """Fills a template and writes the page, completely or not at all.
 
-    The template also has `style` and `script`, and the script's `digest`, by which the Content-Security-Policy knows it.
+    The template also gets `style`, `script`, and the script's `digest` for the Content-Security-Policy.
     """
     loader = PackageLoader("harness.report")
     pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -43,7 +43,7 @@ def write_page(out: Path, template: str, **values: Any) -> None:
 def write_report(
     suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation], out: Path, *, episodes: str, shown: int, logged: int
 ) -> None:
-    """Writes the page, completely or not at all. `episodes` is the page of `shown` of the `logged` episodes, if there are any."""
+    """Writes the page, completely or not at all. It links `episodes`, the page of `shown` of the `logged` episodes."""
     runs, address = all_runs(suites), episodes if shown else ""
     write_page(
         out,
@@ -84,7 +84,7 @@ def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
 
 
 def _where(suite: Suite) -> str:
-    """Says which environment, model and sizes a suite was run with, if its runs agree on them."""
+    """The environment, model and sizes of a suite, as far as its runs agree on them."""
     words = [suite.env, f"model {suite.model}"]
     runs = [run for arm in suite.arms for run in arm.runs]
     get = _shared([run.config for run in runs]).get

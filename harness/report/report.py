@@ -43,7 +43,7 @@ def report(wanted: Report, console: Console) -> None:
     if wanted.out.suffix not in (".html", ".htm") or wanted.out.is_dir():
         raise ConfigError(f"out must be a file that ends in .html, got {wanted.out}; change --out")
     from harness.records.files import make_folder
-    from harness.report.episodes import write_episodes_page  # slow to import, and `--help` needs none of it
+    from harness.report.episodes import write_episodes_page  # slow to import, and not needed for `--help`
     from harness.report.page import write_report
 
     suites, evaluations = _read(wanted.runs)

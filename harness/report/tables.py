@@ -16,7 +16,7 @@ __all__ = ["Page", "evaluation_table", "run_table", "suite_tables"]
 
 
 class Page(NamedTuple):
-    """A table of the page: its caption with the units, its texts with the labels as index, and for a label a link or nothing."""
+    """A table of the page: a caption with the units, texts with labels as index, and a link for each label, or an empty text."""
 
     caption: str
     texts: pd.DataFrame
@@ -40,14 +40,11 @@ def suite_tables(table: SuiteTable) -> list[Page]:
 
 
 def run_table(runs: Sequence[tuple[Suite, Arm, Run]], episodes: str) -> Page:
-    """Returns a table with a row for each run, finished or not, in the order of the page `episodes`, if there is one."""
+    """Returns a table with a row for each run, finished or not. Its rows link to the page `episodes`, if there is one."""
     rows = []
     for suite, arm, run in runs:
-        k, curve, last = (
-            run.metric("horizon/k_real", "horizon/k"),
-            success_curve(run, held_out=suite.held_out),
-            run.rows[-1:],
-        )
+        k, last = run.metric("horizon/k_real", "horizon/k"), run.rows[-1:]
+        curve = success_curve(run, held_out=suite.held_out)
         rows.append(
             {
                 "run": run.folder.name,
@@ -68,7 +65,7 @@ def run_table(runs: Sequence[tuple[Suite, Arm, Run]], episodes: str) -> Page:
 
 
 def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, first: int) -> Page:
-    """Returns a table with a row for each evaluation, finished or not. On the page of the episodes they begin with `first`."""
+    """Returns a table with a row for each evaluation, finished or not. Links to their episodes count from `first`."""
     rows = []
     for kept in evaluations:
         get, result = kept.settings.get, kept.result

@@ -1,1 +1,1 @@
-"""What a run shows on the terminal, and how it hears Ctrl-C."""
+"""What a run shows on the terminal, and how it handles Ctrl-C."""

@@ -30,11 +30,7 @@ _HEADER = (
 
 
 class Display:
-    """Shows one run.
-
-    Args:
-        console: The console to print to. There are no bars if it is not a terminal.
-    """
+    """Shows one run on a console. If the console is not a terminal, there are no bars."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -69,7 +65,7 @@ class Display:
 
     @contextmanager
     def warm_start(self, batches: int) -> Iterator[Callable[[int, float], None]]:
-        """Shows a bar over at most `batches` batches. Yields a function to call after each one, with its number and loss."""
+        """Shows a bar over at most `batches` batches. Yields a function to call after each batch, with its number and loss."""
         with self._progress() as bars:
             bar = bars.add_task("warm start", total=batches)
             yield lambda batch, loss: bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}")
@@ -114,7 +110,7 @@ class Display:
 
 
 class UpdateBars:
-    """The bars of a training run, and its line for each update."""
+    """The bars of a training run, and the line for each update."""
 
     def __init__(self, display: Display, bars: Progress, first: int, total: int) -> None:
         self._display, self._bars = display, bars
@@ -124,7 +120,7 @@ class UpdateBars:
         self._watch = Watch()
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
-        """Adds the episodes of an update or of its evaluation to the bar. Returns a function to call at the end of each one."""
+        """Adds `count` episodes to the bar. Returns a function to call at the end of each one."""
         self._begun += count
         self._bars.update(self._episodes, total=self._begun, description=f"episodes up to update {update}")
         return lambda _: self._bars.advance(self._episodes)

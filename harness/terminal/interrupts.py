@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a run: the first one ends it where nothing is lost, the second one at once."""
+"""Ctrl-C and SIGTERM during a run: the first signal ends it where nothing is lost, the second one at once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """The run was interrupted where its state is that of its last whole update."""
+    """The run was interrupted between two updates, so its state can be saved."""
 
 
 class Interrupts:
-    """A context in which both signals raise KeyboardInterrupt, but wait for the end of a `held` block.
+    """In this context both signals raise KeyboardInterrupt. In a `held` block, the first one waits for the end of the block.
 
-    Python handles signals in the main thread alone. In another thread this changes nothing.
-
-    Args:
-        say: Called with one line when a signal waits.
+    Python handles signals in the main thread. In other threads this does nothing. `say` is called with one line when a signal
+    waits.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
@@ -47,7 +45,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lets the first signal wait. The block asks `received` where it can end."""
+        """Lets the first signal wait. The block checks `received` where it can end."""
         self._held = True
         try:
             yield
@@ -56,10 +54,10 @@ class Interrupts:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """A part of a `held` block in which nothing changes that a checkpoint keeps: a signal raises KeyboardInterrupt.
+        """Lets signals raise KeyboardInterrupt within a `held` block, while nothing changes that a checkpoint keeps.
 
         Raises:
-            KeyboardInterrupt: Also if one has been waiting.
+            KeyboardInterrupt: A signal comes, or has been waiting.
         """
         held, self._held = self._held, False
         try:
@@ -73,5 +71,5 @@ class Interrupts:
         again, self.received = self.received, True
         if again or not self._held:
             raise KeyboardInterrupt
-        with suppress(RuntimeError):  # the signal came while a line was written
+        with suppress(RuntimeError):  # a line was being written when the signal came
             self._say("stopping at the end of this update, to save it; a second Ctrl-C stops at once")

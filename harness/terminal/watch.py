@@ -1,4 +1,4 @@
-"""The warnings of a run while it trains: another policy in the sampler, and a K that is too small."""
+"""The warnings of a run while it trains: sampler and trainer disagree, or K is too small."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 __all__ = ["Watch"]
 
 _APART = 0.3  # nats; in bfloat16 it is about 0.01, and an update behind a little more
-_RECENT, _RISE = 6, 0.05  # updates; and the rise of success over them above which a K that binds is no warning
+_RECENT, _RISE = 6, 0.05  # updates; and the rise of success over them that makes a binding K no problem
 
 
 class Watch:
-    """Looks at the metrics of each update and gives each warning once.
+    """Checks the metrics of each update and gives each warning once.
 
-    A K that is too small: in most of six updates ``horizon/binds`` is 1, and success has not risen by more than 0.05 from their
-    first to their second half. An elastic K that begins too low can stay there, since the successes that it allows are short.
+    K is too small if ``horizon/binds`` is 1 in most of six updates, and success rises by at most 0.05 from their first to their
+    second half. An elastic K that begins too low can stay there, because it allows only short successes.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Watch:
         self._rows: deque[Mapping[str, float]] = deque(maxlen=_RECENT)
 
     def look(self, m: Mapping[str, float]) -> str:
-        """Returns what is wrong after an update with these metrics and what to do; empty if there is nothing new to say."""
+        """Returns a warning after an update with these metrics, and what to do; empty if there is nothing new."""
         self._rows.append(m)
         for look in (_another_policy, _too_small):
             if look not in self._said and (warning := look(list(self._rows))):

@@ -1,9 +1,9 @@
 """The sampler protocol. Token ids go in; token ids and the log-probabilities with which they were sampled come out.
 
-A sampler does not run by itself. `submit` hands over one request per turn of an episode. `step` advances every running
-request and returns those that are finished. A lockstep rollout steps until all requests are back. A streaming rollout
-submits the next turn of an episode as soon as its environment has answered. A sampler never handles text, so nothing is
-tokenised twice; `harness.chat.chat` turns texts into ids.
+A sampler runs only when it is asked. `submit` hands over one request per turn of an episode. `step` advances every running
+request and returns the finished ones. A lockstep rollout steps until all requests are back. A streaming rollout submits the
+next turn of an episode as soon as its environment has answered. A sampler never handles text; `harness.chat.chat` turns texts
+into ids.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Sample:
         logprobs: The natural log-probability of each of `ids` under the distribution that was sampled, with the
             temperature applied; for greedy samples, under temperature 1.
         finish_reason: "stop" if the last token is a stop token, else "length".
-        policy_version: The number of policy updates that the weights had seen which sampled the first token.
+        policy_version: The number of policy updates that the first token's weights had seen.
         versions: (policy version, number of tokens) of each span of tokens, in order. There is more than one span only if
             the weights changed while the request ran. By default the whole sample is of `policy_version`.
     """

@@ -1,8 +1,8 @@
 """One episode as the trainer sees it: its token ids, what was said, and why it ended.
 
-An episode is one growing list of token ids with a mask of those that the model wrote; if an agent program changes its history,
-it is several such lists. Whoever plays an episode, with a model, behind an endpoint or with a script, hands the environment's
-answers to `Trajectory.begin` and `Trajectory.add_answer`. So what ended an episode is decided in one place.
+An episode is a growing list of token ids with a mask of those that the model wrote. If an agent program changes its history,
+the episode has several such lists. All players (a model, an endpoint or a script) hand the environment's answers to
+`Trajectory.begin` and `Trajectory.add_answer`, so the end of an episode is decided in one place.
 """
 
 from __future__ import annotations
