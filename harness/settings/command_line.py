@@ -154,7 +154,7 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
                     f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} {choice.name_of(value)}; leave it "
                     "out"
                 )
-        meant = near(flag, {f"--{one.replace('_', '-')}" for one in known})
+        meant = near(name, known).replace("did you mean ", "did you mean --").replace("_", "-")
         raise ConfigError(f"no flag {flag}{meant if 'did you mean' in meant else '; --help-all shows all flags'}")
 
 
@@ -213,7 +213,8 @@ def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpe
         if choice:
             kind, value = _Chosen, _Chosen(choice, value)
         elif dataclasses.is_dataclass(value):
-            kind = type(value)
+            whole = any(dataclasses.is_dataclass(getattr(value, inner.name)) for inner in dataclasses.fields(value))
+            kind = Annotated[type(value), tyro.conf.arg(name="")] if whole else type(value)  # its sections are panels
         else:
             kind = _marked(hints[field.name], prefix + field.name, shown)
         found.append(StructFieldSpec(field.name, kind, value, text))
@@ -237,9 +238,12 @@ def _texts(kind: Any) -> Mapping[str, str]:
 
 def _json(words: Sequence[str]) -> Any:
     try:
-        return json.loads(words[0])
+        read = json.loads(words[0])
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise ValueError(f"it must be a JSON object, got {words[0]}")
+    return read
 
 
 def _stages(words: Sequence[str]) -> dict[int, int]:

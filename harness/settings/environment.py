@@ -71,7 +71,8 @@ class Environment(Section):
         if "split" in self.env_args:
             split = self.env_args["split"]
             raise ConfigError(f"env_args has the split {split!r}; give --split {split} instead")
-        if other := [name for name in self.env_args if not name.isidentifier() and name not in self.environments()]:
+        known = self.environments()
+        if other := [name for name in self.env_args if not name.isidentifier() and name not in known]:
             raise ConfigError(
                 f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them"
             )

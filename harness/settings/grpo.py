@@ -99,6 +99,9 @@ class GRPOConfig(Section):
         config = filled(from_recipe(name, chosen), tables)
         return dataclasses.replace(config, **{k: v for k, v in changes.items() if k not in tables})  # type: ignore[return-value, arg-type]
 
+    def __eq__(self, other: object) -> bool:  # two controllers are never equal, but their tables may be
+        return isinstance(other, GRPOConfig) and table_of(self) == table_of(other)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_parts()

@@ -99,14 +99,15 @@ class Choice:
         """Returns the value that a table describes. What the table leaves out is as in `value`, if that has the same class."""
         name = table.get(self.flag, self.name_of(value))
         made = value if name == self.name_of(value) else self.named(name)
+        own = (name, self.name_of(made))  # MODULE:CLASS may be one of this project's
         for other, inner in table.items():
             if other == self.flag:
                 continue
             if not isinstance(inner, Mapping) or (":" not in other and other not in self.classes):
                 known = [self.flag, *(f"{where}{kind}" for kind in self.classes)]
                 raise ConfigError(f"no setting {where}{other}{near(where + other, known)}")
-            tried = filled(made if other == name else self.named(other), inner, f"{where}{other}.")
-            made = tried if other == name else made
+            tried = filled(made if other in own else self.named(other), inner, f"{where}{other}.")
+            made = tried if other in own else made
         return made
 
     def table(self, value: Any) -> dict[str, Any]:

@@ -2,69 +2,132 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import runpy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import tyro
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.make import HORIZONS
 from harness.grpo import main
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.grpo import FIRST_FLAGS
+from harness.settings.sampling import SAMPLERS
+from harness.settings.section import Section, flat
+from harness.training.command import read_command
 
 REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))
 COMMANDS: dict[str, Any] = REFERENCE["COMMANDS"]
 
 
 @dataclass(frozen=True)
-class ColourFlags:
-    """What it looks like."""
-
-    colour: str = "red"
-    """The colour."""
-
-
-@dataclass(frozen=True)
-class SizeFlags:
+class Size(Section):
     """How big it is."""
 
     width: int = 3
-    """The width."""
+    """The width, of which a long sentence is said here, so that it goes on in another line of the source,
+    such as this one."""
 
 
 @dataclass(frozen=True)
-class Inner:
+class Inner(Section):
     """What has its field's name in front."""
+
+    prefix: ClassVar[str] = "inner."
 
     width: int = 1
     """Its own width."""
 
 
 @dataclass(frozen=True)
-class Thing(SizeFlags, ColourFlags):
+class Thing(Section):
     """A thing."""
 
-    inner: Inner = field(default_factory=Inner)
-    """What is inside."""
+    colour: str = "red"
+    """The colour."""
+    size: Size = Size()
+    inner: Inner = Inner()
 
 
-def test_groups_keep_the_plain_names_and_a_field_puts_its_own_in_front() -> None:
+@dataclass(frozen=True)
+class Wanted:
+    """What has no default."""
+
+    width: int
+    """The width."""
+
+
+def test_flags_are_flat_and_a_prefix_keeps_two_of_one_name_apart() -> None:
     assert parse(Thing(), [], prog="thing") == Thing()
     words = ["--width", "9", "--colour", "blue", "--inner.width", "2"]
-    assert parse(Thing(), words, prog="thing") == Thing(width=9, colour="blue", inner=Inner(2))
+    assert parse(Thing(), words, prog="thing") == Thing("blue", Size(9), Inner(2))
 
 
-def test_a_missing_or_unknown_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["--width", "1", "--colou", "red"], ["--width", "many"]):
+def test_a_wrong_flag_or_value_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"no flag --colou; did you mean --colour\?"):
+        parse(Thing(), ["--width", "1", "--colou", "red"], prog="thing")
+    for words in ([], ["--width", "many"]):
         with pytest.raises(SystemExit) as end:
-            parse(Thing(width=tyro.MISSING), words, prog="thing")
+            parse(Wanted(width=tyro.MISSING), words, prog="thing")
         assert end.value.code == 2
-    assert "--colou" in capsys.readouterr().err
+    assert "--width" in capsys.readouterr().err
+
+
+def settings_of(*words: str) -> dict[str, Any]:
+    return flat(read_command(words).config)
+
+
+def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind_an_equals_sign() -> None:
+    for words in (
+        ["--k-max", "40"],
+        ["--k_max", "40"],
+        ["--k-max=40"],
+        ["--k_max=40"],
+        ["--k-max", "9", "--k-max", "40"],
+    ):
+        assert settings_of(*words)["k_max"] == 40
+    for words in (["--warm-start.max-batches", "7"], ["--warm_start.max_batches=7"]):
+        assert settings_of(*words)["warm_start.max_batches"] == 7
+    assert settings_of("--no-packing")["packing"] is settings_of("--no_packing")["packing"] is False
+    assert settings_of("--wrapper=fixed", "--k0=20")["wrapper"] == "fixed"
+    assert settings_of('--env-args={"tasks": 4}', "--seed=-3")["env_args"] == {"tasks": 4}
+    agent = ["--recipe", "smollm2", "--tasks=t.jsonl"]
+    assert settings_of(*agent, "--agent", "node a.js --quick=1 --k00")["agent"] == "node a.js --quick=1 --k00"
+    assert (
+        settings_of(*agent, "--agent=--k00 x")["agent"] == "--k00 x"
+    )  # behind =, as a value that begins with a dash must be
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--k00 5", "no flag --k00; did you mean --k0?"),
+        ("--kl-coeff 1", "no flag --kl-coeff; did you mean --kl-coef?"),
+        ("--kl_coeff=1", "no flag --kl_coeff; did you mean --kl-coef?"),
+        ("--eval-task 3", "did you mean --eval-tasks?"),
+        ("--warm-start.episode 3", "did you mean --warm-start.episodes?"),
+        ("--no-packin", "did you mean --packing?"),
+        ("--xyzzy 3", "no flag --xyzzy; --help-all shows all flags"),
+        ("--recipe quickstat", "no recipe quickstat; did you mean quickstart?"),
+        ("--wrapper elastc", "'elastc'; did you mean elastic?"),
+        ("--sampler vlm", "--sampler must be one of transformers, vllm, vllm-server, got 'vlm'; did you mean vllm?"),
+        ("--alpha 0.3 --wrapper fixed", "--alpha is for --wrapper elastic or task, got --wrapper fixed; leave it out"),
+        ("--stages 0:9", "--stages is for --wrapper staged or tti, got --wrapper elastic; leave it out"),
+        ("--url http://a:1", "--url is for --sampler vllm-server, got --sampler transformers; leave it out"),
+        ("--gpu-memory-utilization 0.5 --sampler vllm-server", "is for --sampler vllm, got --sampler vllm-server"),
+        ("--wrapper no_module:Seeking", "no_module:Seeking can't be imported"),
+    ],
+)
+def test_a_flag_that_there_is_not_or_that_another_choice_has_is_named(words: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_command(words.split())
+    assert said in str(error.value)
 
 
 def test_an_error_is_one_line_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,18 +150,45 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert f"python -m {command}" in capsys.readouterr().out
 
 
-def test_help_shows_the_first_flags_and_help_all_shows_every_one(capsys: pytest.CaptureFixture[str]) -> None:
-    def shown(word: str) -> set[str]:
-        with pytest.raises(SystemExit) as end:
-            main([word])
-        assert end.value.code == 0
-        return set(re.findall(r"^\W*(--(?:no-)?[a-z0-9][\w.-]+)", capsys.readouterr().out, re.MULTILINE))
+def page(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(list(words))
+    assert end.value.code == 0
+    return capsys.readouterr().out
 
+
+def flags_on(page: str) -> set[str]:
+    return {*re.findall(r"^\W*(--(?:no-)?[a-z0-9][\w.-]+)", page, re.MULTILINE)}
+
+
+def test_help_shows_the_first_flags_and_help_all_shows_every_one(capsys: pytest.CaptureFixture[str]) -> None:
     everything = {
         name.split("`")[1] for name in REFERENCE["flags"](COMMANDS["harness.grpo"]([])) if name.startswith("`--")
     }
-    first, full = shown("--help"), shown("--help-all")
+    first, full = (flags_on(page(capsys, word)) for word in ("--help", "--help-all"))
     assert everything <= full
     assert first < full
-    assert {f"--{name.replace('_', '-')}" for name in FIRST_FLAGS} <= first
-    assert len(first) == len(FIRST_FLAGS)
+    assert 20 <= len(first) <= 25
+
+
+def test_every_first_flag_is_a_flag_and_no_first_page_has_more_than_25(capsys: pytest.CaptureFixture[str]) -> None:
+    found = set()
+    for wrapper in HORIZONS:
+        for sampler in SAMPLERS:
+            shown = flags_on(page(capsys, "--help", "--wrapper", wrapper, "--sampler", sampler))
+            assert len(shown) <= 25
+            found |= shown
+    assert found == {f"--{name.replace('_', '-')}" for name in FIRST_FLAGS}
+
+
+def test_the_first_page_is_80_columns_wide_and_breaks_lines_where_they_are_full(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [
+        line for line in page(capsys, "--help").splitlines() if line[:2] in ("  ", "│ ")
+    ]  # with or without a frame
+    assert {len(line) for line in lines} == {80}
+    for line, after in itertools.pairwise(line[2:78].rstrip() for line in lines):
+        if after.startswith(" " * 8) and not line.startswith("--"):
+            assert len(line) + len(f" {after.split()[0]}") > 76, line

@@ -1,8 +1,9 @@
-"""Settings: presets, checks, and the flags made from them."""
+"""The settings of a run: checks, the horizon, the learning rate, config.json, and the command line of harness.grpo."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,99 +14,115 @@ from eh_gym import (
     FixedHorizon,
     LinearHorizon,
     MultiplicativeHorizon,
+    StagedHorizon,
     TaskHorizon,
     TTIHorizon,
 )
-from eh_gym.errors import ConfigError
-from harness.settings import command_line
+from eh_gym.errors import ConfigError, StateError
+from harness.grpo import main
+from harness.records.run_folder import prepare
 from harness.settings.grpo import GRPOConfig, from_recipe
-from harness.settings.section import changed
-
-RECIPES = Path(__file__).parents[3] / "recipes"
-
-
-def parse(*words: str) -> GRPOConfig:
-    return command_line.parse(preset(words), list(words), prog="grpo")
+from harness.settings.horizon import HORIZON, NamedHorizon, new_controller
+from harness.settings.section import changed, flat
+from harness.settings.warm_start import WarmStart
+from harness.training.command import read_command
 
 
-def test_a_real_model_gets_the_papers_settings() -> None:
-    c, recipe = (
-        parse("--model", "Qwen/Qwen2.5-7B-Instruct"),
-        preset(["--recipe", str(RECIPES / "bfcl-qwen2.5-7b.toml")]),
-    )
-    for name in ("learning_rate", "tasks_per_update", "group_size", "updates", "k0", "alpha", "delta", "stages"):
-        assert getattr(c, name) == getattr(recipe, name), name
-    assert c.warm_start.episodes == 0
-
-
-@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*-lora.toml")), ids=lambda path: path.stem)
-def test_with_adapters_a_large_model_gets_the_settings_of_the_lora_recipes(recipe: Path) -> None:
-    words = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--env", "EH-BFCL-v0", "--lora-rank", "32", "--sampler", "vllm")
-    given, published = parse(*words), preset(["--recipe", str(recipe)])
-    same = ["learning_rate", "tis_cap", "dtype", "gradient_checkpointing"]
-    for name in [*same, *(["gpu_memory_utilization"] if "7b" in recipe.stem else [])]:  # it depends on the model's size
-        assert getattr(given, name) == getattr(published, name), name
-    assert given == changed(from_recipe("quickstart"), model=words[1], env="EH-BFCL-v0", lora_rank=32, sampler="vllm")
-    assert parse(*words[:-2]).gpu_memory_utilization == 0.5  # no engine beside the trainer
-    assert parse(*words, "--learning-rate", "3e-6", "--sampler", "transformers").learning_rate == 3e-6
-    assert parse("--lora-rank", "2").learning_rate == parse().learning_rate  # the tiny model's
-
-
-def test_flags_override_the_preset_and_reach_the_nested_settings() -> None:
-    c = parse("--wrapper", "tti", "--k-max", "40", "--warm-start.max-batches", "7", "--no-normalize-std")
+def test_flags_reach_their_sections_and_override_the_recipe() -> None:
+    words = ["--wrapper", "tti", "--eval-horizon", "40", "--warm-start.max-batches", "7", "--no-normalize-std"]
+    c, base = read_command(words).config, from_recipe("quickstart", {"wrapper": "tti"})
     assert (c.wrapper, c.evaluation_horizon, c.warm_start.max_batches, c.loss.normalize_std) == ("tti", 40, 7, False)
-    assert c.warm_start.episodes == from_recipe("quickstart").warm_start.episodes
-    assert parse("--env=EH-BFCL-v0").max_observation_tokens == 96
-    assert parse("--model", "x", "--model=tiny") == parse("--model", "tiny")  # the last one counts
+    assert c.warm_start == replace(base.warm_start, max_batches=7)
+    assert {name for name, value in flat(c).items() if value != flat(base)[name]} == {
+        *("eval_horizon", "warm_start.max_batches", "normalize_std"),
+    }
 
 
-def test_real_models_stream_and_tiny_ones_are_reproducible() -> None:
-    assert parse("--model", "x").rollout == "streaming"
-    assert parse().rollout == parse("--env", "EH-BFCL-v0").rollout == "lockstep"
-    assert parse("--rollout", "streaming", "--max-staleness", "1", "--tis-cap", "2").max_staleness == 1
+def test_the_first_line_of_a_run_names_its_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("harness.training.run.train", lambda *_, **__: {})
+    file = tmp_path / "mine.toml"
+    file.write_text('[model]\nmodel = "tiny"\n')
+    for i, (words, said) in enumerate(
+        [
+            (["--wrapper", "elastic"], "recipe: quickstart ("),
+            (["--recipe", "bfcl"], "recipe: bfcl ("),
+            (["--recipe", str(file)], f"recipe: {file} ({file})"),
+            (["--recipe", "paper", "--model", "tiny"], "recipe: paper, the defaults of --help-all"),
+        ]
+    ):
+        main([*words, "--out", str(tmp_path / str(i))])
+        first = capsys.readouterr().out.splitlines()[0]
+        assert first.startswith(said)
+        assert first.endswith("; --recipe chooses another") == (not i)  # where none was named
 
 
-@pytest.mark.parametrize("argv", [[], ["--env", "EH-BFCL-v0"], ["--env", "EH-AppWorld-v0"], ["--model", "x"]])
-def test_settings_survive_their_file(argv: list[str]) -> None:
-    assert GRPOConfig.from_json(preset(argv).to_json()) == preset(argv)
+def test_a_model_or_a_benchmark_has_a_recipe_by_name() -> None:
+    """Those of the quick start are for its tiny model: 7e-4 would be the learning rate of a pretrained one."""
+    for words in (["--model", "X"], ["--model=tiny", "--model=X"], ["--model", "X", "--lora-rank", "32"]):
+        with pytest.raises(ConfigError, match=r"--model X needs a recipe: --recipe paper .* lora .* smollm2"):
+            read_command(words)
+    assert read_command(["--model", "X", "--model=tiny"]).config == from_recipe("quickstart")  # the last one counts
+    c = read_command(["--model", "X", "--recipe", "paper"]).config
+    assert c == changed(GRPOConfig(), model="X")
+    assert c.optimizer.learning_rate_at(199, 200) == 1e-6
+    for env, recipe in (("EH-BFCL-v0", "bfcl"), ("envs.appworld:EH-AppWorld-v0", "appworld")):
+        with pytest.raises(ConfigError, match=f"--env {env} needs a recipe: --recipe {recipe}"):
+            read_command(["--env", env])
+
+
+def test_an_agent_with_the_recipe_smollm2_needs_no_further_flag(tmp_path: Path) -> None:
+    c = read_command(["--recipe", "smollm2", "--agent", "my_agent:play", "--tasks", "tasks.jsonl"]).config
+    assert (c.environment.agent, c.environment.tasks, c.warm_start) == (
+        "my_agent:play",
+        Path("tasks.jsonl"),
+        WarmStart(),
+    )
+    with pytest.raises(ConfigError, match="--agent needs --model"):
+        read_command(["--agent", "my_agent:play", "--tasks", "tasks.jsonl"])
+
+
+def test_a_resumed_run_has_its_own_settings_and_the_machine_s_flags(quick: GRPOConfig) -> None:
+    saved = changed(quick, wrapper="linear", delta=4.0, kl_coef=0.1)
+    prepare(saved)
+    resume = ["--resume", str(quick.out)]
+    own = read_command(resume)
+    assert (own.config, own.updates, own.notes) == (saved, None, [])
+    assert (own.config.wrapper, own.config.loss.kl_coef) == ("linear", 0.1)
+    machine = ["--device", "cpu", "--slots", "3", "--tokens-per-microbatch", "77", "--rank-timeout-s", "9"]
+    wish = read_command([*resume, *machine, "--updates", "9", "--kl-coef", "0.1", "--k-min", "4"])
+    assert {n for n, v in flat(wish.config).items() if v != flat(own.config)[n]} == {
+        *("device", "slots", "tokens_per_microbatch", "rank_timeout_s"),
+    }
+    assert (wish.updates, wish.resume) == (9, quick.out)
+    assert wish.notes == ["note: the run goes on with its own settings; ignored: --k-min"]  # it has the given --kl-coef
+
+
+@pytest.mark.parametrize("recipe", ["paper", "quickstart", "bfcl", "appworld", "smollm2", "lora"])
+def test_settings_survive_config_json(recipe: str) -> None:
+    config = from_recipe(recipe)
+    assert GRPOConfig.from_json(config.to_json()) == config != changed(config, cold_growth=0.5)
+
+
+def test_settings_of_another_version_are_refused_with_their_format() -> None:
+    text = json.loads(GRPOConfig().to_json())
+    for other, said in (
+        ({"updates": 3, "k0": 9}, "format 1, and this version has 2"),
+        (text | {"format": 3}, "format 3"),
+        (text | {"updatez": 3}, "no setting updatez; did you mean updates?"),
+        ([], "not this version's settings"),
+    ):
+        with pytest.raises(StateError) as error:
+            GRPOConfig.from_json(json.dumps(other))
+        assert said in str(error.value)
 
 
 def test_the_learning_rate_warms_up_and_decays() -> None:
-    c = dataclasses.replace(
-        from_recipe("quickstart"), learning_rate=1.0, warmup_updates=4, updates=10, final_lr_fraction=0.5
-    )
+    c = changed(GRPOConfig(), learning_rate=1.0, warmup_updates=4, final_lr_fraction=0.5).optimizer
     # update 1: 2/4 of the warm-up, times 1 - 0.5 * 1/10; update 8: 1 - 0.5 * 8/10
-    assert c.learning_rate_at(1) == pytest.approx(0.5 * 0.95)
-    assert c.learning_rate_at(8) == pytest.approx(0.6)
-    assert changed(from_recipe("quickstart"), model="X").learning_rate_at(199) == 1e-6
-
-
-def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
-    config = parse(
-        "--wrapper", "eh_gym.horizon:LinearHorizon", "--wrapper-args", '{"k_min": 4, "k_max": 9, "delta": 0.5}'
-    )
-    controller = config.controller()
-    assert controller is not None
-    assert controller.state_dict() == LinearHorizon(4, 9, 0.5).state_dict()
-    assert config.wrapper == "LinearHorizon"
-    assert GRPOConfig.from_json(config.to_json()) == config
-
-
-@pytest.mark.parametrize(
-    ("settings", "names"),
-    [
-        ({"wrapper": "elastc"}, "elastic, fixed, .*MODULE:CLASS.*'elastc'"),
-        ({"wrapper": "no_module:Seeking"}, "no_module:Seeking"),
-        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": '{"k": 5}'}, "did you mean k0"),
-        ({"wrapper": "eh_gym:FixedHorizon", "wrapper_args": "5"}, "--wrapper-args"),
-        ({"wrapper_args": '{"k0": 5}'}, "--wrapper-args"),
-        # the plan and the evaluations would have another K
-        ({"wrapper": "task", "wrapper_args": '{"k_max": 80}'}, "k_max has a flag of its own.*give --k-max"),
-    ],
-)
-def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(settings: Any, names: str) -> None:
-    with pytest.raises(ConfigError, match=names):
-        changed(from_recipe("quickstart"), **settings)
+    assert c.learning_rate_at(1, 10) == pytest.approx(0.5 * 0.95)
+    assert c.learning_rate_at(8, 10) == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
@@ -115,70 +132,89 @@ def test_a_controller_that_can_not_be_made_is_refused_before_anything_begins(set
         ("fixed", FixedHorizon, 15),
         ("linear", LinearHorizon, 10),
         ("multiplicative", MultiplicativeHorizon, 5),
+        ("staged", StagedHorizon, None),
         ("tti", TTIHorizon, 15),
         ("task", TaskHorizon, 25),
     ],
 )
-def test_every_wrapper_makes_its_controller(wrapper: Any, kind: type, k: int) -> None:
-    controller = changed(from_recipe("quickstart"), model="X", wrapper=wrapper).controller()
+def test_every_wrapper_makes_its_controller_and_its_fields_are_flags(wrapper: str, kind: type, k: int | None) -> None:
+    given = ["--stages", "0:7,3:9"] if wrapper == "staged" else []
+    config = read_command(["--recipe", "paper", "--model", "X", "--wrapper", wrapper, *given]).config
+    controller = new_controller(config.horizon)
+    assert type(controller) is kind
+    assert controller is not config.horizon  # the settings have the pattern of it
+    assert controller.horizon == (k or 7)
+    assert flat(config)["wrapper"] == wrapper == HORIZON.name_of(kind(stages={0: 3}) if k is None else kind())
+
+
+def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
+    words = ["--wrapper", "eh_gym.horizon:LinearHorizon", "--k-min", "4", "--k-max", "9", "--delta", "0.5"]
+    config = read_command(words).config
+    controller = new_controller(config.horizon)
     assert controller is not None
-    assert isinstance(controller, kind)
-    assert controller.horizon == k
+    assert controller.state_dict() == LinearHorizon(4, 9, 0.5).state_dict()
+    assert config.evaluation_horizon == 9
+    assert new_controller(GRPOConfig(horizon=None).horizon) is None
+    with pytest.raises(ConfigError, match=r"a Python program gave to train\(controller=...\)"):
+        new_controller(NamedHorizon("given:Mine"))
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("settings", "names"),
     [
-        ("k0", 60),
-        ("env_args", "{split: train}"),
-        ("env_args", '{"split": "dev"}'),
-        ("env_args", '{"EH-Cabnet-v0": {}}'),
-        ("env_args", "[1]"),
-        ("env", "EH-Cabinet-v0:1.5,EH-CabinetLocked-v0"),
-        ("env", "EH-Cabinet-v0:-1"),
-        ("stages", "15,20"),
-        ("stages", "0:15,0:20"),
-    ],
-)
-def test_a_value_that_means_nothing_is_refused_by_its_name(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{name}|--{name.replace('_', '-')}"):
-        changed(from_recipe("quickstart"), **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        ({"wrapper": "fixed", "k0": 80}, "--k-max"),
+        ({"wrapper": "elastc"}, "elastic, fixed, .*MODULE:CLASS.*'elastc'"),
+        ({"wrapper": "no_module:Seeking"}, "no_module:Seeking"),
+        ({"k0": 60}, "k0"),
+        ({"wrapper": "fixed", "k0": 80}, "--eval-horizon"),
         ({"wrapper": "fixed", "k0": 0}, "k0 must be"),
-        ({"wrapper": "tti", "stages": "5:10"}, "stages"),
-        ({"wrapper": "linear", "linear_increment": 0.0}, "--linear-increment"),
-        ({"max_staleness": 1, "rollout": "lockstep", "eval_every": 0}, "--max-staleness.*--rollout"),
+        ({"wrapper": "tti", "stages": {5: 10}}, "stages"),
+        ({"wrapper": "tti", "stages": "15,20"}, "stages"),
+        ({"wrapper": "linear", "delta": 0.0}, "delta"),
+        ({"env_args": "{split: train}"}, "env_args|--env-args"),
+        ({"env_args": {"split": "dev"}}, "--split dev"),
+        ({"env_args": {"EH-Cabnet-v0": {}}}, "env_args has EH-Cabnet-v0"),
+        ({"env_args": [1]}, "env_args must be"),
+        ({"env": "EH-Cabinet-v0:1.5,EH-CabinetLocked-v0"}, "--env"),
+        ({"env": "EH-Cabinet-v0:-1"}, "--env"),
+        ({"tasks": 3}, "--tasks 3 is for harness.evaluate"),
+        ({"tasks": "a.jsonl"}, "a file of tasks is for --agent"),
+        ({"at_k": "stop"}, "--at-k is for --agent"),
         ({"ray_address": "auto"}, "--env-workers ray"),
-    ],
-)
-def test_settings_that_do_not_go_together_name_the_flag_to_change(changes: dict[str, Any], names: str) -> None:
-    with pytest.raises(ConfigError, match=names):
-        changed(from_recipe("quickstart"), **changes)
-
-
-def test_appworld_is_evaluated_on_a_split_that_it_has() -> None:
-    assert parse("--env", "EH-AppWorld-v0", "--split", "mini").eval_split == "mini"
-    assert parse("--env", "EH-AppWorld-v0").eval_split == "dev"
-    assert parse("--env", "EH-AppWorld-v0", "--model", "x").eval_split == "dev"
-    assert parse("--env", "EH-AppWorld-v0", "--split", "mini").updates == 5
-    assert parse("--env", "EH-BFCL-v0").eval_split == "test"
-
-
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
+        ({"temperature": 0}, "temperature must be > 0 in training"),
+        ({"compile": "on"}, "--compile on needs --sampler vllm"),
+        ({"eval_every": 2, "eval_tasks": 0}, "--eval-tasks"),
+        ({"max_staleness": 1, "rollout": "lockstep", "eval_every": 0}, "--max-staleness.*--rollout"),
+        ({"max_staleness": 1, "rollout": "streaming", "eval_every": 1}, "max_staleness 0"),
+        ({"max_staleness": 1, "rollout": "streaming", "offload_optimizer": True}, "--offload-optimizer needs"),
+        ({"log": "nope"}, "change --log"),
+        ({"chat_template_kwargs": {"tools": 1}}, "--chat-template-kwargs must not have tools"),
+        ({"reasoning_format": "<a> <a>"}, "--reasoning-format"),
         ({"rollout": "bad"}, "rollout.*'streaming', 'lockstep'.*'bad'.*--rollout"),
         ({"updates": "3"}, "updates must be a whole number >= 1, got '3'; change --updates"),
         ({"learning_rate": True}, "learning_rate must be a number"),
         ({"normalize_std": 1}, "normalize_std must be True or False"),
-        ({"warm_start": {"polish_waste": 2.0}}, "warm_start.polish_waste must be"),
+        ({"warm_start.polish_waste": 2.0}, "warm_start.polish_waste must be"),
     ],
 )
-def test_a_python_program_is_told_of_a_value_that_a_command_line_would_refuse(given, names):
+def test_a_wrong_value_or_two_that_do_not_go_together_are_named(settings: dict[str, Any], names: str) -> None:
     with pytest.raises(ConfigError, match=names):
-        changed(from_recipe("quickstart"), **given)
+        changed(from_recipe("quickstart"), **settings)
+
+
+def test_what_torchrun_can_not_do_is_refused_for_its_ranks() -> None:
+    base = changed(from_recipe("quickstart"), rollout="streaming", max_staleness=1)
+    changed(base, sampler="vllm-server").check_ranks()
+    for values, names in (({"sampler": "vllm"}, "--max-staleness"), ({"env_workers": "ray"}, "--ray-address auto")):
+        with pytest.raises(ConfigError, match=names):
+            changed(base, **values).check_ranks()
+
+
+def test_only_a_split_of_their_own_makes_evaluations_held_out() -> None:
+    base = from_recipe("quickstart")
+    assert base.held_out
+    for values in ({"split": "test"}, {"eval_split": "train"}, {"split": "all"}):
+        assert not changed(base, **values).held_out
+    assert [changed(base, slots=slots).slots_of_rank(3) for slots in (0, 10, 1000)] == [22, 4, 22]
+    shown = changed(base, out="/home/me/x").public()
+    assert "out" not in shown
+    assert (shown["model"], shown["k0"]) == ("tiny", 10)

@@ -1,21 +1,35 @@
-"""Recipes: every one in the folder loads, flags override them, and a mistake is named with its correction."""
+"""Recipes: every one loads and says what its kind of run needs, flags override it, and a mistake has a correction."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from eh_gym import TTIHorizon
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.make import HORIZONS
 from harness.grpo import main
-from harness.settings.command_line import parse
 from harness.settings.grpo import GRPOConfig, from_recipe
-from harness.settings.section import changed
+from harness.settings.horizon import new_controller
+from harness.settings.recipe import recipes
+from harness.settings.sampling import SAMPLERS
+from harness.settings.section import flat
+from harness.settings.warm_start import WarmStart
+from harness.training.command import read_command
 
-ROOT = Path(__file__).parents[3]
-RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+RECIPES = recipes()
+PAPER = flat(GRPOConfig())
+MEMORY = {"keep_attention", "offload_optimizer", "tokens_per_microbatch", "max_context", "gpu_memory_utilization"}
+
+
+def own(name: str, wrapper: str = "elastic") -> dict[str, Any]:
+    """What a recipe has otherwise than the paper."""
+    paper = PAPER if wrapper == "elastic" else flat(from_recipe("paper", {"wrapper": wrapper}))
+    return {k: v for k, v in flat(from_recipe(name, {"wrapper": wrapper})).items() if paper.get(k, None) != v}
 
 
 def write(folder: Path, text: str) -> Path:
@@ -24,97 +38,215 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def load(path: Path, *flags: str) -> GRPOConfig:
-    return preset(["--recipe", str(path), *flags])
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_loads_with_every_horizon_and_sampler(name: str) -> None:
+    config = from_recipe(name)
+    assert config.wrapper == "elastic"
+    assert GRPOConfig.from_json(config.to_json()) == GRPOConfig.recipe(name) == from_recipe(RECIPES[name]) == config
+    for wrapper in HORIZONS.keys() - {"staged"}:
+        assert new_controller(from_recipe(name, {"wrapper": wrapper}).horizon) is not None
+    for sampler in SAMPLERS:
+        assert from_recipe(name, {"sampler": sampler}).sampling.sampler == sampler
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
-def test_every_recipe_in_the_folder_loads(path: Path) -> None:
-    config = load(path)
-    assert config.recipe == path
-    assert config.controller() is not None
-    assert GRPOConfig.from_json(config.to_json()) == config
-
-
-@pytest.mark.parametrize("path", [p for p in RECIPES if re.search(r"qwen2.5-\d+b$", p.stem)], ids=lambda p: p.stem)
-def test_the_published_settings_are_the_paper_s(path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in RECIPES if re.search(r"-qwen2.5-\d+b$", name)])
+def test_the_published_settings_are_the_paper_s_but_for_memory(name: str) -> None:
     """Table "Complete hyperparameter settings", and the schedules of "Baseline Implementations"."""
-    c = load(path)
-    assert (c.optimizer.learning_rate, c.tasks_per_update, c.group_size, c.updates, c.optimizer.minibatches) == (
-        1e-6,
-        16,
-        8,
-        200,
-        1,
+    ours = {
+        "tis_cap",
+        "env",
+        "split",
+        "eval_split",
+        "eval_tasks",
+        "eval_every",
+        "model",
+        "sampler",
+    }
+    assert own(name).keys() <= MEMORY | ours
+    c = flat(from_recipe(name))
+    assert re.fullmatch(r"Qwen/Qwen2.5-(7|14)B-Instruct", c["model"])
+    assert c["env"] in ("EH-AppWorld-v0", "EH-BFCL-v0")
+    for names, values in (
+        ("learning_rate tasks_per_update group_size updates minibatches", (1e-6, 16, 8, 200, 1)),
+        ("kl_coef clip_low clip_high aggregation", (0.0, 0.2, 0.2, "token-mean")),
+        ("k0 k_min k_max alpha delta buffer_size min_successes statistic", (15, 5, 50, 0.1, 10, 100, 20, "p90")),
+        (
+            "dtype gradient_checkpointing rollout eval_rollouts sampler tis_cap",
+            ("bfloat16", True, "streaming", 8, "vllm", 2.0),
+        ),
+    ):
+        assert tuple(c[one] for one in names.split()) == values
+    for wrapper in ("linear", "tti", "fixed", "multiplicative", "task"):
+        assert {*own(name, wrapper)} == {*own(name)}  # the fields' own defaults are the paper's schedules
+    assert (HORIZONS["linear"]().k_min, HORIZONS["linear"]().delta) == (10, 0.2)  # type: ignore[attr-defined]
+    assert TTIHorizon().stages == {0: 15, 50: 20, 100: 30, 150: 50}
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if "lora" in name])
+def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(name: str) -> None:
+    paper, its = flat(from_recipe("bfcl-qwen2.5-7b")), flat(from_recipe(name, {"sampler": "vllm"}))
+    given = {"env", "split", "model", "eval_tasks", "eval_every"} if name == "lora" else {"model"}  # by flags
+    assert {k for k in its if its[k] != paper[k]} <= {
+        "learning_rate",
+        "lora_rank",
+        *MEMORY,
+        *given,
+    }
+    assert (its["learning_rate"], its["lora_rank"], its["tis_cap"], its["dtype"]) == (1e-5, 32, 2.0, "bfloat16")
+
+
+TINY: dict[str, Any] = {
+    **{"model": "tiny", "dtype": "float32", "threads": 1, "rollout": "lockstep", "truncated_weight": 0.5},
+    **{"warmup_updates": 5, "final_lr_fraction": 0.3, "adam_beta2": 0.99, "weight_decay": 0.0, "minibatches": 2},
+    **{"gradient_checkpointing": False, "eval_rollouts": 1},
+}
+BENCHMARK = {**TINY, "max_observation_tokens": 96, "learning_rate": 1e-4, "tokens_per_microbatch": 8192}
+CLONED = {"episodes": 480, "loss_target": 0.04, "learning_rate": 3e-3, "polish_batches": 150, "polish_waste": 0.0}
+CLONED |= {"polish_learning_rate": 5e-4}
+
+
+def warm(**values: Any) -> dict[str, Any]:
+    return {f"warm_start.{name}": value for name, value in values.items()}
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "quickstart": {
+        **TINY,
+        **{"updates": 60, "tasks_per_update": 8, "env_threads": 0, "k0": 10, "max_action_tokens": 6},
+        **{"learning_rate": 7e-4, "tokens_per_microbatch": 6000},
+        **warm(
+            episodes=600, max_optimal_steps=9, max_batches=500, learning_rate=3e-3, batch_tokens=600, polish_batches=100
+        ),
+    },
+    "bfcl": {
+        **BENCHMARK,
+        **{"updates": 10, "tasks_per_update": 8, "env": "EH-BFCL-v0", "max_action_tokens": 128, "eval_tasks": 32},
+        **warm(**CLONED, max_tokens=400, max_batches=600, batch_tokens=2048),
+    },
+    "appworld": {
+        **BENCHMARK,
+        **{"updates": 5, "tasks_per_update": 4, "env": "EH-AppWorld-v0", "max_action_tokens": 160, "eval_tasks": 12},
+        "eval_split": "dev",
+        **warm(**CLONED, max_batches=400, max_tokens=2048),
+    },
+    "lora": {"lora_rank": 32, "learning_rate": 1e-5, "tis_cap": 2.0},
+    "smollm2": {
+        **{"model": "HuggingFaceTB/SmolLM2-135M-Instruct", "dtype": "auto", "threads": 1, "env_threads": 16, "k0": 10},
+        **{"updates": 10, "tasks_per_update": 4, "alpha": 0.3, "max_action_tokens": 64, "learning_rate": 4e-5},
+        **{
+            "warmup_updates": 2,
+            "tokens_per_microbatch": 4000,
+            "eval_tasks": 24,
+            "eval_rollouts": 1,
+            "keep_checkpoints": 1,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_of_run_differs_from_the_paper_in_these_settings_alone(name: str) -> None:
+    """Those that a table guessed before there were recipes; the model with them."""
+    assert own(name) == KINDS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "increment", "stages"),
+    [
+        ("quickstart", 40 / 60, {0: 15, 15: 20, 30: 30, 45: 50}),
+        ("bfcl", 4, {0: 15, 3: 20, 5: 30, 7: 50}),
+        ("appworld", 4, {0: 15, 1: 20, 2: 30, 3: 50}),
+        ("smollm2", 4, {0: 15, 2: 20, 5: 30, 7: 50}),
+    ],
+)
+def test_a_short_run_has_its_schedules_stretched_to_it(name: str, increment: float, stages: dict[int, int]) -> None:
+    assert flat(from_recipe(name, {"wrapper": "linear"}))["delta"] == increment
+    assert flat(from_recipe(name, {"wrapper": "tti"}))["stages"] == stages
+    assert flat(from_recipe(name, {"wrapper": "fixed"}))["k0"] == flat(from_recipe(name))["k0"]
+
+
+def test_lora_takes_more_of_the_gpu_for_an_engine() -> None:
+    assert flat(from_recipe("lora", {"sampler": "vllm"}))["gpu_memory_utilization"] == 0.65
+    assert "gpu_memory_utilization" not in flat(from_recipe("lora"))
+
+
+def test_a_recipe_stands_between_the_defaults_and_the_flags(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        'updates = 7\n[model]\nmodel = "X"\n[horizon.elastic]\nk0 = 12\n[horizon.linear]\ndelta = 3\n'
+        "[optimizer]\nlearning_rate = 1\n[warm_start]\nepisodes = 5\n",
     )
-    assert (c.loss.kl_coef, c.loss.clip_low, c.loss.clip_high, c.loss.aggregation) == (0.0, 0.2, 0.2, "token-mean")
-    assert (
-        c.horizon.k0,
-        c.horizon.k_min,
-        c.evaluation_horizon,
-        c.horizon.alpha,
-        c.horizon.delta,
-        c.horizon.buffer_size,
-        c.horizon.min_successes,
-    ) == (15, 5, 50, 0.1, 10, 100, 20)
-    assert (c.linear_start, c.linear_increment, c.stages) == (10, 0.2, "0:15,50:20,100:30,150:50")
-    assert (c.horizon.statistic, c.evaluation.rollouts) == ("p90", 8)
-    assert re.fullmatch(r"Qwen/Qwen2.5-(7|14)B-Instruct", c.model.model)
-    assert c.environment.env in ("EH-AppWorld-v0", "EH-BFCL-v0")
-
-
-@pytest.mark.parametrize("path", [p for p in RECIPES if "lora" in p.stem], ids=lambda p: p.stem)
-def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(path: Path) -> None:
-    paper, own = (dataclasses.asdict(load(p)) for p in (ROOT / "recipes" / "bfcl-qwen2.5-7b.toml", path))
-    memory = {"model", "lora_rank", "max_context", "tokens_per_microbatch", "gpu_memory_utilization", "keep_attention"}
-    assert {name for name in own if own[name] != paper[name]} <= {"recipe", "learning_rate", *memory}
-
-
-def test_a_recipe_stands_between_the_preset_and_the_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path, "updates = 7\nk0 = 12\nlearning_rate = 1\n[warm_start]\nepisodes = 5\n")
-    config = load(path)
-    assert (config.updates, config.horizon.k0, config.optimizer.learning_rate) == (7, 12, 1)
-    assert isinstance(config.optimizer.learning_rate, float)  # as a flag gives it
-    assert config.warm_start == dataclasses.replace(from_recipe("quickstart").warm_start, episodes=5)
-    assert config.tasks_per_update == from_recipe("quickstart").tasks_per_update
-    with pytest.raises(SystemExit):
-        main(["--recipe", str(path), "--k0", "60", "--out", str(tmp_path / "run")])
-    said = capsys.readouterr()  # by us or by tyro, depending on its version
-    assert "5..50" in said.out + said.err
-
-
-def test_a_python_program_has_the_command_line_s_recipe(tmp_path: Path) -> None:
-    path = write(tmp_path, 'model = "X"\nupdates = 7\n[warm_start]\nepisodes = 5\n')
     words = ["--recipe", str(path), "--updates", "3", "--warm-start.max-batches", "2"]
-    config = changed(from_recipe("quickstart"), recipe=path, updates=3, warm_start={"max_batches": 2})  # type: ignore[arg-type]
-    assert config == parse(preset(words), words, prog="x")
+    config = read_command(words).config
+    assert (config.updates, flat(config)["k0"], config.optimizer.learning_rate, config.tasks_per_update) == (
+        3,
+        12,
+        1,
+        16,
+    )
+    assert isinstance(config.optimizer.learning_rate, float)  # as a flag gives it
+    assert config.warm_start == WarmStart(episodes=5, max_batches=2)
+    python = GRPOConfig.recipe(path, updates=3, warm_start={"max_batches": 2})  # type: ignore[arg-type]
+    assert python == config
+    assert flat(read_command([*words, "--wrapper", "linear"]).config)["delta"] == 3.0
+    linear = GRPOConfig.recipe(path, horizon={"wrapper": "linear"})  # type: ignore[arg-type]
+    assert flat(linear)["delta"] == 3.0
     path.unlink()
-    assert GRPOConfig.from_json(config.to_json()) == config  # a resumed run has it in its own settings
+    assert (
+        GRPOConfig.from_json(config.to_json()).to_json() == config.to_json()
+    )  # a resumed run has it in its own settings
 
 
-def test_a_recipe_s_model_and_environment_choose_the_preset(tmp_path: Path) -> None:
-    path = write(tmp_path, 'model = "Qwen/Qwen2.5-7B-Instruct"\nenv = "EH-AppWorld-v0"\nk0 = 20\n')
-    assert (load(path).learning_rate, load(path).eval_split, load(path).k0) == (1e-6, "dev", 20)
-    assert load(path, "--model", "tiny").learning_rate == preset(["--env", "EH-AppWorld-v0"]).learning_rate
+def test_in_python_a_section_replaces_the_recipe_s_and_a_mapping_changes_it() -> None:
+    base = from_recipe("quickstart")
+    changed = GRPOConfig.recipe("quickstart", warm_start={"episodes": 3}, seed=4)  # type: ignore[arg-type]
+    assert (changed.warm_start, changed.seed) == (replace(base.warm_start, episodes=3), 4)
+    assert GRPOConfig.recipe("quickstart", warm_start=WarmStart(episodes=3)).warm_start == WarmStart(episodes=3)
 
 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("learnin_rate = 1e-6", "mine.toml.*'learnin_rate'.*learning_rate"),
-        ("learning-rate = 1e-6", "'learning-rate'.*learning_rate"),
-        ("xyzzy = 1", "'xyzzy'.*env, env_args"),
-        ("[warm_start]\nepisode = 3", "'warm_start.episode'.*warm_start.episodes"),
+        (
+            "[optimizer]\nlearnin_rate = 1e-6",
+            r"no setting optimizer.learnin_rate; did you mean optimizer.learning_rate\?",
+        ),
+        ("[optimizer]\nlearning-rate = 1e-6", r"did you mean optimizer.learning_rate\?"),
+        ("[loss]\nkl_coeff = 1", r"mine.toml: no setting loss.kl_coeff; did you mean loss.kl_coef\?"),
+        ("[warm_start]\nepisode = 3", r"no setting warm_start.episode; did you mean warm_start.episodes\?"),
+        ("[horizon.elastic]\nk00 = 3", r"no setting horizon.elastic.k00; did you mean horizon.elastic.k0\?"),
+        ("[horizon.elastik]\nk0 = 3", r"no setting horizon.elastik; did you mean horizon.elastic\?"),
+        ("[sampling.vlm]\nmax_context = 3", r"no setting sampling.vlm; did you mean sampling.vllm\?"),
+        ("[los]\nkl_coef = 1", r"no setting los; did you mean loss\?"),
+        ("learning_rate = 1e-6", "no setting learning_rate"),
+        ("xyzzy = 1", "no setting xyzzy; there are updates, tasks_per_update"),
+        ("[horizon.linear]\ndelta = 0", "mine.toml: delta must be"),  # though another one is chosen
         ('updates = "7"', "updates must be a whole number"),
         ("updates = true", "updates must be a whole number"),
-        ("learning_rate = true", "learning_rate must be a number"),
-        ("normalize_std = 1", "normalize_std must be True or False"),
-        ("warm_start = 3", "warm_start must be a table"),
+        ("[optimizer]\nlearning_rate = true", "learning_rate must be a number"),
+        ("[loss]\nnormalize_std = 1", "normalize_std must be True or False"),
+        ("warm_start = 3", r"warm_start must be a table, \[warm_start\]"),
         ('out = "x"', "--out"),
-        ("updates = 0", "mine.toml.*updates"),
-        ("updates", "mine.toml.*TOML"),
+        ("updates = 0", "mine.toml: updates must be"),
+        ("updates", "mine.toml can't be read as TOML"),
     ],
 )
 def test_a_mistake_in_a_recipe_is_named_with_the_nearest_key_or_type(tmp_path: Path, text: str, names: str) -> None:
     with pytest.raises(ConfigError, match=names):
-        load(write(tmp_path, text))
+        from_recipe(write(tmp_path, text))
+
+
+def test_a_recipe_that_there_is_not_has_a_correction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "")
+    for name, said in (
+        ("quickstat", "no recipe quickstat; did you mean quickstart?"),
+        ("papr", "did you mean paper?"),
+        (tmp_path / "mime.toml", f"did you mean {path}?"),
+        (tmp_path / "nowhere" / "x.toml", "there are paper, "),
+    ):
+        with pytest.raises(ConfigError) as error:
+            from_recipe(name)
+        assert said in str(error.value)
+    with pytest.raises(SystemExit):
+        main(["--recipe", str(RECIPES["quickstart"]), "--k0", "60", "--out", str(tmp_path / "run")])
+    assert "5..50" in capsys.readouterr().out

@@ -1,0 +1,223 @@
+"""Sections: tables, flat names, changes, and a correction for every unknown name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eh_gym import ElasticHorizon, FixedHorizon, LinearHorizon
+from eh_gym.errors import ConfigError
+from harness import GRPOConfig, evaluate_policy
+from harness.settings.grpo import flat_settings
+from harness.settings.horizon import NamedHorizon
+from harness.settings.loss import Loss
+from harness.settings.section import Section, changed, filled, flat, leaves, table_of
+from harness.settings.warm_start import WarmStart
+
+ROOT = Path(__file__).parents[3]
+
+
+class Still:
+    """A controller that is no dataclass."""
+
+    horizon = 7
+
+    def record(self, outcome: object) -> None: ...
+
+    def update(self) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+CHANGED = {
+    "k0": 9,
+    "kl_coef": 0.1,
+    "eval_tasks": 3,
+    "env_args": {"tasks": 4},
+    "warm_start.episodes": 5,
+    "out": Path("x"),
+}
+
+
+@pytest.mark.parametrize("recipe", ["paper", "quickstart"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        CHANGED,
+        {"wrapper": "none"},
+        {"wrapper": "tti", "stages": {0: 9, 20: 30}},
+        {"wrapper": f"{__name__}:Still"},
+        {"wrapper": "eh_gym.horizon:LinearHorizon", "delta": 0.5},
+        {"sampler": "vllm-server", "url": "http://a:1", "max_context": 300},
+    ],
+)
+def test_settings_survive_their_table_and_its_json(recipe: str, values: dict[str, Any]) -> None:
+    config = changed(GRPOConfig.recipe(recipe), **values)
+    table = json.loads(json.dumps(table_of(config)))
+    again = filled(GRPOConfig(), table)
+    assert again == config
+    if "stages" not in values:  # whose keys JSON makes texts
+        assert flat(config) == flat_settings(table) | {"out": config.out}
+    assert {name: flat(config)[name] for name in values} == values | (
+        {"wrapper": "linear"} if "delta" in values else {}  # the name of our own class
+    )
+
+
+def test_a_table_changes_what_it_has_at_every_depth_and_nothing_else() -> None:
+    base = changed(GRPOConfig(), alpha=0.3)
+    table = {"updates": 7, "horizon": {"elastic": {"k0": 12}, "linear": {"delta": 4}}, "loss": {"kl_coef": 1}}
+    made = filled(base, table)
+    assert made == replace(base, updates=7, horizon=made.horizon, loss=replace(base.loss, kl_coef=1.0))
+    assert table_of(made.horizon) == table_of(ElasticHorizon(k0=12, alpha=0.3))
+    other = filled(base, table | {"horizon": {"wrapper": "linear", **table["horizon"]}})  # type: ignore[dict-item]
+    assert table_of(other.horizon) == table_of(LinearHorizon(delta=4))
+    assert filled(made, {}) == made
+
+
+def test_flat_names_are_unique_whatever_is_chosen() -> None:
+    for wrapper in ("elastic", "fixed", "linear", "multiplicative", "staged", "tti", "task"):
+        for sampler in ("transformers", "vllm", "vllm-server"):
+            config = changed(GRPOConfig(), wrapper=wrapper, sampler=sampler)
+            names = [name for name, _, _ in leaves(config)]
+            assert len(names) == len(set(names))
+            assert (config.wrapper, config.sampling.sampler) == (wrapper, sampler)
+
+
+def test_a_change_of_class_keeps_nothing_of_the_other_one() -> None:
+    config = changed(GRPOConfig(), k0=20, alpha=0.5)
+    assert changed(config, wrapper="elastic").horizon.alpha == 0.5  # type: ignore[union-attr]
+    fixed = changed(config, wrapper="fixed").horizon
+    assert isinstance(fixed, FixedHorizon)
+    assert fixed.k0 == FixedHorizon().k0
+    with pytest.raises(TypeError, match="no setting 'alpha'"):
+        changed(config, wrapper="fixed", alpha=0.3)
+
+
+UNKNOWN: list[tuple[Callable[[], Any], str]] = [
+    (lambda: GRPOConfig(updatez=3), "GRPOConfig has no setting 'updatez'; did you mean updates?"),  # type: ignore[call-arg]
+    (lambda: GRPOConfig.recipe("quickstart", horizn=None), "'horizn'; did you mean horizon?"),  # type: ignore[call-arg]
+    (lambda: GRPOConfig.recipe("quickstat"), "no recipe quickstat; did you mean quickstart?"),
+    (lambda: Loss(kl_coeff=1), "Loss has no setting 'kl_coeff'; did you mean kl_coef?"),  # type: ignore[call-arg]
+    (lambda: GRPOConfig(loss={"kl_coeff": 1}), "loss.kl_coeff; did you mean loss.kl_coef?"),  # type: ignore[arg-type]
+    (lambda: GRPOConfig.recipe("quickstart", loss={"kl_coeff": 1}), "did you mean loss.kl_coef?"),  # type: ignore[arg-type]
+    (lambda: GRPOConfig(warm_start={"episode": 3}), "did you mean warm_start.episodes?"),  # type: ignore[arg-type]
+    (lambda: GRPOConfig.recipe("paper", lss={"kl_coef": 1}), "no setting lss; did you mean loss?"),  # type: ignore[call-arg]
+    (lambda: GRPOConfig(horizon={"elastc": {"k0": 3}}), "did you mean horizon.elastic?"),  # type: ignore[arg-type]
+    (lambda: GRPOConfig(horizon={"elastic": {"k00": 3}}), "did you mean horizon.elastic.k0?"),  # type: ignore[arg-type]
+    (lambda: GRPOConfig(horizon={"wrapper": "fixd"}), "'fixd'; did you mean fixed?"),  # type: ignore[arg-type]
+    (lambda: GRPOConfig(sampling={"sampler": "vlm"}), "'vlm'; did you mean vllm?"),  # type: ignore[arg-type]
+    (lambda: changed(GRPOConfig(), eval_task=8), "no setting 'eval_task'; did you mean eval_tasks?"),
+    (lambda: changed(GRPOConfig(), **{"warm_start.episode": 8}), "did you mean warm_start.episodes?"),
+    (lambda: evaluate_policy("expert", task=8), "'task'; did you mean tasks?"),
+]
+
+
+@pytest.mark.parametrize(("make", "said"), UNKNOWN, ids=[said for _, said in UNKNOWN])
+def test_an_unknown_name_has_a_correction_at_every_depth(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises((TypeError, ConfigError)) as error:
+        make()
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"loss": 3}, "loss must be a table, [loss], got 3"),
+        ({"horizon": 3}, "horizon must be a table"),
+        ({"horizon": {"k0": 3}}, "no setting horizon.k0"),
+        ({"horizon": {"fixed": {"k0": 0}}}, "k0 must be"),  # though it is not chosen
+        (
+            {"optimizer": {"learning_rate": -1.0}},
+            "learning_rate must be a number >= 0, got -1.0; change --learning-rate",
+        ),
+        ({"evaluation": {"tasks": -1}}, "eval_tasks must be a whole number >= 0, got -1; change --eval-tasks"),
+        ({"updates": "3"}, "updates must be a whole number >= 1, got '3'; change --updates"),
+    ],
+)
+def test_a_wrong_value_in_a_table_is_named(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        filled(GRPOConfig(), table)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("horizon", [3, "elastic", Still(), ElasticHorizon])
+def test_a_horizon_is_a_dataclass_with_a_controller_s_methods(horizon: Any) -> None:
+    with pytest.raises(ConfigError, match=r"horizon must be a controller.*train\(controller=...\)"):
+        GRPOConfig(horizon=horizon)
+    assert GRPOConfig(horizon=NamedHorizon(f"{__name__}:Still")).wrapper == f"{__name__}:Still"
+
+
+def test_numpy_s_numbers_become_python_s_and_a_text_a_path() -> None:
+    config = GRPOConfig(updates=np.int64(3), seed=np.int32(2), out="x", loss=Loss(kl_coef=np.float64(0.5)))  # type: ignore[arg-type]
+    assert (type(config.updates), type(config.seed), config.out, type(config.loss.kl_coef)) == (
+        int,
+        int,
+        Path("x"),
+        float,
+    )
+    assert json.loads(config.to_json())["out"] == "x"
+
+
+def test_a_setting_of_one_s_own_is_one_field() -> None:
+    """The field and its use are the two edits of a new loss option; flags and tables follow."""
+
+    @dataclass(frozen=True)
+    class Mine(Section):
+        loss: Loss = field(default_factory=lambda: Loss(kl_coef=0.5))
+        warm_start: WarmStart = field(default_factory=WarmStart)
+
+    assert flat(Mine())["kl_coef"] == 0.5
+    assert changed(Mine(), kl_coef=0.25, **{"warm_start.seed": 3}) == Mine(Loss(kl_coef=0.25), WarmStart(seed=3))
+
+
+def test_an_editor_and_a_program_see_the_constructor() -> None:
+    assert list(signature(GRPOConfig).parameters)[:3] == ["updates", "tasks_per_update", "group_size"]
+    assert {
+        "environment",
+        "model",
+        "horizon",
+        "rollout",
+        "sampling",
+        "loss",
+        "optimizer",
+        "evaluation",
+        "warm_start",
+        "run",
+    } <= {*signature(GRPOConfig).parameters}
+    assert signature(Loss).parameters["kl_coef"].default == 0.0
+
+
+@pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed")
+def test_a_type_checker_refuses_a_misspelt_setting(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "from harness import GRPOConfig\n"
+        "from harness.settings.loss import Loss\n"
+        'GRPOConfig.recipe("quickstart", updates=3, loss=Loss(kl_coef=1)).updates\n'
+        'GRPOConfig.recipe("quickstart", horizn=3)\n'
+        'GRPOConfig.recipe("quickstart", updates="a")\n'
+        "Loss(kl_coeff=1)\n"
+        "GRPOConfig(updatez=3)\n"
+    )
+    words = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--no-site-packages"]
+    words += ["--cache-dir", str(tmp_path), str(tmp_path / "program.py")]
+    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=280).stdout.splitlines()
+    wrong = {int(line.split(":")[1]): line for line in said if ": error: " in line}
+    assert sorted(wrong) == [4, 5, 6, 7], said
+    assert '"horizn"' in wrong[4]
+    assert '"updates"' in wrong[5]
+    assert '"kl_coeff"' in wrong[6]
