@@ -29,7 +29,7 @@ class Command:
     recipes/), or a TOML file. Flags override it. paper has nothing but the defaults that the reference page lists."""
     resume: Path | None = None
     """Continue the run in this folder with its own settings. Only --updates and flags about the machine count besides
-    (docs/troubleshooting.md)."""
+    (docs/harness.md)."""
 
 
 @dataclass(frozen=True)
