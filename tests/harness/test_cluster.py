@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.settings.command_line import parse
+from harness.training.command import read_command
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "recipes" / "cluster"
@@ -47,7 +47,7 @@ def check(words: list[str]) -> None:
     if "--resume" in flags:
         assert flags == ["--resume", "/shared/runs/14b"]
         return
-    assert parse(preset(flags), flags, prog="grpo").out == Path("/shared/runs/14b")
+    assert read_command(flags).config.out == Path("/shared/runs/14b")
 
 
 def test_slurm_s_command_begins_a_run_and_resumes_it(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,9 @@ from quiet_run import rows_of_run as run
 
 from eh_gym.errors import MissingBackendError
 from envs.actors import RemoteEnv, close_shared_actors
-from harness.machine.ranks import Ranks
-from harness.rollout import source as build
+from harness.rollout import source
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
-
-LOCAL: dict[str, Any] = {name: getattr(GRPOConfig, name) for name in ("env_workers", "ray_address")}
-
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -26,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 @pytest.fixture
 def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GRPOConfig]:
     """`quick` in two actors, one on each node."""
-    monkeypatch.setattr(build, "ACTOR_SLOTS", 8)
+    monkeypatch.setattr(source, "ACTOR_SLOTS", 8)
     yield changed(quick, env_workers="ray", ray_address="auto", out=tmp_path / "ray")
     close_shared_actors()
 
@@ -64,7 +61,9 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
 
     with monkeypatch.context() as patch:
         patch.setattr(RemoteEnv, "step", step)
-        patch.setattr(build, "ACTOR_SLOTS", 4)  # four actors: mostly two on each node, but Ray promises no equal spread
+        patch.setattr(
+            source, "ACTOR_SLOTS", 4
+        )  # four actors: mostly two on each node, but Ray promises no equal spread
         rows = run(changed(in_ray, **changes))
     local = run(changed(quick, **changes))
     assert [row["rollout/episodes"] for row in rows] == [16, 16]
@@ -78,11 +77,11 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
 def test_the_trainer_s_machine_needs_no_backend(
     in_ray: GRPOConfig, bfcl_python: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    config = changed(in_ray, env="EH-BFCL-v0", env_args='{"workers": 1}')
+    far = changed(in_ray, env="EH-BFCL-v0", env_args={"workers": 1}).environment
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))  # of this process; the nodes have another
     with pytest.raises(MissingBackendError):
-        build.teacher(changed(config, **LOCAL), config.environment.env)
-    env = build.teacher(config, build.environment(config, Ranks()))
+        source.task_environment(replace(far, env_workers="local", ray_address=""), far.env)
+    env = source.task_environment(far, source.environment(far, slots=16, temperature=1.0))
     assert len(env.unwrapped.task_ids) == 480  # type: ignore[attr-defined]
     assert env.reset(seed=0)[1]["task_id"] in env.unwrapped.task_ids  # type: ignore[attr-defined]
     env.close()

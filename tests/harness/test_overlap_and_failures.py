@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from eh_gym.errors import WorkerDied, WorkerError
 from envs.cabinet.env import CabinetEnv
 from harness.evaluation.play import play_policy
 from harness.records.metrics import read_metrics
+from harness.rollout.source import task_environment
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
-from harness.settings.warm_start import WarmStart
 from harness.training import build
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -38,11 +37,11 @@ def _sound_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment that plays the demonstrations never fails."""
 
     def sound(*args: Any) -> gym.Env[str, str]:
-        env = teacher(*args)
+        env = task_environment(*args)
         env.unwrapped.fails, env.unwrapped._calls = False, 0  # type: ignore[attr-defined]  # it was reset once to look at it
         return env
 
-    monkeypatch.setattr(build, "teacher", sound)
+    monkeypatch.setattr(build, "task_environment", sound)
 
 
 class FlakyCabinet(CabinetEnv):
@@ -68,7 +67,7 @@ class FlakyCabinet(CabinetEnv):
         return super().step(action)
 
 
-NO_SUCCESS = WarmStart(episodes=20, max_batches=1)
+NO_SUCCESS: dict[str, Any] = {"warm_start.episodes": 20, "warm_start.max_batches": 1, "warm_start.polish_batches": 0}
 """Enough where success plays no part: every environment id is cloned anew, which takes 8 s."""
 
 
@@ -81,7 +80,7 @@ def flaky() -> Iterator[str]:
 
 def test_training_goes_on_when_environments_fail(quick: GRPOConfig, flaky: str, tmp_path: Path) -> None:
     """Retried episodes are the ones that an environment that never fails would have given."""
-    config = changed(quick, updates=2, eval_tasks=0, slots=4, warm_start=NO_SUCCESS)
+    config = changed(quick, updates=2, eval_tasks=0, slots=4, **NO_SUCCESS)
     sound = run(changed(config, out=tmp_path / "sound", env="EH-Cabinet-v0"))
     rows = run(changed(config, env=flaky))
     for row, expected in zip(rows, sound, strict=True):
@@ -93,7 +92,7 @@ def test_training_goes_on_when_environments_fail(quick: GRPOConfig, flaky: str, 
 
 
 def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, flaky: str) -> None:
-    config = dataclasses.replace(
+    config = changed(
         quick,
         eval_tasks=0,
         env=flaky,
@@ -102,7 +101,7 @@ def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, fl
         env_threads=4,
         slots=6,
         tis_cap=2.0,
-        warm_start=NO_SUCCESS,
+        **NO_SUCCESS,
     )
     rows = run(config)
     assert [row["rollout/episodes"] + row["rollout/environment_errors"] for row in rows] == [16.0] * 4
@@ -125,7 +124,7 @@ def test_an_environment_that_stays_dead_ends_the_run(quick: GRPOConfig) -> None:
     gym.register("Dead-Cabinet-v0", entry_point=lambda **arguments: DeadCabinet(**arguments))
     try:
         with pytest.raises(WorkerError, match=r"machine is gone.*--resume"):
-            run(changed(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", warm_start=NO_SUCCESS))
+            run(changed(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", **NO_SUCCESS))
     finally:
         del gym.registry["Dead-Cabinet-v0"]
     assert quick.out is not None
@@ -136,7 +135,7 @@ def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(
     quick: GRPOConfig, flaky: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness.rollout.episode.RETRIES", 0)
-    rows = run(changed(quick, updates=2, eval_tasks=0, env=flaky, warm_start=NO_SUCCESS))
+    rows = run(changed(quick, updates=2, eval_tasks=0, env=flaky, **NO_SUCCESS))
     assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
     assert rows[0]["rollout/environment_errors"] == 16  # every slot's first reset
     assert rows[0]["rollout/episodes"] == 0
@@ -149,7 +148,7 @@ def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypa
     seen = []
 
     def spy(*args: Any, **kwargs: Any) -> Any:
-        seen.append(args[4].mode)
+        seen.append(args[4].rollout)
         return play_policy(*args, **kwargs)
 
     monkeypatch.setattr("harness.evaluation.held_out.play_policy", spy)

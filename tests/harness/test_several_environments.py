@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,20 +11,21 @@ import pytest
 from quiet_run import metrics_of
 from quiet_run import run as run_in
 
+from eh_gym.errors import ConfigError
 from harness.evaluate import main as evaluate
 from harness.records.glossary import GLOSSARY
 from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.section import changed
+from harness.training.command import recipe_config
 
 PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
 
 
 @pytest.fixture
 def mixed(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
-    start = changed(quick.warm_start, max_batches=150, polish_batches=0)
-    return dataclasses.replace(
-        quick, env=f"{PLAIN}:2,{LOCKED}", updates=3, tasks_per_update=6, alpha=1.0, eval_every=2, warm_start=start
-    )
+    few: dict[str, Any] = {"updates": 3, "tasks_per_update": 6, "eval_every": 2}
+    start: dict[str, Any] = {"warm_start.max_batches": 150, "warm_start.polish_batches": 0}
+    return changed(quick, env=f"{PLAIN}:2,{LOCKED}", alpha=1.0, **few, **start)
 
 
 def run(config: GRPOConfig, folder: Path, *, resume: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -60,11 +60,11 @@ def test_a_run_has_the_shares_the_metrics_and_a_k_of_each_also_resumed(mixed: GR
     assert json.dumps(again) == json.dumps(evaluations)
 
 
-def test_defaults_and_evaluation_know_several(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preset(["--env", f"{PLAIN},EH-BFCL-v0"]).max_action_tokens == 128
-    assert preset(["--env", f"EH-AppWorld-v0,{PLAIN}"]).eval_split == "dev"
-    both = dataclasses.replace(from_recipe("quickstart"), env=f"{PLAIN}:3,EH-BFCL-v0")
-    assert both.env_name == f"{PLAIN}-3+EH-BFCL-v0"
+def test_names_recipes_and_evaluations_know_several(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="--recipe bfcl"):
+        recipe_config(["--env", f"{PLAIN},EH-BFCL-v0"])
+    both = changed(from_recipe("quickstart"), env=f"{PLAIN}:3,EH-BFCL-v0")
+    assert both.environment.name == f"{PLAIN}-3+EH-BFCL-v0"
     evaluate(["--env", f"{PLAIN},{LOCKED}", "--tasks", "6"])
     shown = capsys.readouterr().out
     assert "6/6" in shown

@@ -1,15 +1,20 @@
-"""Episodes of one step, scored by the policy that wrote them."""
+"""Episodes of one step, scored by the policy that wrote them; and one update."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
+from harness.settings.grpo import from_recipe
+from harness.settings.section import changed
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
+from harness.update.update import update_policy
 
 
 def copied(policy: Policy) -> Policy:
@@ -27,3 +32,18 @@ def one_step(policy: Policy, group: int, reply: str, *, reward: float, end: Any 
     with torch.no_grad():
         t.logprobs[-len(ids) :] = policy.score(policy.batch([t]), 1.0)[0][0].tolist()
     return t
+
+
+def update(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    trajectories: Sequence[Trajectory],
+    *,
+    reference: Policy | None = None,
+    ranks: Ranks | None = None,
+    **changes: Any,
+) -> dict[str, float]:
+    """One update with the quick start's settings, but for the changes and in one step; returns its metrics."""
+    config = changed(from_recipe("quickstart"), **{"minibatches": 1, **changes})
+    how: dict[str, Any] = {"temperature": 1.0, "seed": 0, "reference": reference, "ranks": ranks}
+    return update_policy(policy, optimizer, trajectories, config.loss, config.optimizer, **how)

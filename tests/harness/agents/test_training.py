@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -18,7 +17,6 @@ from harness.agents.env import AgentEnv
 from harness.model.policy import Policy
 from harness.records.glossary import GLOSSARY
 from harness.settings.section import changed
-from harness.settings.warm_start import WarmStart
 
 SUPPORT = Path(cabinet_agent.__file__).parent
 
@@ -43,14 +41,13 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(quick: GRPOConfig, model: Path, tasks: Path) -> GRPOConfig:
-    return dataclasses.replace(
+    return changed(
         quick,
         env="EH-Cabinet-v0",
         agent="cabinet_agent:play",
         tasks=str(tasks),
         model=str(model),
-        wrapper="elastic",
-        warm_start=WarmStart(),
+        **{"warm_start.episodes": 0},
     )
 
 

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from eh_gym.errors import ConfigError
 from harness.chat.chat import ChatFormat
 from harness.chat.messages import MessageFormat
+from harness.settings.model import Model
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -47,7 +48,7 @@ def test_a_reply_ends_with_the_template_s_own_end_also_if_it_was_cut_off(templat
 
 def test_a_long_observation_loses_its_middle_and_says_so() -> None:
     t = tokenizer(CHATML)
-    chat = ChatFormat(t, max_observation_tokens=20)
+    chat = ChatFormat(t, Model(max_observation_tokens=20))
     text = " ".join(str(i) for i in range(200))
     n = len(t.encode(text, add_special_tokens=False))
     shown = chat.text(chat.observation_ids(text, stopped=True))
@@ -60,7 +61,7 @@ def test_a_long_observation_loses_its_middle_and_says_so() -> None:
 
 def test_half_a_surrogate_pair_is_read_as_its_escape() -> None:
     t = tokenizer(CHATML)
-    chat = ChatFormat(t, max_observation_tokens=64)
+    chat = ChatFormat(t, Model(max_observation_tokens=64))
     assert chat.prompt_ids("a\ud83d", "b\ude42") == chat.prompt_ids(r"a\ud83d", r"b\ude42")
     assert chat.observation_ids("\ud83d" * 99, stopped=True) == chat.observation_ids(r"\ud83d" * 99, stopped=True)
     assert chat.messages_ids([message("\ud83d")]) == chat.messages_ids([message(r"\ud83d")])

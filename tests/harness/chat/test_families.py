@@ -25,6 +25,7 @@ from harness.agents.env import read_action
 from harness.agents.protocol import ModelCall
 from harness.chat.chat import ChatFormat
 from harness.rollout.agent_conversation import AgentConversation
+from harness.settings.model import Model
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
@@ -303,11 +304,11 @@ def test_a_date_does_not_move(family: str) -> None:
 
 def test_variables_of_the_template() -> None:
     tokenizer = tokenizer_of("Qwen3")
-    quiet = ChatFormat(tokenizer, template_kwargs={"enable_thinking": False})
+    quiet = ChatFormat(tokenizer, Model(chat_template_kwargs={"enable_thinking": False}))
     for ids in (quiet.prompt_ids("", "start"), quiet.observation_ids("ok", stopped=True)):
         assert quiet.text(ids).endswith("<think>\n\n</think>\n\n")
     with pytest.raises(ConfigError, match="enable_thinkin"):
-        ChatFormat(tokenizer, template_kwargs={"enable_thinkin": False})
+        ChatFormat(tokenizer, Model(chat_template_kwargs={"enable_thinkin": False}))
 
 
 def test_a_text_begins_once_where_the_tokenizer_begins_each_of_its_own() -> None:
@@ -326,7 +327,7 @@ def test_tags_that_no_family_has_can_be_set() -> None:
         "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}"
         "{% else %}{{ '<|q|>' + m.content + '<|a|>' }}{% endif %}{% endfor %}"
     )
-    chat = ChatFormat(tokenizer, reasoning_format="<muse> </muse>")
+    chat = ChatFormat(tokenizer, Model(reasoning_format="<muse> </muse>"))
     read = chat.read(tokenizer.encode("<muse>Where is c?</muse>open(c)", add_special_tokens=False))
     assert (read.reasoning, read.action) == ("Where is c?", "open(c)")
 

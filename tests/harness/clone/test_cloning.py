@@ -22,12 +22,14 @@ from harness.model.policy import Policy
 from harness.model.tiny import new_tiny_policy
 from harness.rollout.source import task_environment
 from harness.settings.grpo import from_recipe
+from harness.settings.model import Model
 from harness.settings.section import changed
 from harness.settings.warm_start import WarmStart
 from harness.terminal.display import Display
 from harness.training.first_policy import load
 
 FEW = WarmStart(episodes=6, max_optimal_steps=4, max_batches=3, loss_target=0.0, learning_rate=3e-3, batch_tokens=600)
+CONFIG = dataclasses.replace(from_recipe("quickstart"), warm_start=FEW)
 QUIET = Display(Console(quiet=True))
 
 
@@ -79,7 +81,7 @@ def test_what_a_clone_depends_on_never_meets_an_old_one(
     keys = [
         key(new_tiny_policy(env, seed=0)),
         key(new_tiny_policy(env, seed=1)),
-        key(new_tiny_policy(env, seed=0, max_observation_tokens=64)),
+        key(new_tiny_policy(env, seed=0, settings=Model(max_observation_tokens=64))),
         key(longer(new_tiny_policy(env, seed=0))),
         key(swapped(new_tiny_policy(env, seed=0))),
         key(new_tiny_policy(env, seed=0), lora_rank=4),
@@ -101,17 +103,15 @@ def test_runs_of_other_seeds_can_share_a_clone(
         monkeypatch.setattr("harness.clone.clones.is_pretrained", lambda policy: True)
     found: list[Path] = []
     for run in (0, 0, 1):
-        config = changed(from_recipe("quickstart"), seed=run, warm_start=dataclasses.replace(FEW, seed=seed), **flags)
-        env = task_environment(
-            config.environment, config.environment.env
-        )  # a new one, whose episodes have the first hints
+        config = changed(dataclasses.replace(CONFIG, seed=run, warm_start=dataclasses.replace(FEW, seed=seed)), **flags)
+        env = task_environment(config.environment, "EH-Cabinet-v0")  # a new one, whose episodes have the first hints
         found.append(clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", QUIET, own_cache))
     assert found[0] == found[1]
     assert (found[1] == found[2]) is same
 
 
 def test_a_clone_is_loaded_as_it_was_trained(env: gym.Env[str, str], own_cache: Path) -> None:
-    config, policy = changed(from_recipe("quickstart"), warm_start=FEW), new_tiny_policy(env, seed=0)
+    config, policy = CONFIG, new_tiny_policy(env, seed=0)
     loaded = load(config, env, "cpu", Ranks(), clone=clone_expert(config, env, policy, "cpu", QUIET, own_cache))
     pairs = zip(policy.model.parameters(), loaded.model.parameters(), strict=True)
     assert all(torch.equal(trained, read) for trained, read in pairs)
@@ -125,7 +125,7 @@ def test_a_clone_is_loaded_as_it_was_trained(env: gym.Env[str, str], own_cache: 
 def test_the_clone_of_a_program_s_own_environment_is_in_the_run_s_folder(
     env: gym.Env[str, str], tmp_path: Path
 ) -> None:
-    config, said = changed(from_recipe("quickstart"), env="given:make", warm_start=FEW), io.StringIO()
+    config, said = changed(CONFIG, env="given:make"), io.StringIO()
     display = Display(Console(file=said, width=400))
     assert clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", display, tmp_path) == tmp_path / "clone"
     assert f"the clone is {tmp_path / 'clone'}" in said.getvalue()
@@ -137,11 +137,4 @@ def test_a_cache_that_cannot_be_written_is_told_before_the_clone_is_made(
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: tmp_path / "file")
     with pytest.raises(ConfigError, match="EH_CACHE_DIR"):
-        clone_expert(
-            changed(from_recipe("quickstart"), warm_start=FEW),
-            env,
-            new_tiny_policy(env, seed=0),
-            "cpu",
-            QUIET,
-            tmp_path,
-        )
+        clone_expert(CONFIG, env, new_tiny_policy(env, seed=0), "cpu", QUIET, tmp_path)

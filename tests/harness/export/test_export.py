@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.evaluate import run
+from harness.evaluation.run import run
 from harness.export.__main__ import main
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.section import changed

@@ -20,12 +20,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from one_step import update
 from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from eh_gym.errors import StateError
-from harness.grpo import main, train
+from harness.grpo import main
 from harness.machine.ranks import Ranks, join
 from harness.model.lora import add_lora
 from harness.model.policy import Policy
@@ -40,12 +41,12 @@ from harness.settings.section import changed
 from harness.terminal.display import Display
 from harness.terminal.interrupts import Stopped
 from harness.training.checkpoint import load_training_state, save_checkpoint, write_training_state
+from harness.training.loop import train
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 from harness.update.learner import Learner
 from harness.update.optimizer import HostMoments, make_optimizer, parameters_of
 from harness.update.try_update import try_update
-from harness.update.update import update_policy
 
 
 def on_ranks(
@@ -130,13 +131,7 @@ def one_update(
     trained: Policy, way: Way, ranks: Ranks, *, tokens: int = 10_000, dtype: torch.dtype = torch.float32
 ) -> tuple[dict[str, float], list[np.ndarray]]:
     """The metrics and the weights after two steps of SGD, on this rank."""
-    settings = dataclasses.replace(
-        from_recipe("quickstart").loss_settings(),
-        minibatches=2,
-        max_grad_norm=0.5,
-        tokens_per_microbatch=tokens,
-        **way.changes,
-    )
+    settings = {"minibatches": 2, "max_grad_norm": 0.5, "tokens_per_microbatch": tokens, **way.changes}
     trajectories = episodes(trained)
     start = dataclasses.replace(trained, model=copy.deepcopy(trained.model).to(dtype))
     if not way.packing:
@@ -153,7 +148,7 @@ def one_update(
     copied = copy.deepcopy(policy.model)
     ranks.fill(copied, "cpu")
     reference = None
-    if settings.kl_coef:
+    if "kl_coef" in settings:
         reference = policy
         if not way.lora_rank:
             reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model).requires_grad_(False))
@@ -164,7 +159,7 @@ def one_update(
         held = sum(p.to_local().numel() for p in policy.model.parameters())  # type: ignore[attr-defined]
         assert held < (0.05 + 1 / ranks.size) * policy.model.num_parameters()
     optimizer = torch.optim.SGD([p for p in policy.model.parameters() if p.requires_grad], lr=0.1)
-    metrics = update_policy(policy, optimizer, trajectories, settings, seed=0, reference=reference, ranks=ranks)
+    metrics = update(policy, optimizer, trajectories, reference=reference, ranks=ranks, **settings)
     ranks.copy_weights(policy.model, copied)
     return metrics, [p.detach().float().numpy() for p in copied.parameters()]
 
@@ -209,9 +204,7 @@ def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained: Poli
         policy = ranks.hand_out(policy if ranks.first else None)
         ranks.shard(policy, "cpu")
         optimizer = torch.optim.SGD(policy.model.parameters(), lr=1e-3)
-        update_policy(
-            policy, optimizer, episodes(trained), from_recipe("quickstart").loss_settings(), seed=0, ranks=ranks
-        )
+        update(policy, optimizer, episodes(trained), ranks=ranks, minibatches=2)
         return torch.cat([whole(p.detach()).flatten() for p in policy.model.parameters()]) - before
 
     wide = step(Ranks(), torch.float32)
@@ -244,7 +237,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[GRPOCo
     """A run of one process and its metrics."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
-        config = dataclasses.replace(
+        config = changed(
             from_recipe("quickstart"),
             updates=3,
             tasks_per_update=4,
@@ -262,8 +255,8 @@ def test_a_run_is_the_same_on_four_ranks_and_each_had_the_same_k(
     alone: tuple[GRPOConfig, list[dict[str, Any]]], slow: GRPOConfig, tmp_path: Path
 ) -> None:
     one, expected = alone
-    assert [row["horizon/k"] for row in expected[:-1]] != [one.k0] * one.updates
-    config = dataclasses.replace(one, out=tmp_path / "4")
+    assert [row["horizon/k"] for row in expected[:-1]] != [10] * one.updates
+    config = changed(one, out=tmp_path / "4")
     for found in on_ranks(4, lambda ranks: played(config, ranks)):
         for row, other in zip(found, expected, strict=True):
             assert_close(row, other)
@@ -277,7 +270,7 @@ def test_a_run_is_the_same_on_four_ranks_and_each_had_the_same_k(
 
 
 def test_two_ranks_sample_while_they_train_and_resume(slow: GRPOConfig, tmp_path: Path) -> None:
-    config = dataclasses.replace(slow, updates=3, max_staleness=1, rollout="streaming")
+    config = changed(slow, updates=3, max_staleness=1, rollout="streaming")
 
     def twice(ranks: Ranks) -> list[list[dict[str, Any]]]:
         rows = played(config, ranks)
@@ -302,7 +295,7 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
 ) -> None:
     if rank:
         pytest.importorskip("peft")
-    config = dataclasses.replace(slow, updates=3, tasks_per_update=2, k0=6, lora_rank=rank)
+    config = changed(slow, updates=3, tasks_per_update=2, k0=6, lora_rank=rank)
     expected = played(changed(config, out=tmp_path / "alone"))
     server = stand_in_server.ModelStandIn(trained.model)
     served = changed(config, sampler="vllm-server", url=server.url, env_threads=2)
@@ -339,7 +332,6 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
     trained: Policy, tmp_path: Path, lora_rank: int
 ) -> None:
     trajectories = episodes(trained)
-    settings = from_recipe("quickstart").loss_settings()
 
     def start(ranks: Ranks, scale: float) -> tuple[Policy, torch.optim.Optimizer]:
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
@@ -358,13 +350,13 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
 
     def save(ranks: Ranks) -> list[np.ndarray]:
         policy, optimizer = start(ranks, 1.0)
-        update_policy(policy, optimizer, trajectories, settings, seed=0, ranks=ranks)
+        update(policy, optimizer, trajectories, ranks=ranks)
 
         def write(folder: Path) -> None:
             write_training_state(folder, {"next_update": 7}, model=policy.model, optimizer=optimizer, ranks=ranks)
 
-        for update in (6, 7):
-            save_checkpoint(tmp_path, update, write=write, keep=1, ranks=ranks)
+        for number in (6, 7):
+            save_checkpoint(tmp_path, number, write=write, keep=1, ranks=ranks)
         return state(policy, optimizer)
 
     def load(ranks: Ranks) -> list[np.ndarray]:
@@ -385,7 +377,7 @@ def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_check
     trained: Policy, tmp_path: Path
 ) -> None:
     trajectories = episodes(trained)
-    config = dataclasses.replace(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512)
+    config = changed(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512, learning_rate=1e-3)
 
     def train_twice(ranks: Ranks, host: bool, resumed: bool) -> list[np.ndarray]:
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
@@ -394,12 +386,12 @@ def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_check
         if resumed:
             load_training_state(tmp_path, model=policy.model, optimizer=optimizer, ranks=ranks)
         moments = HostMoments(optimizer) if host else None
-        learner = Learner(policy, optimizer, None, config.loss_settings(), lambda _: 1e-3, 0, ranks, moments)
-        for update in (1,) if resumed else (0, 1):
+        learner = Learner(policy, optimizer, None, config.loss, config.optimizer, 1.0, 10, 0, ranks, moments)
+        for number in (1,) if resumed else (0, 1):
             if host:
                 try_update(learner, config)
-            learner.update(trajectories, update)
-            if host and not update:
+            learner.update(trajectories, number)
+            if host and not number:
                 write_training_state(tmp_path, {}, model=policy.model, optimizer=optimizer, ranks=ranks)
         return [whole(p).detach().numpy() for p in policy.model.parameters()]
 
@@ -444,7 +436,7 @@ def torchrun(ranks: int, *program: str) -> list[str]:
 
 
 def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow: GRPOConfig) -> None:
-    config = dataclasses.replace(slow, updates=3, checkpoint_every=10)
+    config = changed(slow, updates=3, checkpoint_every=10)
 
     def work(ranks: Ranks) -> list[str]:
         calls: list[int] = []
@@ -473,7 +465,7 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
     cache: Path,
     child_env: dict[str, str],
 ) -> None:
-    killed = dataclasses.replace(alone[0], out=tmp_path / "killed")
+    killed = changed(alone[0], out=tmp_path / "killed")
     prepare(killed)
     log = tmp_path / "killed" / "metrics.jsonl"
     process = subprocess.Popen(
@@ -512,7 +504,7 @@ def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(
             return ranks
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("harness.machine.ranks.join", joins)
+            patch.setattr("harness.training.run.join", joins)
             with pytest.raises(SystemExit) as end:
                 main(words)
         return end.value.code, joined

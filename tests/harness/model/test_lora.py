@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from one_step import copied
+from one_step import copied, update
 from one_step import one_step as episode
 from quiet_run import metrics_of, run
 from safetensors.torch import load_file
@@ -25,14 +24,10 @@ from eh_gym.errors import ConfigError, StateError
 from harness.model.lora import add_lora, plain_parameters, redraw_lora, without_lora
 from harness.model.policy import Policy
 from harness.sampling.vllm.transfer import weights_file
-from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.grpo import GRPOConfig
 from harness.settings.optimizer import Optimizer
 from harness.settings.section import changed
-from harness.types.loss_settings import LossSettings
 from harness.update.optimizer import make_optimizer, parameters_of
-from harness.update.update import update_policy
-
-SETTINGS: LossSettings = dataclasses.replace(from_recipe("quickstart").loss_settings(), minibatches=1)
 
 
 @pytest.fixture
@@ -45,7 +40,7 @@ def adapted(trained: Policy) -> Policy:
     assert sum(p.numel() for p in parameters_of(optimizer)) < 0.3 * trained.model.num_parameters()
     for _ in range(3):
         pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
-        update_policy(policy, optimizer, pair, SETTINGS, seed=0)
+        update(policy, optimizer, pair)
     return policy
 
 
@@ -128,10 +123,9 @@ def test_the_kl_term_needs_no_second_model(trained: Policy) -> None:
         add_lora(policy.model, 4, seed=0)
         policy.checkpoint_activations()
         optimizer = make_optimizer(policy.model, Optimizer(learning_rate=3e-3, adam_beta2=0.999, weight_decay=0.0))
-        settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef)
         for _ in range(4):
             pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
-            metrics = update_policy(policy, optimizer, pair, settings, seed=0, reference=policy)
+            metrics = update(policy, optimizer, pair, reference=policy, kl_coef=kl_coef)
         return metrics["train/kl_ref"]
 
     free, bound = drift(1e-9), drift(5.0)

@@ -14,25 +14,23 @@ from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
 from harness.types.trajectory import Trajectory
 
-SETTINGS: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 4}
 BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
 
 
+def rules(mode: Any) -> Rollout:
+    return Rollout(max_action_tokens=4, rollout=mode)
+
+
 def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8, **changes: Any) -> list[Trajectory]:
-    settings = {name: changes.pop(name) for name in list(changes) if name in ROLLOUT}
-    rules = Rollout(**SETTINGS | {name: settings.pop(name) for name in list(settings) if name in RULES}, mode=mode)
-    sampler = settings.pop("sampler", None) or fake.Sampler()
+    sampler = changes.pop("sampler", None) or fake.Sampler()
+    told = {name: changes.pop(name) for name in list(changes) if name == "on_end"}
     envs = fake.envs(slots, threads, **changes)
     try:
-        played = rollout(envs, sampler, fake.Chat(), fake.requests(n), rules, **settings)
+        played = rollout(envs, sampler, fake.Chat(), fake.requests(n), rules(mode), **told)
     finally:
         envs.close()
     assert not sampler.sessions, "episodes left in the sampler"
     return played
-
-
-RULES = {"max_action_tokens"}
-ROLLOUT = {"sampler", "on_end", *RULES}
 
 
 @pytest.mark.parametrize(("slots", "threads"), [(24, 24), (7, 3), (1, 1), (30, 0), (5, 0)])
@@ -65,9 +63,7 @@ def test_no_episode_waits_for_another_s_environment(fake: Any) -> None:
 
     envs = fake.envs(3, 3, delay=delay)
     requests = [r for r in fake.requests(16) if r.seed % 2 == 0]  # one episode a task
-    played = rollout(
-        envs, fake.Sampler(), fake.Chat(), requests, Rollout(rollout="streaming", **SETTINGS), on_end=ended
-    )
+    played = rollout(envs, fake.Sampler(), fake.Chat(), requests, rules("streaming"), on_end=ended)
     envs.close()
     assert [t.task_id for t in played] == [r.task_id for r in requests]
 

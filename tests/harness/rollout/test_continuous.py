@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from harness.rollout.in_turn import Played
 from harness.rollout.rollout import rollout
 from harness.settings.grpo import GRPOConfig
 from harness.settings.rollout import Rollout
+from harness.settings.section import changed
 from harness.training.training_run import Run
 from harness.types.request import EpisodeRequest
 
@@ -122,7 +122,7 @@ def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:
 
 @pytest.fixture
 def stale(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
-    return dataclasses.replace(
+    return changed(
         quick,
         max_staleness=3,
         rollout="streaming",
@@ -146,11 +146,11 @@ def tasks(config: GRPOConfig) -> list[list[str]]:
 def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(
     stale: GRPOConfig, tmp_path: Path
 ) -> None:
-    still = dataclasses.replace(stale, learning_rate=0.0, wrapper="fixed", k0=12)
+    still = changed(stale, learning_rate=0.0, wrapper="fixed", k0=12)
     rows = run(still)
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 6
     assert {e["update"] - v for e in episodes_of(still) for v in e["versions"]} <= {0, 1, 2, 3}
-    in_turns = dataclasses.replace(still, out=tmp_path / "turns", max_staleness=0)
+    in_turns = changed(still, out=tmp_path / "turns", max_staleness=0)
     same = ("rollout/success", "rollout/length_mean", "rollout/truncated", "tokens/update")
     for row, expected in zip(rows, run(in_turns), strict=True):
         assert {name: row[name] for name in same} == {name: expected[name] for name in same}
@@ -173,7 +173,7 @@ def far_ahead(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
 
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_no_batch_begins_further_ahead_than_allowed(far_ahead: GRPOConfig, staleness: int) -> None:
-    rows = run(dataclasses.replace(far_ahead, max_staleness=staleness))
+    rows = run(changed(far_ahead, max_staleness=staleness))
     assert [row["rollout/policy_lag"] for row in rows] == [float(min(update, staleness)) for update in range(6)]
 
 

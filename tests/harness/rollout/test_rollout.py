@@ -24,14 +24,12 @@ BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
 
 
 def play(
-    policy: Policy, n: int = 12, *, k: int = 12, slots: int = 12, threads: int | None = None, **changes: Any
+    policy: Policy, n: int = 12, *, mode: Any, k: int = 12, slots: int = 12, threads: int | None = None
 ) -> list[Trajectory]:
     envs = eh_gym.make_vec("EH-Cabinet-v0", slots, FixedHorizon(k), record=False, max_workers=threads)
-    settings: dict[str, Any] = {"temperature": 1.0, "max_action_tokens": 6} | changes
-    max_context = settings.pop("max_context", None)
+    rules = Rollout(max_action_tokens=6, rollout=mode)
     try:
-        sampler = TransformersSampler(policy.model, max_context=max_context)
-        return rollout(envs, sampler, policy.chat, requests(n), Rollout(**settings))
+        return rollout(envs, TransformersSampler(policy.model), policy.chat, requests(n), rules)
     finally:
         envs.close()
 

@@ -1,20 +1,18 @@
-"""Which flags go with which sampler."""
+"""Which sampler the settings make."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from transformers import Qwen2ForCausalLM
 
-from eh_gym.errors import ConfigError, MissingExtraError
+from eh_gym.errors import MissingExtraError
 from harness.model.policy import Policy
 from harness.sampling.make import make_sampler
 from harness.sampling.transformers import TransformersSampler
-from harness.settings.grpo import from_recipe
-from harness.settings.sampling import SamplingFlags
+from harness.settings.sampling import TransformersSampling, VLLMSampling
 from harness.types.sampler import Sampler
 
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
@@ -22,21 +20,9 @@ Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 
 def test_the_policy_itself_samples_by_default(made: Made) -> None:
     policy: Any = Policy(made("transformers")[0], None, None)  # type: ignore[arg-type]
-    sampler = make_sampler(SamplingFlags(max_context=64), policy)
+    sampler = make_sampler(TransformersSampling(max_context=64), policy)
     assert isinstance(sampler, TransformersSampler)
     assert sampler.max_context == 64
-
-
-@pytest.mark.parametrize(
-    ("flags", "flag"),
-    [
-        ({"url": "http://a:1"}, "--url"),
-        ({"sampler": "vllm-server"}, "--url"),
-    ],
-)
-def test_flags_that_a_sampler_lacks_are_refused(flags: dict[str, Any], flag: str) -> None:
-    with pytest.raises(ConfigError, match=flag):
-        dataclasses.replace(from_recipe("quickstart"), **flags)
 
 
 def test_without_vllm_the_install_command_is_named(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,4 +31,4 @@ def test_without_vllm_the_install_command_is_named(made: Made, monkeypatch: pyte
 
     policy: Any = Policy(model, None, None)  # type: ignore[arg-type]
     with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train,vllm\]'"):
-        make_sampler(SamplingFlags(sampler="vllm"), policy)
+        make_sampler(VLLMSampling(), policy)

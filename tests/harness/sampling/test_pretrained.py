@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,9 +109,8 @@ def test_adapters_learn_the_expert_and_become_part_of_the_clone(
     start = WarmStart(
         episodes=8, max_optimal_steps=3, max_batches=4, loss_target=0.0, learning_rate=3e-3, batch_tokens=500
     )
-    config = changed(
-        from_recipe("quickstart"), model=str(smollm2_folder()), env=CABINET, lora_rank=4, warm_start=start, eval_tasks=0
-    )
+    config = changed(from_recipe("quickstart"), model=str(smollm2_folder()), env=CABINET, lora_rank=4, eval_tasks=0)
+    config = dataclasses.replace(config, warm_start=start)
     said = io.StringIO()
     env, display = gym.make(CABINET, split="train"), Display(Console(file=said, width=400))
     folder = clone_expert(config, env, trainable, "cpu", display, own_cache)
@@ -130,7 +130,7 @@ def run_of(tmp_path: Path, **changes: Any) -> GRPOConfig:
     few: dict[str, Any] = {
         "model": str(smollm2_folder()),
         "dtype": "float32",
-        "warm_start": WarmStart(),
+        "warm_start.episodes": 0,
         "updates": 1,
         "tasks_per_update": 1,
         "group_size": 2,

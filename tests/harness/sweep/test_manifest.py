@@ -10,6 +10,7 @@ import pytest
 
 from eh_gym.errors import ConfigError, StateError
 from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.section import changed
 from harness.sweep.manifest import read_manifest, run_name, write_manifest
 
 BASE = from_recipe("quickstart")
@@ -20,11 +21,11 @@ def test_a_run_is_named_for_its_settings_and_seed_alone() -> None:
     name = run_name(BASE)
     assert name.startswith("EH-Cabinet-v0-elastic-")
     assert name.endswith("-seed0")
-    same = dataclasses.replace(BASE, out=Path("a"), recipe=Path("b"), resume=Path("c"))
+    same = changed(BASE, out=Path("a"), recipe=Path("b"), resume=Path("c"))
     assert run_name(same) == name
-    assert run_name(dataclasses.replace(BASE, seed=1)) == name.replace("seed0", "seed1")
+    assert run_name(changed(BASE, seed=1)) == name.replace("seed0", "seed1")
     others = [{"k0": 11}, {"wrapper": "fixed"}, {"alpha": 0.3}]
-    assert len({name, *(run_name(dataclasses.replace(BASE, **o)) for o in others)}) == 4  # type: ignore[arg-type]
+    assert len({name, *(run_name(changed(BASE, **o)) for o in others)}) == 4  # type: ignore[arg-type]
 
 
 def test_a_setting_that_is_new_and_left_alone_renames_no_run() -> None:
@@ -44,11 +45,11 @@ def test_a_manifest_keeps_the_seeds_of_earlier_sweeps_and_refuses_other_settings
     assert [content[k] for k in ("suite", "quick", "env", "model", "threshold")] == [
         *("ema", True, "EH-Cabinet-v0", "tiny", 0.8)
     ]
-    name = run_name(dataclasses.replace(BASE, alpha=1.0, seed=5))
+    name = run_name(changed(BASE, alpha=1.0, seed=5))
     assert content["arms"][1]["settings"] == {"alpha": 1.0}
     assert [run["seed"] for run in content["arms"][1]["runs"]] == [4, 5, 6]
     assert content["arms"][1]["runs"][1]["folder"] == f"../runs/{name}"
-    other = dataclasses.replace(BASE, k_max=60)
+    other = changed(BASE, k_max=60)
     with pytest.raises(ConfigError, match=r"k_max.*--out"):
         write_manifest(tmp_path, "ema", other, ARMS, [4], quick=True, threshold=0.8)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from harness.settings.grpo import GRPOConfig, from_recipe
@@ -61,11 +59,11 @@ def test_the_default_elastic_run_is_shared() -> None:
     [(200, "0:15,50:20,100:30,150:50", 0.2), (8, "0:15,2:20,4:30,6:50", 5.0), (2, "0:20,1:50", 20.0)],
 )
 def test_the_schedules_are_the_paper_s_and_stretch_with_the_run(updates: int, stages: str, increment: float) -> None:
-    arms = suite_arms("comparison", dataclasses.replace(FULL, updates=updates), quick=False)
+    arms = suite_arms("comparison", changed(FULL, updates=updates), quick=False)
     assert (arms["TTI"]["stages"], arms["ScalingInter"]["linear_increment"]) == (stages, increment)
 
 
 def test_a_large_fixed_k_raises_that_of_the_evaluation() -> None:
     assert suite_arms("saturation", FULL, quick=False)["K=80"]["k_max"] == 80
-    assert suite_arms("saturation", dataclasses.replace(FULL, k_max=100), quick=False)["K=80"]["k_max"] == 100
+    assert suite_arms("saturation", changed(FULL, k_max=100), quick=False)["K=80"]["k_max"] == 100
     assert from_recipe("quickstart").k_max == 50

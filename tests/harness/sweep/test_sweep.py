@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.records.metrics import read_metrics
+from harness.settings.section import changed
 from harness.sweep.__main__ import main
 from harness.sweep.manifest import read_manifest
 from harness.sweep.suites import suite_arms
@@ -25,13 +25,13 @@ from harness.sweep.sweep import Sweep, parse, read_tables, sweep
 
 STAND_IN = (sys.executable, str(Path(__file__).parents[1] / "stand_in_run.py"))
 HELD = (sys.executable, str(Path(__file__).parents[1] / "held_run.py"))
-TRAIN = dataclasses.replace(parse(["--suite", "ema", "--quick"]).train, updates=3)
+TRAIN = changed(parse(["--suite", "ema", "--quick"]).train, updates=3)
 
 
 def go(out: Path, suite: str = "ema", *, seeds: int = 2, jobs: int = 2) -> tuple[list[str], str]:
     """A sweep of stand-ins; returns the failed runs and what was shown."""
     shown = StringIO()
-    settings = Sweep(suite=suite, quick=True, seeds=seeds, jobs=jobs, train=dataclasses.replace(TRAIN, out=out))  # type: ignore[arg-type]
+    settings = Sweep(suite=suite, quick=True, seeds=seeds, jobs=jobs, train=changed(TRAIN, out=out))  # type: ignore[arg-type]
     failed = sweep(settings, Console(file=shown, width=200), STAND_IN)
     return failed, shown.getvalue()
 

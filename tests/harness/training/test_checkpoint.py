@@ -118,6 +118,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from harness.training.checkpoint import load_training_state, save_checkpoint, write_training_state
+from harness.settings.optimizer import Optimizer
 from harness.update.optimizer import make_optimizer
 from harness.records.run_folder import latest_checkpoint
 root = Path(sys.argv[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import random
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,17 @@ from harness.update.learner import Learner
 from harness.update.optimizer import HostMoments, make_optimizer
 from harness.update.try_update import try_update, what_to_lower
 
-CONFIG = dataclasses.replace(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512)
+CONFIG = changed(
+    from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512, warmup_updates=0, learning_rate=0.01
+)
 
 
 def learner_of(policy: Policy, *, offload: bool = False, **changes: Any) -> Learner:
     optimizer = make_optimizer(policy.model, Optimizer(learning_rate=0.01, adam_beta2=0.999, weight_decay=0.1))
-    config = dataclasses.replace(CONFIG, **changes)
+    config = changed(CONFIG, **changes)
     reference = copied(policy) if config.loss.kl_coef else None
     moments = HostMoments(optimizer) if offload else None
-    return Learner(policy, optimizer, reference, config.loss_settings(), lambda _: 0.01, 0, Ranks(), moments)
+    return Learner(policy, optimizer, reference, config.loss, config.optimizer, 1.0, 1, 0, Ranks(), moments)
 
 
 def state_of(learner: Learner) -> Any:
@@ -132,6 +133,6 @@ def test_a_lack_of_memory_is_a_sentence_with_flags_of_this_run(
     ],
 )
 def test_only_flags_that_help_are_named(settings: dict[str, Any], named: str, others: str) -> None:
-    said = what_to_lower(dataclasses.replace(CONFIG, **settings), 200)
+    said = what_to_lower(changed(CONFIG, **settings), 200)
     assert named in said
     assert others not in said

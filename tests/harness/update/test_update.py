@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
 import pytest
 import torch
-from one_step import copied
+from one_step import copied, update
 from one_step import one_step as episode
 
 from harness.model.policy import Policy
-from harness.settings.grpo import from_recipe
-from harness.types.loss_settings import LossSettings
+from harness.settings.loss import Loss
 from harness.types.sampler import Sample
 from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
-from harness.update.update import select_episodes, update_policy
-
-SETTINGS: LossSettings = dataclasses.replace(from_recipe("quickstart").loss_settings(), minibatches=1)
+from harness.update.update import select_episodes
 
 
 @pytest.fixture
@@ -33,8 +29,8 @@ def two_groups(policy: Policy) -> list[Trajectory]:
 
 
 def choose(trajectories: list[Trajectory], **changes: Any) -> tuple[list[tuple[str, float]], float]:
-    settings: dict[str, Any] = {"normalize_std": False, "truncated_weight": 1.0} | changes
-    chosen, equal = select_episodes(trajectories, **settings)
+    settings = Loss(**{"normalize_std": False, **changes})
+    chosen, equal = select_episodes(trajectories, settings)
     return [(t.turns[0].action, a) for t, a in chosen], equal
 
 
@@ -50,10 +46,9 @@ def test_the_kl_term_alone_trains(trained: Policy) -> None:
         for parameter in learner.model.parameters():
             parameter += 0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     equal = [episode(learner, 1, "open(c)", reward=1.0), episode(learner, 1, "open(d)", reward=1.0)]
-    settings = dataclasses.replace(SETTINGS, kl_coef=1.0)
     optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.01)
     first, second = (
-        update_policy(learner, optimizer, equal, settings, seed=0, reference=trained)["train/kl_ref"] for _ in range(2)
+        update(learner, optimizer, equal, reference=trained, kl_coef=1.0)["train/kl_ref"] for _ in range(2)
     )
     assert 0 < second < first
 
@@ -86,7 +81,7 @@ def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy) 
     good, bad = episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)
     before = [sum(good.logprobs), sum(bad.logprobs)]
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.05)
-    metrics = update_policy(policy, optimizer, [good, bad], SETTINGS, seed=0)
+    metrics = update(policy, optimizer, [good, bad])
     after = [sum(episode(policy, 0, reply, reward=0.0).logprobs) for reply in ("open(a)", "open(b)")]
     assert after[0] > before[0]
     assert after[1] < before[1]
@@ -122,20 +117,13 @@ def logprobs(policy: Policy, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("tokens", [1, 10_000])
 def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregation: Any, tokens: int) -> None:
     """The gradient is that of a loss made by hand, from a plain forward pass over each sequence."""
-    settings = dataclasses.replace(
-        SETTINGS,
-        aggregation=aggregation,
-        normalize_std=False,
-        tokens_per_microbatch=tokens,
-        max_grad_norm=1e9,
-    )
     policies = [copied(trained) for _ in range(2)]
     good = with_changed_history(policies[0], 0, ["open(a)", "read()", "submit(73)"], reward=1.0)
     bad = with_changed_history(policies[0], 0, ["list()"], reward=0.0)
     assert [len(t.sequences) for t in (good, bad)] == [3, 1]
-    metrics = update_policy(
-        policies[0], torch.optim.SGD(policies[0].model.parameters(), lr=0.1), [good, bad], settings, seed=0
-    )
+    optimizer = torch.optim.SGD(policies[0].model.parameters(), lr=0.1)
+    how: dict[str, Any] = {"aggregation": aggregation, "tokens_per_microbatch": tokens}
+    metrics = update(policies[0], optimizer, [good, bad], normalize_std=False, max_grad_norm=1e9, **how)
 
     written = [sum(len(trained.chat.reply_ids(turn.action)) for turn in t.turns) for t in (good, bad)]
     loss = torch.zeros(())
@@ -160,23 +148,23 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
 
 @pytest.mark.parametrize("change", ["padded", "gradient checkpointing"])
 def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> None:
-    def weights_after(*, changed: bool) -> list[torch.Tensor]:
+    def weights_after(*, otherwise: bool) -> list[torch.Tensor]:
         policy = copied(trained)
         episodes = two_groups(policy)
 
-        if changed and change == "padded":
+        if otherwise and change == "padded":
             policy.model.set_attn_implementation("sdpa")
             assert policy.batch(episodes).ids.shape[0] == len(episodes)
-        elif changed:
+        elif otherwise:
             policy.checkpoint_activations()
             calls: list[int] = []
             policy.model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
-        update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes, SETTINGS, seed=0)
-        if changed and change == "gradient checkpointing":
+        update(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes)
+        if otherwise and change == "gradient checkpointing":
             assert len(calls) == 2  # forwards, and again for the backward pass
         return list(policy.model.parameters())
 
-    for usual, other in zip(weights_after(changed=False), weights_after(changed=True), strict=True):
+    for usual, other in zip(weights_after(otherwise=False), weights_after(otherwise=True), strict=True):
         torch.testing.assert_close(usual, other, atol=1e-6, rtol=1e-5)
 
 
@@ -184,7 +172,7 @@ def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
     episodes = [episode(policy, 0, "open(a)", reward=0.0), episode(policy, 0, "open(b)", reward=0.0)]
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
     before = [p.clone() for p in policy.model.parameters()]
-    metrics = update_policy(policy, optimizer, episodes, SETTINGS, seed=0)
+    metrics = update(policy, optimizer, episodes)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
     nothing = {name for name, value in metrics.items() if math.isnan(value)}
     compared = ("max", "mean", *(name for name, _ in LENGTH_BINS))
@@ -197,13 +185,13 @@ def test_a_gradient_that_is_not_finite_is_counted_and_steps_nothing(policy: Poli
     pair[0].reward = math.nan  # stands for whatever overflows
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3)
     before = [p.clone() for p in policy.model.parameters()]
-    metrics = update_policy(policy, optimizer, pair, SETTINGS, seed=0)
+    metrics = update(policy, optimizer, pair)
     assert metrics["train/skipped_steps"] == 1.0
     assert math.isnan(metrics["train/grad_norm"])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
     assert not optimizer.state  # nor has it a moment of it
     sound = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
-    assert update_policy(policy, optimizer, sound, SETTINGS, seed=0)["train/skipped_steps"] == 0.0
+    assert update(policy, optimizer, sound)["train/skipped_steps"] == 0.0
     assert all(p.isfinite().all() for p in policy.model.parameters())
 
 
@@ -220,8 +208,8 @@ def moved(
     policy = copied(trained)
     replies = ["open(a)", "read()", "submit(73)", "list()"]
     episodes = [skewed(episode(policy, i // 2, r, reward=float(i % 2)), by) for i, r in enumerate(replies)]
-    settings = dataclasses.replace(SETTINGS, minibatches=minibatches, max_grad_norm=1e9, **changes)
-    metrics = update_policy(policy, torch.optim.SGD(policy.model.parameters(), lr=0.01), episodes, settings, seed=0)
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.01)
+    metrics = update(policy, optimizer, episodes, minibatches=minibatches, max_grad_norm=1e9, **changes)
     old = trained.model.parameters()
     return [a.detach() - b.detach() for a, b in zip(policy.model.parameters(), old, strict=True)], metrics
 
@@ -266,9 +254,9 @@ def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggreg
         policy = copied(trained)
         replies = ["open(a)", "open(b)", "open(c)", "open(d)"]
         episodes = [episode(policy, i // 2, r, reward=float(i == 0)) for i, r in enumerate(replies)]
-        settings = dataclasses.replace(SETTINGS, kl_coef=kl_coef, aggregation=aggregation)
         optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
-        return update_policy(policy, optimizer, episodes, settings, seed=0, reference=trained)["train/grad_norm"]
+        metrics = update(policy, optimizer, episodes, reference=trained, kl_coef=kl_coef, aggregation=aggregation)
+        return metrics["train/grad_norm"]
 
     assert norm(1e-9) == pytest.approx(norm(0.0), rel=1e-4)
 
