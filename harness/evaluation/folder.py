@@ -101,7 +101,9 @@ class KeptEvaluation:
     @property
     def environment_args(self) -> dict[str, Any]:
         """The arguments of ``gym.make`` that the evaluation was run with."""
-        return {"split": self.settings["split"], **read_env_args(self.settings["env_args"])}
+        kept = self.settings["env_args"]
+        args = read_env_args(kept) if isinstance(kept, str) else kept  # earlier versions kept the text of the flag
+        return {"split": self.settings["split"], **args}
 
     def first_of_each_task(self) -> list[dict[str, Any]]:
         """Returns the line of each task's first episode. Episodes whose environment failed are left out.
