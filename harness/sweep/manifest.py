@@ -30,7 +30,7 @@ def run_name(config: GRPOConfig) -> str:
     >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, out=Path("x")))
     True
     """
-    paper = _settings(GRPOConfig())
+    paper = _settings(type(config)())
     differing = {name: value for name, value in _settings(config).items() if paper.get(name) != value}
     digest = hashlib.blake2b(json.dumps(differing, sort_keys=True).encode(), digest_size=5).hexdigest()
     return f"{config.environment.name}-{config.wrapper.rpartition(':')[2]}-{digest}-seed{config.seed}"

@@ -7,9 +7,10 @@ continues the others from their checkpoints. `harness.report` draws the figures.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from eh_gym import TTIHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range, check_fields
 from harness.records.files import lock_folder
@@ -24,9 +26,8 @@ from harness.records.run_folder import prepare
 from harness.settings.command_line import flag_of, given_flags
 from harness.settings.command_line import parse as parse_flags
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, flat_settings, from_recipe
-from harness.settings.horizon import HORIZON
 from harness.settings.recipe import QUICKSTART, read_recipe
-from harness.settings.section import changed, flat
+from harness.settings.section import changed
 from harness.sweep.jobs import Job, cpu_cores, job_slots, run_jobs
 from harness.sweep.manifest import has_ended, run_name, write_manifest
 from harness.sweep.suites import PAPER_SUITES, suite_arms, suite_file
@@ -34,6 +35,8 @@ from harness.training.command import recipe_config
 
 if TYPE_CHECKING:
     from harness.sweep.analysis import SuiteTable
+
+_PAPER_UPDATES = 200  # for which TTI's stages are
 
 __all__ = ["Sweep", "parse", "print_table", "read_tables", "sweep"]
 
@@ -43,9 +46,6 @@ class Sweep:
     """Runs the paper's experiments and prints their tables. It also takes every flag of harness.grpo.
 
     If the command is started again, it skips the runs that have ended and continues the others.
-
-    Attributes:
-        own: The settings that the command line gives, or a sweep has otherwise than a single run; by the names of their flags.
     """
 
     suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema",
@@ -68,7 +68,6 @@ class Sweep:
     """The success rate up to which tokens are counted. 0 takes 0.5, and 0.8 with --quick."""
     recipe: str = QUICKSTART
     """The settings to begin with, as for harness.grpo."""
-    own: Annotated[Mapping[str, Any], tyro.conf.Fixed, tyro.conf.Suppress] = field(default_factory=dict)
 
     @property
     def out(self) -> Path:
@@ -80,18 +79,46 @@ class Sweep:
         """The suites to run."""
         return PAPER_SUITES if self.suite == "all" else (self.suite,)
 
-    def config_of(self, arm: Mapping[str, Any]) -> GRPOConfig:
-        """Returns all settings of an arm. What the command line says of a horizon is for arms with that horizon.
+    def arms(self, suite: str) -> dict[str, tuple[Mapping[str, Any], GRPOConfig]]:
+        """Returns for each arm of a suite its own settings, by the names of their flags, and all of its settings.
+
+        All arms are evaluated at the same K, unless the suite says a larger one for an arm.
 
         Raises:
-            ConfigError: The settings are impossible.
+            ConfigError: An arm has impossible settings.
         """
-        chosen = {"wrapper": arm.get("wrapper", self.train.wrapper), "sampler": self.train.sampling.sampler}
-        config = from_recipe(self.recipe, chosen)
-        horizon = self.train.horizon
-        same = type(config.horizon) is type(horizon)
-        left_out = {"wrapper", *(() if same else HORIZON.table(horizon).get(self.train.wrapper, ()))}
-        return changed(config, **{name: value for name, value in self.own.items() if name not in left_out} | {**arm})
+        train, found = self.train, {}
+        for label, own in suite_arms(suite, quick=self.quick).items():
+            k = max(own.get("eval_horizon", 0), train.evaluation_horizon)
+            config = dataclasses.replace(train, horizon=self._horizon(own["wrapper"]))
+            found[label] = own, changed(config, **{**own, "eval_horizon": k})
+            if own.get("k0", 0) > k and train.evaluation.horizon is None:
+                raise ConfigError(f"the arm {label} of the suite {suite} would be evaluated at K = {k}; raise --k-max")
+        return found
+
+    def _horizon(self, wrapper: str) -> Any:
+        """The horizon of an arm without its own settings.
+
+        If it is another one than the command line's, it is the recipe's, with the bounds that the command line gives. Schedules
+        are stretched to the number of updates.
+        """
+        given, updates = self.train.horizon, self.train.updates
+        horizon: Any = given
+        if wrapper != self.train.wrapper:
+            before, horizon = (
+                from_recipe(self.recipe, {"wrapper": name}).horizon for name in (self.train.wrapper, wrapper)
+            )
+            for bound in ("k_max",) if wrapper == "linear" else ("k_min", "k_max"):  # a linear one begins at its k_min
+                told = getattr(given, bound, None)
+                if told != getattr(before, bound, None) and hasattr(horizon, bound):
+                    horizon = dataclasses.replace(horizon, **{bound: told})
+        if wrapper == "linear":
+            return dataclasses.replace(horizon, delta=(horizon.k_max - horizon.k_min) / updates)
+        if wrapper == "tti":  # a run of under 4 updates has fewer stages
+            most = getattr(given, "k_max", math.inf)
+            stages = {updates * first // _PAPER_UPDATES: min(k, most) for first, k in TTIHorizon().stages.items()}
+            return dataclasses.replace(horizon, stages=stages)
+        return horizon
 
 
 TRAIN = (sys.executable, "-m", "harness.grpo")
@@ -111,10 +138,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
 
     train, out, quick = settings.train, settings.out, settings.quick
     seeds = range(train.seed, train.seed + settings.seeds)
-    arms = {
-        suite: {label: (own, settings.config_of(own)) for label, own in suite_arms(suite, train, quick=quick).items()}
-        for suite in settings.suites
-    }
+    arms = {suite: settings.arms(suite) for suite in settings.suites}
     runs: dict[str, tuple[GRPOConfig, str]] = {}
     for seed in seeds:  # every arm has its first run early
         for suite, labels in arms.items():
@@ -208,43 +232,49 @@ def parse(words: Sequence[str]) -> Sweep:
     Raises:
         ConfigError: A flag is for a single run, or the suite sets it.
     """
-    words, given = [*_suite_flags(words), *words], set(given_flags(words).values())
-    recipe = flag_of(words, "recipe", QUICKSTART)
-    default: Any = Sweep(suite=tyro.MISSING, train=recipe_config(words), recipe=recipe)
+    words = [*_suite_flags(words), *words]
+    given, recipe = set(given_flags(words).values()), flag_of(words, "recipe")
     if "resume" in given:
         raise ConfigError("--resume is for a single run; a sweep resumes by itself, in its folder, --out")
+    suite = flag_of(words, "suite")
+    if "recipe" in suite_file(suite).defaults and not recipe:
+        raise ConfigError(
+            f"the suite {suite} needs --recipe with another environment; smollm2 is for small models on a CPU"
+        )
+    default: Any = Sweep(suite=tyro.MISSING, train=recipe_config(words), recipe=recipe or QUICKSTART)
     first = (*FIRST_FLAGS, *(f.name for f in dataclasses.fields(Sweep)))
     settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep", first=first)
     check_fields(settings, change=lambda name: f"--{name}")
-    told = {name: value for name, value in flat(settings.train).items() if name in given - {"out", "seed"}}
-    own = told | _settled(settings.train, given | flat_settings(read_recipe(recipe)).keys(), quick=settings.quick)
-    settings = dataclasses.replace(settings, train=changed(settings.train, **own), own=own)
     for suite in settings.suites:
-        varied = {name for arm in suite_arms(suite, settings.train, quick=settings.quick).values() for name in arm}
+        varied = {name for arm in suite_arms(suite, quick=settings.quick).values() for name in arm}
         for name in sorted(given & varied - {"eval_horizon"}):  # an arm raises the given one
             raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {suite} itself; leave it out")
-    return settings
+    own = _settled(settings.train, given | _named_in(recipe), quick=settings.quick)
+    return dataclasses.replace(settings, train=changed(settings.train, **own))
 
 
 def _suite_flags(words: Sequence[str]) -> list[str]:
     """The flags that the suite has by default. Those about its environment go with it; a recipe is about an environment, too."""
-    other = flag_of(words, "env") or flag_of(words, "agent") or flag_of(words, "recipe")
-    flags = []
+    recipe, flags = flag_of(words, "recipe"), []
+    other = recipe or flag_of(words, "env") or flag_of(words, "agent")
     for name, value in suite_file(flag_of(words, "suite")).defaults.items():
-        if not flag_of(words, name) and not (other and name.startswith("env")):
+        if not (other and name in ("env", "env_args", "recipe")) and name not in _named_in(recipe):
             flags += [f"--{name.replace('_', '-')}", value]
     return flags
 
 
+def _named_in(recipe: str) -> Set[str]:
+    """The settings that a recipe names, by the names of their flags."""
+    return flat_settings(read_recipe(recipe)).keys() if recipe else set()
+
+
 def _settled(train: GRPOConfig, chosen: Set[str], *, quick: bool) -> dict[str, Any]:
-    """What a sweep has otherwise than a single run, where neither a flag nor a recipe says it; by the names of the flags."""
+    """What a sweep has otherwise than a single run, where neither a flag nor a recipe says it, by the names of their flags."""
     own: dict[str, Any] = {"eval_every": max(1, train.updates // (12 if quick else 20))}
     if quick:  # fewer held-out episodes, and the tiny model on the CPU
         own |= {"eval_tasks": 64, "eval_rollouts": 8, "keep_checkpoints": 1}
         own |= {"device": "cpu"} if train.model.model == "tiny" else {}
     settled = {name: value for name, value in own.items() if name not in chosen}
-    if (
-        not settled.get("eval_tasks", train.evaluation.tasks) or train.max_staleness
-    ):  # it could not evaluate during training
+    if not settled.get("eval_tasks", train.evaluation.tasks) or train.max_staleness:  # it could not evaluate meanwhile
         settled.pop("eval_every", None)
     return settled

@@ -18,7 +18,7 @@ log = folder / "metrics.jsonl"
 done = len(log.read_text().splitlines()) if log.exists() else 0
 print(f"starting at update {done}", flush=True)
 for update in range(done, config["updates"]):
-    row = {"update": update, "horizon/k": config["k0"] + update, "rollout/success": 0.5}
+    row = {"update": update, "horizon/k": 10 + update, "rollout/success": 0.5}
     row |= {
         "tokens/update": 10.0,
         "tokens/total": 10.0 * (update + 1),

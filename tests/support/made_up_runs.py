@@ -97,7 +97,7 @@ def write_sweep(out: Path, *, only: tuple[str, ...], seeds: int = 3, updates: in
     (out / "suites").mkdir(parents=True)
     for suite in only:
         said = []
-        for i, (label, own) in enumerate(suite_arms(suite, from_recipe("quickstart"), quick=True).items()):
+        for i, (label, own) in enumerate(suite_arms(suite, quick=True).items()):
             k0, fixed = own.get("k0", 15), own["wrapper"] == "fixed"
             shape = {"k_from": k0, "k_to": k0 if fixed else 28, "ceiling": 0.92 * min(1, k0 / 20) if fixed else 0.9}
             runs = [{"seed": seed, "folder": f"../runs/{suite}-{i}-seed{seed}"} for seed in range(seeds)]

@@ -19,6 +19,7 @@ from harness.model.fresh import fresh_qwen2
 from harness.model.policy import Policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
+from harness.settings.loss import Loss
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
@@ -127,7 +128,7 @@ def test_every_sampled_token_is_counted_once_and_scored_as_it_was_sampled(
         told = {round(each["logprob"], 6) for a in answers for each in a["choices"][0]["logprobs"]["content"]}
         kept = {round(p, 6) for s in episode.sequences for p in of_written(s.logprobs, s)}
         assert told <= kept, "what the agent was told is what was recorded"
-    chosen, _ = select_episodes(episodes, normalize_std=False, truncated_weight=1.0)
+    chosen, _ = select_episodes(episodes, Loss(normalize_std=False))
     assert [id(t) for t, _ in chosen] == [id(t) for t in episodes]  # rewards differ: each episode has one advantage
 
 

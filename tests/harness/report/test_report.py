@@ -13,7 +13,7 @@ from chromium import chromium
 from made_up_runs import HOSTILE, write_log, write_run, write_sweep
 
 from harness.evaluate import main as evaluate
-from harness.report import figures
+from harness.report.report import figures
 from harness.report.__main__ import main
 
 

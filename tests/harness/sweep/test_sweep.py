@@ -10,6 +10,7 @@ import sys
 import time
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from harness.records.metrics import read_metrics
-from harness.settings.section import changed
+from harness.settings.section import changed, flat
 from harness.sweep.__main__ import main
 from harness.sweep.manifest import read_manifest
 from harness.sweep.suites import suite_arms
@@ -47,7 +48,8 @@ def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -
     for arm in read_manifest(tmp_path / "suites" / "ema.json")["arms"]:
         for run in arm["runs"]:
             config = json.loads((tmp_path / "suites" / run["folder"] / "config.json").read_text())
-            assert (config["seed"], config["alpha"], config["k0"]) == (run["seed"], arm["settings"]["alpha"], 10)
+            elastic = config["horizon"]["elastic"]
+            assert (config["seed"], elastic["alpha"], elastic["k0"]) == (run["seed"], arm["settings"]["alpha"], 10)
     begun = [line for line in shown.splitlines() if line.startswith("start")]
     assert begun == [f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.1", "0.2", "1")]
     assert "(6 of 6)" in shown
@@ -118,50 +120,55 @@ def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
     s = parse(
         ["--suite", "ema", "--quick", "--updates", "12", "--seeds", "5", "--k0", "20", "--env", "EH-CabinetLocked-v0"]
     )
-    assert (s.suite, s.seeds, s.train.updates, s.train.k0, s.train.eval_tasks) == ("ema", 5, 12, 20, 64)
-    assert s.train.env == "EH-CabinetLocked-v0"
+    found = flat(s.train)
+    assert (s.suite, s.seeds, found["updates"], found["k0"], found["eval_tasks"]) == ("ema", 5, 12, 20, 64)
+    assert found["env"] == "EH-CabinetLocked-v0"
     recipe = tmp_path / "r.toml"
-    recipe.write_text("eval_tasks = 7\nupdates = 9\n")
+    recipe.write_text("updates = 9\n[evaluation]\ntasks = 7\n")
     s = parse(["--suite", "ema", "--quick", "--recipe", str(recipe), "--updates", "8"])
-    assert (s.train.eval_tasks, s.train.updates, s.train.eval_rollouts) == (7, 8, 8)
+    assert (s.train.evaluation.tasks, s.train.updates, s.train.evaluation.rollouts) == (7, 8, 8)
 
 
 @pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1", "--rollout", "streaming"]])
 @pytest.mark.parametrize("quick", [["--quick"], []])
 def test_a_sweep_that_can_not_evaluate_during_training_does_not(words: list[str], quick: list[str]) -> None:
-    assert parse(["--suite", "comparison", *quick, *words]).train.eval_every == 0
+    assert parse(["--suite", "comparison", *quick, *words]).train.evaluation.every == 0
 
 
 def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: Path) -> None:
-    real = ["--suite", "ema", "--model", "Qwen/Qwen2.5-7B-Instruct"]
-    assert parse(real).train.eval_every == 10
-    assert parse([*real, "--eval-every", "0"]).train.eval_every == 0
-    assert parse([*real, "--eval-every=7"]).train.eval_every == 7
-    assert parse([*real, "--updates", "40"]).train.eval_every == 2
-    assert parse(["--suite", "ema", "--quick", "--updates", "24"]).train.eval_every == 2
-    assert parse(["--suite", "pretrained", "--model", "tiny", "--eval_every", "5"]).train.eval_every == 5
+    real = ["--suite", "ema", "--recipe", "paper", "--model", "Qwen/Qwen2.5-7B-Instruct"]
+    assert parse(real).train.evaluation.every == 10
+    assert parse([*real, "--eval-every", "0"]).train.evaluation.every == 0
+    assert parse([*real, "--eval-every=7"]).train.evaluation.every == 7
+    assert parse([*real, "--updates", "40"]).train.evaluation.every == 2
+    assert parse(["--suite", "ema", "--quick", "--updates", "24"]).train.evaluation.every == 2
+    assert parse(["--suite", "pretrained", "--model", "tiny", "--eval_every", "5"]).train.evaluation.every == 5
     recipe = tmp_path / "r.toml"
-    recipe.write_text("eval_every = 0\n")
-    assert parse([*real, "--recipe", str(recipe)]).train.eval_every == 0
+    recipe.write_text("[evaluation]\nevery = 0\n")
+    assert parse([*real, "--recipe", str(recipe)]).train.evaluation.every == 0
 
 
 def test_suites_have_a_model_and_an_environment_of_their_own_unless_told(tmp_path: Path) -> None:
-    train = parse(["--suite", "recurring"]).train
-    assert (train.env, json.loads(train.env_args)) == ("EH-Cabinet-v0", {"tasks": 96})
-    assert parse(["--suite", "recurring", "--env", "EH-BFCL-v0"]).train.environment_args() == {}  # it takes no "tasks"
-    train = parse(["--suite", "recurring", "--env-args", '{"tasks": 12}']).train
-    assert json.loads(train.env_args) == {"tasks": 12}
-    with pytest.raises(ConfigError, match="--model"):
-        parse(["--suite", "pretrained"])
-    train = parse(["--suite", "pretrained", "--model", "tiny"]).train
-    assert (train.model, train.env, train.eval_every) == ("tiny", "EH-CabinetLocked-v0", 0)
-    train = parse(["--suite", "pretrained", "--model", "tiny", "--env=EH-BFCL-v0", "--eval-every", "2"]).train
-    assert (train.env, train.eval_every) == ("EH-BFCL-v0", 2)
+    def found(*words: str) -> tuple[str, str, int, Any]:
+        train = parse(["--suite", *words]).train
+        return train.model.model, train.environment.env, train.evaluation.every, train.environment.env_args
+
+    assert found("recurring") == ("tiny", "EH-Cabinet-v0", 3, {"tasks": 96})
+    assert found("recurring", "--env", "EH-CabinetLocked-v0")[3] == {}  # it takes no "tasks"
+    assert found("recurring", "--env-args", '{"tasks": 12}')[3] == {"tasks": 12}
+    smollm2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert found("pretrained") == (smollm2, "EH-CabinetLocked-v0", 0, {})
+    assert found("pretrained", "--model", "folder")[:2] == ("folder", "EH-CabinetLocked-v0")
+    elsewhere = ("pretrained", "--env=EH-BFCL-v0", "--eval-every", "2")
+    with pytest.raises(ConfigError, match="--recipe"):
+        found(*elsewhere)
+    assert found(*elsewhere, "--recipe", "smollm2") == (smollm2, "EH-BFCL-v0", 2, {})
     recipe = tmp_path / "r.toml"
-    recipe.write_text('model = "tiny"\nenv = "EH-CabinetOpenEnded-v0"\n')
-    train = parse(["--suite", "pretrained", "--recipe", str(recipe)]).train
-    assert (train.model, train.env, train.eval_every) == ("tiny", "EH-CabinetOpenEnded-v0", 0)
-    arms = suite_arms("recurring", train, quick=False)
+    recipe.write_text('[model]\nmodel = "tiny"\n[environment]\nenv = "EH-CabinetOpenEnded-v0"\n')
+    assert found("pretrained", "--recipe", str(recipe)) == ("tiny", "EH-CabinetOpenEnded-v0", 0, {})
+    recipe.write_text(recipe.read_text() + "[evaluation]\nevery = 4\n")
+    assert found("pretrained", "--recipe", str(recipe))[2] == 4
+    arms = suite_arms("recurring", quick=False)
     assert arms["task"] == {"wrapper": "task"}
     assert arms["elastic by task"]["horizon_key"] == "task_id"
 
@@ -170,10 +177,10 @@ def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.Monke
     """No gym.make knows its name."""
     swept: list[str] = []
     monkeypatch.setattr(
-        "harness.sweep.__main__.sweep", lambda settings, console: swept.append(settings.train.agent) or []
+        "harness.sweep.__main__.sweep", lambda settings, console: swept.append(settings.train.environment.agent) or []
     )
     with pytest.raises(SystemExit, match=r"^0$"):
-        main(["--suite", "comparison", "--agent", "m:play", "--tasks", "tasks.jsonl", "--model", "folder"])
+        main(["--suite", "comparison", "--agent", "m:play", "--tasks", "tasks.jsonl", "--recipe", "smollm2"])
     assert swept == ["m:play"]
 
 
@@ -257,6 +264,8 @@ def test_a_real_sweep_is_killed_and_goes_on(
     assert any("resumed at update" in p.read_text() for p in tmp_path.glob("logs/*.log"))
 
 
-@pytest.mark.parametrize(("words", "device"), [([], "cpu"), (["--device", "auto"], "auto"), (["--model", "X"], "auto")])
+@pytest.mark.parametrize(
+    ("words", "device"), [([], "cpu"), (["--device", "auto"], "auto"), (["--recipe", "lora", "--model", "X"], "auto")]
+)
 def test_quick_puts_the_tiny_model_alone_on_the_cpu(words: list[str], device: str) -> None:
-    assert parse(["--suite", "ema", "--quick", *words]).train.device == device
+    assert parse(["--suite", "ema", "--quick", *words]).train.model.device == device
