@@ -1,4 +1,4 @@
-"""What a text environment's reset and step must answer: for the tests of `eh_gym.testing` and each episode of the harness."""
+"""Checks what a text environment returns from reset and step, for the tests of `eh_gym.testing` and for the harness."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["is_verdict", "reset_fault", "results_fault", "step_fault"]
 def is_verdict(value: Any) -> bool:
     """Whether a value says if a task was solved: True or False, 1 or 0, numpy's too.
 
-    ``bool()`` would make a success of the text "False" and of NaN.
+    ``bool()`` would turn the text "False" and NaN into a success.
 
     >>> [is_verdict(value) for value in (True, np.False_, 1.0, 0.5, float("nan"), "False", None)]
     [True, True, True, False, False, False, False]
@@ -23,7 +23,7 @@ def is_verdict(value: Any) -> bool:
 
 
 def reset_fault(observation: Any, info: Mapping[str, Any], task_id: str | None = None) -> str:
-    """Says what is wrong with the answer to a reset, and how to fix it; empty if nothing is.
+    """Says what is wrong with the answer to a reset, and how to fix it; empty if it is right.
 
     Args:
         observation: The first message.
@@ -51,7 +51,7 @@ def reset_fault(observation: Any, info: Mapping[str, Any], task_id: str | None =
 
 
 def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[str, Any]) -> str:
-    """Says what is wrong with the answer to a step, and how to fix it; empty if nothing is.
+    """Says what is wrong with the answer to a step, and how to fix it; empty if it is right.
 
     The reward is 0 until the environment's own rules end the episode, and then the verdict. A shaped reward would pay the agent
     for taking longer, and the horizon could not be read off it.
@@ -62,8 +62,8 @@ def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[st
     if not isinstance(observation, str):
         return f"an observation must be a str, got {observation!r}; write it as text"
     if not terminated:
-        told = f"the reward must be 0 until the end, got {reward}; put the shaped part into the info"
-        return "" if reward == 0 else told
+        fault = f"the reward must be 0 until the end, got {reward}; put the shaped part into the info"
+        return "" if reward == 0 else fault
     verdict = info.get("success")
     if not is_verdict(verdict):
         return f"info['success'] must be True or False when a task ends, got {verdict!r}; return the verdict there"
@@ -76,7 +76,7 @@ def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[st
 
 
 def results_fault(results: Sequence[Any], calls: int) -> str:
-    """Says what is wrong with the results of an action's calls, and how to fix it; empty if nothing is.
+    """Says what is wrong with the results of an action's calls, and how to fix it; empty if it is right.
 
     >>> results_fault(["14:05"], 2)
     "info['tool_results'] must have a text for each of the 2 calls, got ['14:05']; return an error as text for a call that failed"

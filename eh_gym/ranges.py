@@ -29,7 +29,7 @@ class Range:
         low: The least value.
         high: The greatest value. By default any finite one.
         above: Whether the value must be above `low`.
-        zero: Whether 0 is allowed besides. It turns the setting off.
+        zero: Whether 0 is also allowed; it turns the setting off.
 
     >>> [str(range) for range in (Range(1), Range(0, 1), Range(0, above=True), Range(0, 2, above=True), Range(16, zero=True))]
     ['>= 1', '>= 0 and <= 1', '> 0', '> 0 and <= 2', '0 or >= 16']
@@ -45,7 +45,7 @@ class Range:
         return least if self.high >= sys.maxsize else f"{least} and <= {self.high:g}"
 
     def has(self, value: float) -> bool:
-        """Whether a value is in the range. NaN is in none."""
+        """Whether a value is in the range. NaN never is."""
         if self.zero and value == 0:
             return True
         return self.low <= value <= self.high and not (self.above and value == self.low)
@@ -57,7 +57,7 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
     Args:
         instance: A dataclass, frozen or not.
         prefix: What the message puts before a field's name, such as ``loss.``.
-        change: Returns what the user is told to change for a field, such as its flag. By default its name.
+        change: Returns the name that the message gives a field, such as its flag. By default the field's name.
 
     Raises:
         ConfigError: A value is wrong. The message names the field, what it may be and what it was.
@@ -69,7 +69,7 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
     Traceback (most recent call last):
     eh_gym.errors.ConfigError: loss.kl_coef must be a number >= 0, got -1; change --kl-coef
     """
-    # A plain subclass may have attributes whose types can't be looked up.
+    # A subclass that is no dataclass may have attributes whose types are unknown.
     declared = next(base for base in type(instance).__mro__ if "__dataclass_fields__" in vars(base))
     hints = get_type_hints(declared, include_extras=True)
     for name in (field.name for field in dataclasses.fields(declared)):
@@ -86,7 +86,7 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
 
 
 def expected(hint: Any, value: Any) -> str:
-    """Says what a field with this type may be, if `value` is not that; else returns "".
+    """Says what a field of this type may be if `value` does not fit; else returns "".
 
     A whole number is also a float, and a boolean is not a number.
 

@@ -1,7 +1,6 @@
 """Plays episodes with the environment's own expert, for a tiny model's tokenizer and its warm start.
 
-If an environment fails, its episode is played again with the same draws. So the episodes depend only on the seed. The
-environment must have ``expert()`` and ``random_action(rng)``; `check_expert` says so.
+If an environment fails, its episode is played again with the same draws, so the episodes depend only on the seed.
 """
 
 from __future__ import annotations
@@ -9,16 +8,54 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, cast, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
 
 from eh_gym.errors import ConfigError, WorkerError
 
-__all__ = ["Demonstration", "check_expert", "demonstrate", "demonstrated_tasks", "first_episodes"]
+__all__ = [
+    "Demonstration",
+    "ExpertEnv",
+    "check_expert",
+    "demonstrate",
+    "demonstrated_tasks",
+    "expert_of",
+    "first_episodes",
+]
 
 _ATTEMPTS = 5
+
+
+class ExpertEnv(Protocol):
+    """What an environment needs for demonstrations; `check_expert` says what is missing.
+
+    Attributes:
+        task_ids: The ids of its tasks.
+    """
+
+    task_ids: Sequence[str]
+
+    def expert(self) -> str:
+        """The next action of a perfect agent."""
+        ...
+
+    def random_action(self, rng: np.random.Generator) -> str:
+        """A harmless action."""
+        ...
+
+
+@runtime_checkable
+class _Recurring(Protocol):
+    """An environment whose demonstrations are of other tasks than its `task_ids`."""
+
+    demonstrated_ids: Sequence[str]
+
+
+def expert_of(env: gym.Env[str, str]) -> ExpertEnv:
+    """The environment without its wrappers, which must have passed `check_expert`."""
+    return cast(ExpertEnv, env.unwrapped)
 
 
 @dataclass
@@ -51,9 +88,8 @@ def check_expert(env: gym.Env[str, str], what: str, remedy: str) -> None:
 
 def demonstrated_tasks(env: gym.Env[str, str]) -> Sequence[str]:
     """The ids of the tasks of demonstrations: the environment's ``demonstrated_ids``, or else its ``task_ids``."""
-    base: Any = env.unwrapped
-    ids: Sequence[str] = getattr(base, "demonstrated_ids", base.task_ids)
-    return ids
+    base = env.unwrapped
+    return base.demonstrated_ids if isinstance(base, _Recurring) else expert_of(env).task_ids
 
 
 def demonstrate(
@@ -73,8 +109,8 @@ def demonstrate(
         waste: The probability that a step is a random action.
         max_steps: The number of steps after which the episode is stopped.
         rng: Draws the seed of the reset and the wasted steps. If an attempt fails, the next attempt draws the same numbers.
-        max_optimal_steps: The most steps that the expert may need, by ``info["optimal_steps"]``, or if the environment does not
-            say it, in this episode; 0 for no limit.
+        max_optimal_steps: The most steps that the expert may need, by ``info["optimal_steps"]`` or else in this episode; 0 for
+            no limit.
 
     Returns:
         The episode, or None if the task is too long.
@@ -96,7 +132,7 @@ def demonstrate(
 
 
 def first_episodes(env: gym.Env[str, str], *, max_steps: int) -> list[list[str]]:
-    """The texts of the expert in the first 8 tasks, which change with the environment's code; none without an expert."""
+    """The texts of the expert in the first 8 tasks, which change with the environment's code; empty without an expert."""
     texts = []
     for task in demonstrated_tasks(env)[:8] if hasattr(env.unwrapped, "expert") else ():
         played = demonstrate(env, task, waste=0.0, max_steps=max_steps, rng=np.random.default_rng(0))
@@ -108,18 +144,18 @@ def first_episodes(env: gym.Env[str, str], *, max_steps: int) -> list[list[str]]
 def _play(
     env: gym.Env[str, str], task_id: str, waste: float, max_steps: int, rng: np.random.Generator, max_optimal_steps: int
 ) -> Demonstration | None:
-    base = env.unwrapped
-    seed = int(copy.deepcopy(rng).integers(2**31))  # of a copy, so that the wasted steps do not depend on it
+    base = expert_of(env)
+    seed = int(copy.deepcopy(rng).integers(2**31))  # from a copy, so that the wasted steps do not depend on it
     observation, info = env.reset(seed=seed, options={"task_id": task_id})
-    told = info.get("optimal_steps")
-    needed = told or 0
+    known = info.get("optimal_steps")
+    needed = known or 0
     played = Demonstration(info, [observation])
     while len(played.actions) < max_steps and not played.ended:
         wasted = rng.random() < waste
-        needed += told is None and not wasted
+        needed += known is None and not wasted
         if max_optimal_steps and needed > max_optimal_steps:
             return None
-        action = base.random_action(rng) if wasted else base.expert()  # type: ignore[attr-defined]
+        action = base.random_action(rng) if wasted else base.expert()
         observation, _, terminated, truncated, info = env.step(action)
         if "environment_error" in info:
             raise WorkerError(str(info["environment_error"]))

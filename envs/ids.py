@@ -1,15 +1,22 @@
-"""Ids of tasks that are made when they are needed, because a split can have millions."""
+"""Ids of tasks: those of an environment, and sequences that make them when needed, because a split can have millions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, cast, overload
 
-__all__ = ["LazyIds"]
+import gymnasium as gym
+
+__all__ = ["LazyIds", "task_ids_of"]
+
+
+def task_ids_of(env: gym.Env[Any, Any]) -> Sequence[str] | None:
+    """The ``task_ids`` of an environment; None if it does not name its tasks."""
+    return cast("Sequence[str] | None", getattr(env.unwrapped, "task_ids", None))
 
 
 class LazyIds(Sequence[str]):
-    """A sequence whose subclass says how long it is, and in `_at` which id has an index >= 0."""
+    """A sequence of ids. A subclass defines its length, and in `_at` the id at an index >= 0."""
 
     def _at(self, index: int) -> str:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from gymnasium.spaces import Text
 
 from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
-from envs.ids import LazyIds
+from envs.ids import LazyIds, task_ids_of
 from envs.options import named_task
 
 __all__ = ["MixedEnv", "mixed", "read_environments"]
@@ -178,7 +178,7 @@ class MixedEnv(gym.Env[str, str]):
 
 
 def _tasks(name: str, env: gym.Env[str, str]) -> Sequence[str]:
-    task_ids: Sequence[str] | None = getattr(env.unwrapped, "task_ids", None)
+    task_ids = task_ids_of(env)
     if not task_ids:
         raise ConfigError(f"{name} has no task_ids, or its split holds no task; leave it out, or take another split")
     return task_ids

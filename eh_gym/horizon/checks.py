@@ -1,4 +1,4 @@
-"""Checks of settings that are numbers."""
+"""Checks of numbers in settings."""
 
 from __future__ import annotations
 

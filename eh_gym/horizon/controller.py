@@ -6,7 +6,7 @@ There is no base class: any object with the five members of `HorizonController` 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -14,7 +14,20 @@ import numpy as np
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["EpisodeOutcome", "HorizonController", "check_outcome", "episode_horizon", "is_controller", "is_whole"]
+__all__ = [
+    "EpisodeOutcome",
+    "HorizonController",
+    "MadeIn",
+    "ReadsInfo",
+    "check_outcome",
+    "episode_horizon",
+    "horizon_for_of",
+    "is_controller",
+    "is_whole",
+]
+
+HorizonFor = Callable[[Mapping[str, Any], int | None], int]
+"""The optional method ``horizon_for(info, seed)`` of a controller, which gives each episode its own K."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +35,13 @@ class EpisodeOutcome:
     """How one finished episode ended.
 
     Attributes:
-        length: Steps taken, in 1..horizon.
+        length: The number of steps taken, in 1..horizon.
         horizon: The K that the episode was given at its reset, >= 1.
         success: The environment's own verdict. A truncated episode is a success only in tasks of survival; see
             `ElasticTimeLimit`.
-        truncated: Stopped by K (or by the environment's own truncation) rather than ended by the task's rules.
-        task_id: The task, where the environment names it.
-        info: The info of the environment's reset; may be empty. Not compared and not shown.
+        truncated: Whether K or the environment's own limit stopped the episode before its task's rules ended it.
+        task_id: The task, if the environment names it.
+        info: The info of the environment's reset; may be empty. It is not compared and not shown.
 
     Raises:
         ConfigError: The values are impossible, such as 0 steps, or more steps than K.
@@ -60,10 +73,8 @@ class EpisodeOutcome:
 class HorizonController(Protocol):
     """Decides how many steps the next episodes may take.
 
-    A controller may have more members. ``horizon_for(info, seed) -> int`` gives each episode its own K; see
-    `episode_horizon`. With ``info_keys``, such a controller can be shared; see `SharedHorizon`. ``made_in`` is the id of the
-    process that made the controller (``os.getpid()`` in its ``__init__``). With it, `ElasticTimeLimit` warns if a copy in
-    another process records outcomes, because the original does not get them.
+    A controller may have more members: ``horizon_for(info, seed) -> int`` gives each episode its own K (see `episode_horizon`),
+    and `ReadsInfo` and `MadeIn` declare one attribute each.
     """
 
     @property
@@ -88,6 +99,29 @@ class HorizonController(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsInfo(Protocol):
+    """A controller whose `record` reads these keys of an outcome's info. With ``horizon_for``, a `SharedHorizon` needs it."""
+
+    info_keys: tuple[str, ...]
+
+
+@runtime_checkable
+class MadeIn(Protocol):
+    """A controller that knows which process made it (``os.getpid()`` in its ``__init__``).
+
+    `ElasticTimeLimit` warns if a copy in another process records outcomes, because the original does not get them.
+    """
+
+    made_in: int
+
+
+def horizon_for_of(controller: HorizonController) -> HorizonFor | None:
+    """The controller's method ``horizon_for``; None if all of its episodes have one K."""
+    found: HorizonFor | None = getattr(controller, "horizon_for", None)
+    return found
+
+
 def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed: int | None) -> int:
     """The budget K of one episode that starts now, in steps.
 
@@ -99,7 +133,7 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
     Raises:
         ConfigError: The controller's answer is not a whole number >= 1. NaN and infinity would never stop an episode.
     """
-    decide = getattr(controller, "horizon_for", None)
+    decide = horizon_for_of(controller)
     k = controller.horizon if decide is None else decide(info, seed)
     if not is_whole(k) or k < 1:
         source = "horizon" if decide is None else "horizon_for()"
@@ -121,7 +155,7 @@ def check_outcome(outcome: object) -> EpisodeOutcome:
 
 def is_whole(value: object) -> bool:
     """Whether `value` is a whole number, numpy's included."""
-    # The first is nearly always so, and asking an abstract class takes ten times as long.
+    # Nearly always an int, and the check of an abstract class takes ten times as long.
     return type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
 
 

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, check_outcome, episode_horizon, is_controller
+from eh_gym.horizon.controller import (
+    EpisodeOutcome,
+    HorizonController,
+    ReadsInfo,
+    check_outcome,
+    episode_horizon,
+    is_controller,
+)
 from eh_gym.horizon.saved import Saved
 
 __all__ = ["KeyedHorizon"]
@@ -19,9 +26,9 @@ class KeyedHorizon(Saved):
     """Gives every episode the K of its task's kind, and tells that kind's controller how it ended.
 
     Args:
-        make: Makes the controller of a new kind; all with the same settings. If the controller is to be pickled, this
-            must be a function of a module.
-        key: The key of the reset's info that says what kind a task is, such as its difficulty, category, app or domain.
+        make: Makes the controller of a new kind, always with the same settings. For pickling, it must be a function of a
+            module.
+        key: The key of the kind in the reset's info, such as a task's difficulty, category, app or domain.
 
     Raises:
         ConfigError: An argument is out of range, or an episode's info has no such key.
@@ -42,8 +49,8 @@ class KeyedHorizon(Saved):
             raise ConfigError(f"key must be a key of the reset's info, such as 'difficulty', got {key!r}")
         super().__init__()
         self._make, self._key = make, key
-        self.info_keys: tuple[str, ...] = (key, *getattr(made, "info_keys", ()))
-        self._fresh = made  # of a new kind
+        self.info_keys: tuple[str, ...] = (key, *(made.info_keys if isinstance(made, ReadsInfo) else ()))
+        self._fresh = made  # the controller of the next new kind
         self._controllers: dict[str, HorizonController] = {}
 
     @property
@@ -54,7 +61,7 @@ class KeyedHorizon(Saved):
 
     @property
     def horizon(self) -> int:
-        """The largest of the kinds' K, in steps; before the first outcome that of a new kind."""
+        """The largest K of all kinds, in steps; before the first outcome, that of a new kind."""
         return max(self.horizons.values(), default=self._fresh.horizon)
 
     def horizon_for(self, info: Mapping[str, Any], seed: int | None) -> int:
@@ -71,7 +78,7 @@ class KeyedHorizon(Saved):
         controller.record(outcome)
 
     def update(self) -> dict[str, float]:
-        """Moves each kind's K once. Returns ``horizon/k``, the largest, and ``horizon/k_of/KIND`` of each, in steps."""
+        """Moves each kind's K once. Returns ``horizon/k``, the largest, and ``horizon/k_of/KIND`` for each kind, in steps."""
         with self._lock:
             controllers = list(self._controllers.values())
         for controller in controllers:

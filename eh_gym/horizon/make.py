@@ -29,11 +29,11 @@ HORIZONS: dict[str, type[HorizonController]] = {
 
 
 def make_controller(name: str, **settings: Any) -> HorizonController:
-    """Makes a controller from text, such as a configuration file's.
+    """Makes a controller from its name, such as one in a configuration file.
 
     Args:
-        name: elastic, fixed, linear, multiplicative, staged, tti or task, or ``"MODULE:CLASS"`` for a controller of
-            your own: a class, or a function that returns a controller, in a module that Python can import.
+        name: elastic, fixed, linear, multiplicative, staged, tti or task; or ``"MODULE:CLASS"`` for a class, or a function that
+            returns a controller, in an importable module.
         **settings: The arguments of the class.
 
     Raises:

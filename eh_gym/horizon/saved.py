@@ -1,4 +1,4 @@
-"""What the controllers share: how they are saved, loaded, pickled and shown."""
+"""The base class of the controllers: saving, loading, pickling and printing."""
 
 from __future__ import annotations
 

@@ -176,8 +176,8 @@ class StagedHorizon(_Schedule):
 class TTIHorizon(StagedHorizon):
     """The paper's TTI baseline: a `StagedHorizon` with the paper's table.
 
-    The table is in the Elastic Horizon paper's appendix "Baseline Implementations". Its K are no multiples of 15, so Eq. 4
-    can't make them; see `MultiplicativeHorizon`.
+    The table is in the Elastic Horizon paper's appendix "Baseline Implementations". Eq. 4 can't make it, because its K are
+    not multiples of 15; see `MultiplicativeHorizon`.
 
     >>> [TTIHorizon().horizon_at(t) for t in (0, 50, 100, 150)]
     [15, 20, 30, 50]

@@ -1,10 +1,10 @@
 """One controller that many processes share.
 
-The process that makes a SharedHorizon owns it: K moves only there. A copy in another process (by fork, or by pickling
-under spawn and forkserver) reads K from a memory-mapped file and appends each outcome to a journal with a single
-write. If each episode has its own K, the owner also writes the controller to a file after each update, and the copies
-read that. No lock is taken between processes, so one that is killed at any moment leaves nothing locked. The journal
-only grows: it can't be cut short while a process may be appending to it. All processes must run on one machine.
+The process that makes a SharedHorizon owns it: K moves only there. A copy in another process (by fork, or by pickling under
+spawn and forkserver) reads K from a memory-mapped file and appends each outcome to a journal with a single write. If each
+episode has its own K, the owner also writes the controller to a file after each update, which the copies read. Processes share
+no lock, so a killed one leaves nothing locked. The journal only grows, because a process may be appending to it at any time.
+All processes must run on one machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, check_outcome, episode_horizon, is_controller
+from eh_gym.horizon.controller import (
+    EpisodeOutcome,
+    HorizonController,
+    HorizonFor,
+    ReadsInfo,
+    check_outcome,
+    episode_horizon,
+    horizon_for_of,
+    is_controller,
+)
 
 __all__ = ["SharedHorizon"]
 
@@ -32,17 +41,15 @@ __all__ = ["SharedHorizon"]
 class SharedHorizon:
     """Lets environments in other processes read K and record outcomes.
 
-    An outcome whose `record` has returned, in any process, is counted exactly once, at the owner's next `update` or
-    `state_dict`, also if its process is killed right after; if it is killed inside `record`, this one outcome may be
-    lost, and no other. Outcomes of one process keep their order. Of an outcome's ``info``, the keys are handed over that the
-    controller's ``info_keys`` names, as texts.
+    Once `record` has returned, in any process, the outcome is counted exactly once, at the owner's next `update` or
+    `state_dict`, even if its process is killed. A kill inside `record` may lose this one outcome and no other. Outcomes of
+    one process keep their order.
 
-    If the controller has ``horizon_for``, so has this one. It needs ``info_keys`` then (a tuple of the keys of the info that its
-    `record` reads, empty for none), and it must be possible to pickle it. `TaskHorizon` and `KeyedHorizon` are so.
+    If the controller has ``horizon_for``, so has this one. The controller then needs ``info_keys`` (see `ReadsInfo`) and must be
+    picklable, as `TaskHorizon` and `KeyedHorizon` are. Only these keys of an outcome's info are handed over, as texts.
 
-    The journal takes about 35 bytes per outcome plus the task id. It is in shared memory
-    (``/dev/shm``), or in the temporary folder if the system has no such folder. `close`, or the end of the owner,
-    removes it. If the owner is killed, a file ``eh-horizon-*`` stays behind.
+    The journal takes about 35 bytes per outcome plus the task id. It is in shared memory (``/dev/shm``), or else in the
+    temporary folder. `close`, or the end of the owner, removes it. If the owner is killed, a file ``eh-horizon-*`` stays.
 
     Only the owner's `update` moves K. With environments in subprocesses, call it between two rollouts (in
     Stable-Baselines3 from a callback's ``_on_rollout_end``), and leave ``update_every`` of `ElasticTimeLimit` at None.
@@ -64,9 +71,9 @@ class SharedHorizon:
         if not is_controller(controller):
             raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
         self._keys: tuple[str, ...] | None = None  # of the info that is handed over; None if all episodes have one K
-        if not hasattr(controller, "horizon_for"):
-            episode_horizon(controller, {}, None)  # refuses a K that is not a number of steps
-        elif hasattr(controller, "info_keys"):
+        if horizon_for_of(controller) is None:
+            episode_horizon(controller, {}, None)  # raises if K is not a number of steps
+        elif isinstance(controller, ReadsInfo):
             self._keys = tuple(controller.info_keys)
         else:
             raise ConfigError(
@@ -76,7 +83,7 @@ class SharedHorizon:
         self._controller: HorizonController | None = controller
         self._owner = os.getpid()
         self._read = 0  # bytes of the journal
-        self._heard = 0  # outcomes
+        self._collected = 0  # outcomes
         folder = Path(
             tempfile.mkdtemp(prefix="eh-horizon-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
         )
@@ -92,12 +99,12 @@ class SharedHorizon:
         return self._k[0]
 
     @property
-    def horizon_for(self) -> Callable[[Mapping[str, Any], int | None], int]:
-        """The controller's ``horizon_for``, for any process. Without one, there is no such attribute."""
+    def horizon_for(self) -> HorizonFor:
+        """The controller's ``horizon_for``, for any process. Raises AttributeError if all episodes have one K."""
         if self._keys is None:
             raise AttributeError(f"{self!r} has one K for all episodes")
         if os.getpid() != self._owner:
-            with contextlib.suppress(FileNotFoundError):  # the owner has closed it: go on with the last one
+            with contextlib.suppress(FileNotFoundError):  # the owner has closed it; the last controller stays
                 self._controller = pickle.loads((self._folder / "controller").read_bytes())
         assert self._controller is not None
         return functools.partial(episode_horizon, self._controller)
@@ -123,18 +130,17 @@ class SharedHorizon:
             outcome.task_id,
             {key: str(outcome.info[key]) for key in keys},
         ]
-        # O_APPEND and one write: the kernel puts the line at the end as a whole, whoever else is writing. Only SIGKILL at a
-        # page boundary can cut it. The newline in front keeps such a stump out of the next writer's line, and without its last
-        # bracket a stump is not JSON.
+        # With O_APPEND and one write, the kernel appends the line as a whole. Only SIGKILL at a page boundary can cut it. The
+        # newline in front then separates the next line from the stump, which is not JSON without its last bracket.
         line = b"\n%s\n" % json.dumps(fields).encode()
         written = os.write(self._journal, line)
         if written != len(line):
             raise OSError(f"only {written} of {len(line)} bytes of an outcome fit into {self._folder}; free some space")
 
-    def hear(self) -> int:
-        """Hands all outcomes to the controller; returns how many there have been so far. Only for the owner."""
-        with self._owned("hear"):
-            return self._heard
+    def collect(self) -> int:
+        """Hands all outcomes to the controller, and returns their number so far. Only for the owner."""
+        with self._owned("collect"):
+            return self._collected
 
     def update(self) -> dict[str, float]:
         """Hands all outcomes to the controller, then moves K once. Only for the owner.
@@ -162,7 +168,7 @@ class SharedHorizon:
             self._publish(controller)
 
     def close(self) -> None:
-        """Removes the files, if called by the owner. No new process can join then; the others can still read K."""
+        """Removes the files, if called by the owner. Other processes can still read K, but none can join."""
         _remove_as_owner(self._folder, self._owner)
 
     def __enter__(self) -> SharedHorizon:
@@ -197,15 +203,15 @@ class SharedHorizon:
         self._folder = folder
         self._lock = threading.Lock()  # between the owner's threads
         with (folder / "k").open("r+b") as file:
-            # A memoryview stores 8 aligned bytes at once. struct.pack_into doesn't: it zeroes them first, and a reader that
-            # looked in between would give its episode K = 0 (2 % of 3.7 million reads under constant writing).
+            # A memoryview stores 8 aligned bytes at once. struct.pack_into zeroes them first, and readers would see K = 0 (2 %
+            # of 3.7 million reads under constant writing).
             self._k = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
         self._journal = os.open(folder / "journal", os.O_RDWR | os.O_APPEND)
-        # Not at exit: a thread that is still playing then may still record.
+        # Not at exit, because a thread may still record then.
         weakref.finalize(self, os.close, self._journal).atexit = False
 
     def _publish(self, controller: HorizonController) -> None:
-        """Lets the other processes see the K that holds from now on."""
+        """Shows the present K to the other processes."""
         if self._keys is not None:
             new = self._folder / "controller.new"
             try:
@@ -219,7 +225,7 @@ class SharedHorizon:
 
     @contextlib.contextmanager
     def _owned(self, method: str) -> Iterator[HorizonController]:
-        """The owner's controller, with every outcome that was recorded before. No other thread has it meanwhile."""
+        """The owner's controller, locked, with every outcome that was recorded before."""
         if self._controller is None or os.getpid() != self._owner:
             raise ConfigError(
                 f"{method}() was called on a copy of a SharedHorizon, where K can only be read and outcomes recorded; "
@@ -227,18 +233,18 @@ class SharedHorizon:
             )
         with self._lock:
             news = os.pread(self._journal, os.fstat(self._journal).st_size - self._read, self._read)
-            # A line without its end is still being written, or its writer was killed; the next newline tells which.
+            # A line without an end is being written, or its writer was killed. The next newline decides.
             for line in news[: news.rfind(b"\n") + 1].splitlines(keepends=True):
-                self._read += len(line)  # first: an outcome that the controller refuses does not hold up the others
+                self._read += len(line)  # first, so that an outcome that the controller refuses is not read again
                 try:
                     length, horizon, success, truncated, task_id, info = json.loads(line)
-                except ValueError:  # an empty line, or the stump that a killed writer left
+                except ValueError:  # an empty line, or the stump of a killed writer
                     continue
                 self._controller.record(EpisodeOutcome(length, horizon, success, truncated, task_id, info=info))
-                self._heard += 1
+                self._collected += 1
             yield self._controller
 
 
 def _remove_as_owner(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child inherits the finalizer, and must not remove what its parent uses
+    if os.getpid() == owner:  # a forked child inherits the finalizer, and must leave the files to its parent
         shutil.rmtree(folder, ignore_errors=True)

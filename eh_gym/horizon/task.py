@@ -1,6 +1,6 @@
-"""A horizon for each task, read off the task's own successes.
+"""A horizon for each task, from the task's own successes.
 
-The tasks of a benchmark come again and again: BFCL has 480 for training, AppWorld 90. So each can have the K that it needs.
+The tasks of a benchmark recur: BFCL has 480 for training, AppWorld 90. So each can have the K that it needs.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from eh_gym.ranges import Range
 
 __all__ = ["TaskHorizon"]
 
-_MOST_TASKS = 10_000  # the tasks that were met longest ago are forgotten
+_MOST_TASKS = 10_000  # beyond this number, the task that was met longest ago is forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is known of a task.
+    """The record of a task.
 
     Attributes:
-        lengths: Of its last outcomes, in steps; 0 for a failure.
+        lengths: The lengths of its last outcomes, in steps; 0 for a failure.
         k: Its K before rounding; None while it is free.
-        meetings: How often it was met.
+        meetings: The number of its meetings.
         met: Whether it was met since the last update.
     """
 
@@ -51,9 +51,9 @@ class TaskHorizon(Saved):
         bounded:  target = clip(P90 of the lengths of its successes + delta, k_min, k_max)
                   K = (1 - alpha) K + alpha target, from k_max on
 
-    In each `free_every`-th meeting, a bounded task is free again, so that its K can't shrink for ever together with its lengths.
-    The first meeting has the K of an `ElasticHorizon` over all tasks, which begins at `k0`. So has an episode whose task is not
-    named. If tasks never come again, this is all there is.
+    In each `free_every`-th meeting, a bounded task is free again, because K and the lengths would otherwise shrink together for
+    ever. In its first meeting, a task has the K of an `ElasticHorizon` over all tasks, which begins at `k0`. An episode without a
+    task's name has this K, too.
 
     The closest published rule is Toggle of Kimi K2.5 (arXiv 2602.02276, Sec. 4.4.2), which bounds the tokens of an answer.
     ``TaskHorizon(delta=0, alpha=1, free_every=2)`` is that rule on steps, except that its phases alternate by the meetings of a
@@ -74,7 +74,7 @@ class TaskHorizon(Saved):
     """The keys of an outcome's info that `record` reads; see `SharedHorizon`."""
 
     k0: Annotated[int | None, Range(1)] = None
-    """K of the elastic horizon at the start, in steps, from k_min to k_max. None is half of k_max, but k_min at least."""
+    """K of the elastic horizon at the start, in steps, from k_min to k_max. By default half of k_max, but at least k_min."""
     k_min: Annotated[int, Range(1)] = 5
     """The lower bound of K, in steps."""
     k_max: Annotated[int, Range(1)] = 50
@@ -108,7 +108,7 @@ class TaskHorizon(Saved):
         return self._all.horizon
 
     def horizon_for(self, info: Mapping[str, Any], seed: int | None) -> int:
-        """The K of one episode: that of its task, ``info["task_id"]``."""
+        """The K of one episode, by its task ``info["task_id"]``."""
         with self._lock:
             task = self._tasks.get(str(info.get("task_id")))
             if task is None or not task.meetings:
@@ -126,7 +126,9 @@ class TaskHorizon(Saved):
         with self._lock:
             task = self._tasks.pop(outcome.task_id, _Task())
             lengths = (*task.lengths, length)[-self.window :]
-            self._tasks[outcome.task_id] = dataclasses.replace(task, lengths=lengths, met=True)  # at the end: met last
+            self._tasks[outcome.task_id] = dataclasses.replace(
+                task, lengths=lengths, met=True
+            )  # to the end, as the task that was met last
             if len(self._tasks) > _MOST_TASKS:
                 del self._tasks[next(iter(self._tasks))]
 
@@ -134,8 +136,8 @@ class TaskHorizon(Saved):
         """Moves the K of every task that was met, and that of the elastic horizon.
 
         Returns:
-            The metrics of `ElasticHorizon.update`, ``horizon/k_tasks``, the mean K of the bounded tasks in steps (NaN if there is
-            none), and ``horizon/bounded``, the share of the known tasks that are bounded.
+            The metrics of `ElasticHorizon.update`; ``horizon/k_tasks``, the mean K of the bounded tasks in steps (NaN
+            without one); and ``horizon/bounded``, the share of the known tasks that are bounded.
         """
         metrics = self._all.update()
         with self._lock:

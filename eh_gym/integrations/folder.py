@@ -26,10 +26,9 @@ _WAIT_S = 30.0  # for the owner to write the address of its horizon
 class FolderHorizon:
     """A controller that is shared by all processes that name the same folder.
 
-    The first process owns K. It moves K once for every `update_every` episodes of all processes, when it starts or ends
-    an episode itself. It writes two files: ``state.json`` has every episode that the owner got, and a later run
-    continues from it; ``horizon.jsonl`` has the metrics of each update. The other processes read K and record. If the
-    owner ends, their K stays the same.
+    The first process owns K. Whenever it starts or ends an episode, it moves K once for every `update_every` new episodes of
+    all processes. The other processes read K and record. If the owner ends, their K stays the same. The owner writes
+    ``state.json``, from which a later run continues, and ``horizon.jsonl`` with the metrics of each update.
 
     Args:
         folder: A folder on this machine. It is made if it is missing.
@@ -45,8 +44,8 @@ class FolderHorizon:
         self._folder, self._every = Path(folder), positive_int("update_every", update_every)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._turn = threading.Lock()
-        self._pid = 0  # of the owner, if this object is the owner's
-        self._heard = 0  # episodes of this run
+        self._pid = 0  # set in the owner only
+        self._counted = 0  # episodes of this run
         self._since = 0  # episodes that no update has counted yet
         self._lock = (self._folder / "owner.lock").open("a")  # held until this process ends
         try:
@@ -60,7 +59,7 @@ class FolderHorizon:
             try:
                 controller.load_state_dict(saved)
             except BaseException:
-                self._lock.close()  # or the folder stays owned as long as the error is kept
+                self._lock.close()  # otherwise the folder stays owned while the error is kept
                 raise
         self._pid, self._shared = os.getpid(), SharedHorizon(controller)
         self._write("address", pickle.dumps((self._pid, self._shared)))
@@ -92,17 +91,17 @@ class FolderHorizon:
         self._shared.close()
         if not self._lock.closed:
             if self.owner:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked meanwhile holds it too
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child may hold it, too
             self._lock.close()
 
     def _move(self) -> None:
         if not self.owner:
             return
         with self._turn:
-            before, self._heard = self._heard, self._shared.hear()
-            if self._heard == before:
+            before, self._counted = self._counted, self._shared.collect()
+            if self._counted == before:
                 return
-            self._since += self._heard - before
+            self._since += self._counted - before
             while self._since >= self._every:
                 moved = {name: None if math.isnan(value) else value for name, value in self._shared.update().items()}
                 with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
@@ -122,11 +121,11 @@ class FolderHorizon:
         while time.monotonic() < give_up:
             try:
                 pid, shared = pickle.loads((self._folder / "address").read_bytes())
-                os.kill(pid, 0)  # an earlier owner that was killed left its address
+                os.kill(pid, 0)  # raises if the address is that of a killed owner
                 return shared  # type: ignore[no-any-return]
             except (FileNotFoundError, ProcessLookupError, ConfigError):
                 time.sleep(0.05)
         raise ConfigError(
-            f"another process owns {self._folder} and did not say within {_WAIT_S:g} s where its K is; "
+            f"another process owns {self._folder} and did not write the address of its K within {_WAIT_S:g} s; "
             "give each run a folder of its own, and each machine too"
         )

@@ -24,8 +24,8 @@ _training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", def
 class GymTextEnv(BaseTextEnv):
     """Any Gymnasium environment with text actions, for `skyrl_gym.register`.
 
-    A row of the data names it in the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id`` or ``seed``. Its own
-    rules and first observation replace the row's prompt. An episode that reaches ``max_turns`` earns 0.
+    A row of the data names the environment in the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id`` or
+    ``seed``. Its rules and first observation replace the row's prompt. An episode that reaches ``max_turns`` earns 0.
     """
 
     def __init__(self, env_config: Any, extras: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, is_controller
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, horizon_for_of, is_controller
 
 __all__ = ["ElasticToolCalls"]
 
@@ -22,10 +22,10 @@ RewardFunction = Callable[..., list[float | None]]
 class ElasticToolCalls(TrainerCallback, ExportableState):
     """Gives each generation of a `trl.GRPOTrainer` the controller's K, and tells the controller how its episodes ended.
 
-    A step is a round of tool calls that were answered. An episode without tool calls has one step. TRL stops an episode after
-    K rounds. An episode is truncated if its last message still calls a tool, or was cut at ``max_completion_length``. Its
-    rewards are then 0 (Elastic Horizon paper, Sec. 3.2); TRL by itself counts it as complete. An environment that can
-    end an episode itself has the attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does.
+    A step is a round of answered tool calls; an episode without them has one step. TRL stops an episode after K rounds. An
+    episode is truncated if its last message still calls a tool, or was cut at ``max_completion_length``. Its rewards are then 0
+    (Elastic Horizon paper, Sec. 3.2), though TRL counts it as complete. An environment that can end an episode has the
+    attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does.
 
     All episodes of a generation have one K. Each generation of training moves K once, with the outcomes of all ranks. An episode
     for which every reward function returns None is not recorded. Evaluation plays under K and records nothing. TRL's
@@ -48,7 +48,7 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         *,
         success: Callable[[float], bool] = lambda reward: reward >= 1,
     ) -> None:
-        if not is_controller(controller) or hasattr(controller, "horizon_for"):
+        if not is_controller(controller) or horizon_for_of(controller) is not None:
             raise ConfigError(f"controller must have one K for all episodes, got {controller!r}; pass ElasticHorizon()")
         if not getattr(trainer, "tools", None):
             raise ConfigError("the trainer has no tools; pass environment_factory=... or tools=[...] to GRPOTrainer")

@@ -25,10 +25,10 @@ def elastic(
 ) -> type[vf.Env]:
     """Subclasses an environment of verifiers so that each episode's ``max_turns`` is the controller's K.
 
-    A step is a turn of the model. K is latched when the episode begins, and replaces ``max_turns`` of the seat's configuration. A
-    task is known by its name.
-    An episode that verifiers stopped (``trace.is_truncated``) is truncated, and its rewards become 0 (Elastic Horizon paper,
-    Sec. 3.2). A trace with an error is not recorded. Each trace gets the metrics ``horizon_k`` and ``truncated``.
+    A step is a turn of the model. K is read when the episode begins, and replaces ``max_turns`` of the seat's configuration.
+    Tasks are known by their names. An episode that verifiers stopped (``trace.is_truncated``) is truncated, and its rewards
+    become 0 (Elastic Horizon paper, Sec. 3.2). A trace with an error is not recorded. Each trace gets the metrics ``horizon_k``
+    and ``truncated``.
 
     Args:
         env_class: The environment, such as `verifiers.v1.SingleAgentEnv`, which plays any taskset.

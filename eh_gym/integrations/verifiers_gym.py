@@ -33,7 +33,7 @@ class GymConfig(vf.TasksetConfig):
     make_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments for `gymnasium.make`."""
     task_ids: list[str] = Field(default_factory=list)
-    """The tasks. Without them there is a task for each seed, without end."""
+    """The tasks. By default there is a task for each seed, without end."""
     every_task: bool = False
     """Whether to play all tasks that the environment lists in its `task_ids`."""
 
@@ -98,8 +98,8 @@ class GymEnv(vf.Env[GymEnvConfig]):
 
     async def run(self, task: GymTask, agents: vf.Agents) -> None:
         """One episode."""
-        told = self.taskset.config
-        env = self._idle.pop() if self._idle else await asyncio.to_thread(gym.make, told.gym_id, **told.make_args)
+        config = self.taskset.config
+        env = self._idle.pop() if self._idle else await asyncio.to_thread(gym.make, config.gym_id, **config.make_args)
         try:
             await self._play(env, task, agents)
         except BaseException:  # also if cancelled: the next episode must not continue in this environment's state

@@ -92,7 +92,7 @@ class ElasticToolAgentLoop(ToolAgentLoop):
         if state is AgentState.TERMINATED and not cut:  # verl stops at K before it looks for calls
             schemas = [tool.tool_schema for tool in agent_data._active_tools.values()]
             cut = bool((await self.tool_parser.extract_tool_calls(agent_data.response_ids, schemas))[1])
-        # Not before: verl takes the server's fields only if there are none yet.
+        # Last, because verl takes the server's fields only if the output has none.
         agent_data.extra_fields["horizon"] = [agent_data.assistant_turns, self.max_assistant_turns, cut]
         return state
 

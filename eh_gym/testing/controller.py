@@ -94,7 +94,7 @@ class ControllerContract:
         assert first == second, f"the same outcomes gave {first} and {second}"
 
     def test_a_loaded_state_has_the_same_future(self) -> None:
-        """Saved at the start, after one update and after seven, through JSON."""
+        """Saved and loaded through JSON, it continues as before: at the start, after one update and after seven."""
         for past in (0, 1, 7):
             first, second = self._new(), self._new()
             live(first, past)
@@ -178,7 +178,7 @@ class ControllerContract:
         assert controller.horizon >= 1, f"horizon must be >= 1, got {controller.horizon}"
 
     def test_its_repr_says_what_it_is(self) -> None:
-        """It is printed in errors and logs."""
+        """Its repr can be printed in errors and logs."""
         controller = self._new()
         text, expected = repr(controller), f"{type(controller).__name__}("
         assert text.startswith(expected), f"repr must start with {expected!r}, got {text!r}"

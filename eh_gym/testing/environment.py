@@ -28,7 +28,7 @@ __all__ = ["ExpertEnvContract", "TextEnvContract"]
 StepResult = tuple[Any, Any, bool, bool, dict[str, Any]]
 TextEnv = gym.Env[str, str]
 
-_STEP_S = 60.0  # the most that one step in a thread may take
+_STEP_S = 60.0  # the longest time for one step in a thread
 
 
 class TextEnvContract:
@@ -44,7 +44,7 @@ class TextEnvContract:
         malformed: Texts that are not valid actions and do not end an episode with success. Add those of your own
             format.
         unknown_task_ids: Ids of tasks that do not exist.
-        longest: The most steps in which the expert ends an episode.
+        longest: The most steps that the expert takes.
     """
 
     malformed: ClassVar[Sequence[str]] = MALFORMED

@@ -48,8 +48,8 @@ def make_vec(
             ``gymnasium.make_vec``: it breaks the step after a first reset that raised (1.4.0).
 
     Raises:
-        ConfigError: ``num_envs`` is not a whole number >= 1, there is a hint but no controller, or an argument is
-            unknown to this function and to the environment.
+        ConfigError: ``num_envs`` is not a whole number >= 1, or an argument is unknown to this function and to the
+            environment.
 
     Example:
         >>> from eh_gym.horizon import FixedHorizon

@@ -82,11 +82,11 @@ class ThreadVectorEnv(SyncVectorEnv):
             )
         if max_workers:
             self._pool = ThreadPoolExecutor(max_workers, thread_name_prefix="eh-slot")
-        # Threads end in any order, but the controller hears of the episodes of a batched step in the order of the slots.
+        # Threads end in any order, but the outcomes of a batched step are recorded in the order of the slots.
         self._limits = [env for env in self.envs if max_workers and env.has_wrapper_attr("tell_outcomes")]
         self._busy = [False] * self.num_envs  # has a call whose future is not done
         self._live = [False] * self.num_envs  # has an episode that can be stepped
-        # Zeros, or empty texts, until a slot's first reset: what a masked reset shows of the others.
+        # Zeros or empty texts until a slot's first reset. A masked reset returns them for the other slots.
         self._env_obs: list[Any] = list(iterate(self.observation_space, self._observations))
 
     # One slot at a time
@@ -180,7 +180,7 @@ class ThreadVectorEnv(SyncVectorEnv):
                 every environment. The dict stays as it is.
 
         Returns:
-            The batched observations, of slots outside the mask the last ones again, and the infos of the slots reset.
+            The batched observations (for slots outside the mask, the last ones) and the infos of the slots that were reset.
 
         Raises:
             ConfigError: A mask, list of seeds or list of ids has the wrong length or type.
@@ -236,7 +236,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         try:
             results = _gather([self.submit_step(slot, action) for slot, action in enumerate(each)])
         finally:
-            with contextlib.ExitStack() as tellings:  # one that fails keeps no other back
+            with contextlib.ExitStack() as tellings:  # a failing slot does not stop the others
                 for env in reversed(self._limits):
                     tellings.callback(env.get_wrapper_attr("tell_outcomes"))
         infos: dict[str, Any] = {}
@@ -251,7 +251,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         """Cancels calls that have not begun, waits for those that have, and closes every environment."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        with contextlib.ExitStack() as closings:  # one that fails leaves no other open
+        with contextlib.ExitStack() as closings:  # close the others, even if one fails
             for env in reversed(self.envs):
                 closings.callback(env.close)
 
@@ -264,7 +264,7 @@ class ThreadVectorEnv(SyncVectorEnv):
             raise AlreadyPendingCallError(message, name)
 
     def _each(self, name: str, given: Any) -> Sequence[Any]:
-        """One value a slot, Nones if none are given."""
+        """One value for each slot; None for each by default."""
         if given is None:
             return [None] * self.num_envs
         if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) != self.num_envs:

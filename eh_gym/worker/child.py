@@ -60,7 +60,7 @@ def _write(fd: int, data: bytes) -> None:
 def _read(fd: int, size: int, unread: bytearray) -> bytes:
     """Takes ``size`` bytes of ``unread``, after reading as much as is missing; raises EOFError when the parent is gone."""
     while len(unread) < size:
-        chunk = os.read(fd, 1 << 16)  # usually brings all calls that wait
+        chunk = os.read(fd, 1 << 16)  # usually brings all waiting calls
         if not chunk:
             raise EOFError
         unread += chunk

@@ -1,4 +1,4 @@
-"""Frames to and from a child process: each is written and read before a deadline, or the error says what came instead."""
+"""Frames to and from a child process, each written and read before a deadline."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _read(process: subprocess.Popen[bytes], size: int, deadline: float, what: st
 def _wait(fd: int, event: int, deadline: float) -> bool:
     """Whether ``fd`` became ready before the deadline (time.monotonic seconds).
 
-    After it, whether it is ready now: where this process was held up itself, the answer may have been there in time.
+    Checks once more after the deadline, because the answer may have come in time while this process was held up.
     """
     poll = select.poll()  # not select(): it fails for descriptors >= 1024
     poll.register(fd, event)

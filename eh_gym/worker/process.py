@@ -75,12 +75,12 @@ class Worker:
             raise ConfigError(f"start_timeout_s must be > 0, got {start_timeout_s}")
         self.command = tuple(command)
         self._start_timeout_s = start_timeout_s
-        self._lock = threading.Lock()  # whoever has it may use the pipes
+        self._lock = threading.Lock()  # its holder may use the pipes
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._ids = itertools.count(1)
-        self._gone = "it was not started"  # why calls are refused; empty while the worker lives
-        self._reaped = False  # the system may have reused its pid: never signal it again
+        self._gone = "it was not started"  # the reason why calls are refused; empty while the worker lives
+        self._reaped = False  # then the system may reuse its pid, so it is not signalled again
         self._stderr = bytearray()
         self._drain: threading.Thread | None = None
 
@@ -191,7 +191,7 @@ class Worker:
         self._gone = self._gone or "it was killed"
         if process.returncode is None:
             _kill_group(process)
-        with self._lock:  # a call in progress has just lost its pipe, and lets go
+        with self._lock:  # a call in progress has lost its pipe and releases the lock
             self._reap("it was killed")
 
     def __enter__(self) -> Worker:
@@ -241,13 +241,13 @@ class Worker:
         return process
 
     def _reap(self, why: str) -> None:
-        """Kills what is left and closes the pipes."""
+        """Kills what is left, waits for it, and closes the pipes."""
         self._gone = self._gone or why
         process = self._process
         if process is None or self._reaped:
             return
         self._reaped = True
-        _kill_group(process)  # grandchildren too; while one lives, the group's number cannot be anyone else's
+        _kill_group(process)  # grandchildren too; while one lives, the group's number is not reused
         process.wait()
         if self._drain is not None:
             self._drain.join(PARTING_S)  # for the last output; a grandchild that escaped may hold stderr open

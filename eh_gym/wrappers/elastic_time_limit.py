@@ -23,7 +23,7 @@ from gymnasium.utils import RecordConstructorArgs
 from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.checks import positive_int
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon, is_controller
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, MadeIn, episode_horizon, is_controller
 
 __all__ = ["ElasticTimeLimit", "EpisodeCount"]
 
@@ -140,8 +140,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._in_info: Callable[[int], Any] = int if isinstance(env.observation_space, Text) else np.int64
         self._shown: Any = 0  # K as the infos show it
         self.recorded = EpisodeCount()
-        self._held: list[EpisodeOutcome] | None = None  # what `tell_outcomes` will tell; None: they are told at once
-        self._heard = False  # has recorded before
+        self._held: list[EpisodeOutcome] | None = None  # for `tell_outcomes`; None if outcomes are told at once
+        self._has_recorded = False
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
@@ -190,7 +190,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._left = left
         if reward := step[1]:  # sparse rewards are nearly all zeros, and this line is a fifth of the wrapper's cost
             self._return += float(reward)
-        step[4]["horizon"] = self._shown  # in the environment's own dict: a copy costs more than all the rest
+        step[4]["horizon"] = self._shown  # in the environment's own dict, because a copy costs more than all the rest
         return step
 
     def _end(
@@ -226,25 +226,25 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
                 self._tell(outcome)
             else:
                 self._held.append(outcome)
-        # A mark set further in stands: a limit in there stopped the episode before K did.
+        # An inner wrapper may have stopped the episode before K did, and set the mark.
         limit = stopped or bool(info.get("TimeLimit.truncated", False))
         info = {**info, "horizon": self._shown, "episode": episode, "TimeLimit.truncated": limit}
         return observation, reward, terminated, truncated, info
 
     def _tell(self, outcome: EpisodeOutcome) -> None:
-        made_in = getattr(self.controller, "made_in", None)
-        if not self._heard and made_in is not None and made_in != os.getpid():
+        controller = self.controller
+        if not self._has_recorded and isinstance(controller, MadeIn) and controller.made_in != os.getpid():
             warnings.warn(
-                f"this environment records in process {os.getpid()} with a copy of the {type(self.controller).__name__} that "
-                f"process {made_in} made: the original does not get these episodes, so its K does not follow them. Wrap it in "
+                f"this environment records in process {os.getpid()} with a copy of the {type(controller).__name__} that process "
+                f"{controller.made_in} made: the original does not get these episodes, so its K does not follow them. Wrap it in "
                 "eh_gym.SharedHorizon before the environments are made, or keep them in one process (eh_gym.make_vec). "
                 "Where a controller was pickled to a file, save its state_dict() instead",
                 stacklevel=4,
             )
-        self._heard = True
-        self.controller.record(outcome)
+        self._has_recorded = True
+        controller.record(outcome)
         if self._update_every is not None and self.recorded.add() % self._update_every == 0:
-            self.controller.update()
+            controller.update()
 
     def _verdict(
         self, observation: ObsType, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]

@@ -14,6 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import MissingBackendError
+from envs.ids import task_ids_of
 
 __all__ = ["About", "EnvHost", "EnvKind"]
 
@@ -95,4 +96,4 @@ class EnvHost:
         if kind.name not in self._first:
             self._first[kind.name] = kind.make().unwrapped
         env = self._first[kind.name]
-        return About(env.observation_space, env.action_space, env.metadata, getattr(env, "task_ids", None))
+        return About(env.observation_space, env.action_space, env.metadata, task_ids_of(env))

@@ -26,6 +26,7 @@ from gymnasium.spaces import Text
 from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied
 from eh_gym.surrogates import escaped
+from envs.ids import task_ids_of
 from envs.making import make_environment, read_env_args, registered, takes_split
 
 try:
@@ -207,7 +208,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
     def _refuse_unserved(self, task_id: str, split: str | None) -> None:
         """Refuses a task of a split that is not served. The environment itself would accept it."""
         for served in dict.fromkeys([split or self._splits[0], *self._splits]):
-            tasks = getattr(self._of(served).unwrapped, "task_ids", None)
+            tasks = task_ids_of(self._of(served))
             if tasks is None or task_id in tasks:
                 return
         raise ConfigError(
@@ -215,7 +216,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         )
 
     def _task_ids(self, split: str) -> Sequence[str]:
-        found: Sequence[str] | None = getattr(self._of(split).unwrapped, "task_ids", None)
+        found = task_ids_of(self._of(split))
         if found is None:
             raise ConfigError(f"{self._env_id} does not list its tasks; reset with a seed alone")
         return found

@@ -10,6 +10,7 @@ import numpy as np
 
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
+from envs.expert import expert_of
 from envs.making import make_environment
 from harness.evaluation.requests import evaluation_requests
 from harness.rollout.environment import Environments, check_environment, spec_of, tasks_of
@@ -100,8 +101,8 @@ def _play_once(name: str, env: gym.Env[str, str], trajectory: Trajectory) -> Non
 def _scripted(name: str, env: gym.Env[str, str], rng: np.random.Generator) -> str:
     if name == "empty":
         return ""
-    base = env.unwrapped
-    return str(base.expert() if name == "expert" else base.random_action(rng))  # type: ignore[attr-defined]
+    base = expert_of(env)
+    return str(base.expert() if name == "expert" else base.random_action(rng))
 
 
 def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
@@ -36,6 +37,13 @@ from harness.model.lora import has_lora, plain_parameters
 from harness.settings.model import Model
 
 __all__ = ["Policy", "load_policy", "score_batch"]
+
+
+@runtime_checkable
+class _Sharded(Protocol):
+    """A model that `Ranks.shard` has sharded. Its method gathers the weights that `score_batch` needs."""
+
+    def score_batch(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass
@@ -86,8 +94,9 @@ class Policy:
             ``logp`` and ``entropy``, both float32 [B, A], in nats; 0 outside the batch's mask.
         """
         assert batch.segments is None or self.packs, "a packed batch needs packed attention"
-        sharded = getattr(self.model, "score_batch", None)  # see `Ranks.shard`
-        return score_batch(self.model, batch, temperature) if sharded is None else sharded(batch, temperature)
+        if isinstance(self.model, _Sharded):
+            return self.model.score_batch(batch, temperature)
+        return score_batch(self.model, batch, temperature)
 
     def checkpoint_activations(self, *, keep_attention: bool = False) -> None:
         """Makes the backward pass compute each layer's activations again, instead of storing them.

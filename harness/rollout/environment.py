@@ -16,6 +16,7 @@ from eh_gym.answers import reset_fault
 from eh_gym.errors import ConfigError, WorkerError
 from eh_gym.horizon.controller import episode_horizon
 from eh_gym.vector import ThreadVectorEnv
+from envs.ids import task_ids_of
 from envs.mixed import MixedEnv, mixed, read_environments
 
 __all__ = ["Environments", "check_environment", "check_kinds", "parts_of", "spec_of", "tasks_of"]
@@ -102,7 +103,7 @@ def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
     Raises:
         ConfigError: The environment does not name its tasks.
     """
-    task_ids: Sequence[str] | None = getattr(env.unwrapped, "task_ids", None)
+    task_ids = task_ids_of(env)
     if task_ids is None:
         name = env.spec.id if env.spec else repr(env.unwrapped)
         raise ConfigError(

@@ -202,13 +202,13 @@ def test_files_go_when_the_owner_exits_but_not_when_its_child_does():
 
 def test_the_owner_hears_of_each_outcome_once(shared):
     copied = pickle.loads(pickle.dumps(shared))
-    assert shared.hear() == 0
+    assert shared.collect() == 0
     for each in (shared, copied):
         each.record(EpisodeOutcome(3, 10, True))
-    assert shared.hear() == shared.hear() == 2
+    assert shared.collect() == shared.collect() == 2
     shared.record(EpisodeOutcome(5, 10, True))
     shared.update()
-    assert shared.hear() == 3  # also those that an update has handed on
+    assert shared.collect() == 3  # also those that an update has handed on
 
 
 class Each(ElasticHorizon):
@@ -270,4 +270,4 @@ def test_those_who_joined_go_on_with_the_last_k_of_each_task_after_the_end():
     shared.close()
     assert ask(asked) == ask(silent) == before
     asked.record(EpisodeOutcome(4, 15, True, task_id="a"))
-    assert shared.hear() == 2
+    assert shared.collect() == 2
