@@ -1,10 +1,10 @@
 """Builds and finds the virtualenvs in which backends run.
 
-Each backend has a virtualenv of its own in the user's cache, because its packages conflict with those of the other
-backends and of a trainer: bfcl-eval pins numpy and filelock, and AppWorld needs pydantic 1.
+Each backend has a virtualenv of its own in the user's cache, because its packages conflict with those of other backends and of a
+trainer: bfcl-eval pins numpy and filelock, and AppWorld needs pydantic 1.
 
-A virtualenv cannot be moved, so it is built in its final place. A marker file, written last, says that it is complete, and with
-which packages. A folder without it, or with other packages, is built again.
+A virtualenv cannot be moved, so it is built in its final place. A marker file, written last, lists its packages. A folder without
+the marker, or with other packages, is built again.
 """
 
 from __future__ import annotations

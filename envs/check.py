@@ -1,4 +1,4 @@
-"""``python -m envs check ID``: says what the harness needs of an environment, and what of it is missing.
+"""``python -m envs check ID``: checks what the harness needs of an environment.
 
 The checks are the tests of `eh_gym.testing`, each under its own name.
 """
@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Runs the tests, and prints a line for each; what is wrong comes with how to fix it.
+    """Runs the tests and prints a line for each. A failure comes with how to fix it.
 
     Returns:
-        1 if something is wrong, else 0.
+        1 if a test fails, else 0.
 
     Raises:
         ConfigError: The environment can't be made.

@@ -1,4 +1,4 @@
-"""Makes environments from what a command line names: a wrong id or argument is a clear error."""
+"""Makes environments from the words of a command line. A wrong id or argument is a clear error."""
 
 from __future__ import annotations
 

@@ -122,8 +122,7 @@ class MixedEnv(gym.Env[str, str]):
         """Starts an episode.
 
         Args:
-            seed: Draws the task, and is handed on. The same seed draws the same task. Without a seed, the environment that plays
-                gets a drawn one.
+            seed: Draws the task, and seeds the environment that plays. Without it, that environment gets a drawn seed.
             options: ``{"task_id": id}`` names the task. Without it, an environment is drawn, and one of its tasks.
 
         Returns:
@@ -143,7 +142,7 @@ class MixedEnv(gym.Env[str, str]):
             )
         self._now = None  # if the reset fails, no episode is running
         env = self._envs[name]
-        if seed is None:  # the environment may not have been seeded yet, and can draw more than its task
+        if seed is None:  # it may not be seeded yet, and draws more than its task
             seed = int(self.np_random.integers(2**31))
         observation, info = env.reset(seed=seed, options={"task_id": task_id.removeprefix(f"{name}/")})
         self._now = env

@@ -52,7 +52,7 @@ def serve(options: argparse.Namespace) -> int:
         MissingBackendError: A backend or its data are not installed.
         MissingExtraError: OpenEnv is not installed.
     """
-    token, told = find_token(options.token_file, options.host, is_open=options.open)
+    token, made_here = find_token(options.token_file, options.host, is_open=options.open)
     from envs.openenv import server  # needs an extra
 
-    return server.serve(options, token, told=told)
+    return server.serve(options, token, show_token=made_here)

@@ -41,9 +41,9 @@ def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
 class RemoteEnv(gym.Env[str, str]):
     """An environment in one of the pool's actors. It may move to another actor between two episodes.
 
-    It has ``task_ids`` if its kind has them, but no expert: a warm start plays on this machine.
-    If the actor is lost during an episode, the episode is truncated with ``info["environment_error"]``. The next reset
-    then goes to another actor, on another node if there is one.
+    It has ``task_ids`` if its kind has them, but no expert, because a warm start plays on this machine. If the actor is lost
+    during an episode, the episode is truncated with ``info["environment_error"]``. The next reset then goes to another actor,
+    on another node if there is one.
 
     Args:
         kind: The kind of environment to make.

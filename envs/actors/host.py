@@ -1,6 +1,6 @@
-"""EnvHost, the class of the actors: it holds several environments in one process, each under a key that the caller chose.
+"""EnvHost, the class of the actors: it holds several environments in one process, each under a key that the caller chooses.
 
-The calls for one key must come one after another. Deadlines and lost actors are handled in pool.py.
+The calls for one key must come one after another. pool.py handles deadlines and lost actors.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class EnvHost:
 
     def __init__(self) -> None:
         self._envs: dict[int, gym.Env[str, str]] = {}
-        self._first: dict[str, Any] = {}  # one environment of each kind, which is never played
+        self._first: dict[str, Any] = {}  # one environment of each kind, for its properties
 
     def begin(self, kinds: Sequence[EnvKind]) -> tuple[str, str, list[About]]:
         """Makes one environment of each kind. Returns the node's id in Ray, its readable name, and the kinds' descriptions.

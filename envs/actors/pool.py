@@ -1,8 +1,7 @@
 """ActorPool: Ray actors that hold many environments each.
 
-A running episode is lost with its actor. The pool replaces a lost actor itself and does not use Ray's own restarts and
-retries, because with them a call could be carried out twice. All actors must find room when the pool is made: it does not
-wait for a cluster that grows by itself.
+A running episode is lost with its actor. The pool replaces lost actors itself, because Ray's own restarts and retries could carry
+out a call twice. All actors must find room when the pool is made: it does not wait for a cluster that grows by itself.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from envs.actors.host import About, EnvHost, EnvKind
 
 __all__ = ["ActorPool", "Seat", "close_shared_actors", "shared_actors"]
 
-_BEGIN_TIMEOUT_S = 120.0  # until all first actors have begun; later, when none is left, until one new actor has
+_BEGIN_TIMEOUT_S = 120.0  # for all first actors to begin; later, if all actors are lost, for a new one
 # Longer than the environments' own deadlines. An actor that takes longer for one call is killed.
 _CALL_TIMEOUT_S = 600.0
-_REACH_TIMEOUT_S = 10.0  # until the port of the cluster's head answers
+_REACH_TIMEOUT_S = 10.0  # for the port of the cluster's head to answer
 _THREADS = 64  # per actor, as many as ThreadVectorEnv has at most; more environments share them
 _OBJECT_STORE_BYTES = 100_000_000  # for a Ray started by this process; texts need very little of it
 
@@ -115,23 +114,23 @@ class ActorPool:
             if kind.name not in self._abouts:
                 self._look()
                 answers = [(a, a.handle.begin.remote([kind])) for a in self._living()]
-                told = [self._answer(a, answer)[2][0] for a, answer in answers]
+                abouts = [self._answer(a, answer)[2][0] for a, answer in answers]
                 self._kinds.append(kind)
-                self._abouts[kind.name] = told[0]
+                self._abouts[kind.name] = abouts[0]
             return self._abouts[kind.name]
 
     def seat(self, now: Seat | None, *, stay: bool) -> Seat:
         """A place for an environment's next episode.
 
-        The actor with the fewest environments comes first, then the present one. After the loss of an actor, the others of
-        its node come last until they have answered: the whole node may be lost.
+        The actor with the fewest environments is preferred, then the present one. After the loss of an actor, the others of its
+        node come last until they have answered, because the whole node may be lost.
 
         Args:
             now: The environment's present place; None if it has none.
             stay: Whether it must not move as long as its actor lives.
 
         Raises:
-            EHError: There is no actor, and no new one has begun within 120 s.
+            EHError: All actors are lost, and no new one has begun within 120 s.
         """
         with self._lock:
             self._look()
@@ -195,7 +194,7 @@ class ActorPool:
                     self._actors.remove(actor)
 
     def _living(self) -> list[_Actor]:
-        """The living actors, at least one. Waits for one if there is none."""
+        """The living actors. If all are lost, waits for a new one."""
         if not any(actor.alive for actor in self._actors) and self._actors:
             self._ray.wait([actor.begun for actor in self._actors], timeout=_BEGIN_TIMEOUT_S)
             self._look()
@@ -208,7 +207,7 @@ class ActorPool:
         return alive
 
     def _lose(self, actor: _Actor) -> None:
-        """Gives up an actor for a new one, and asks the others of its node whether they live. The next calls do nothing."""
+        """Gives up an actor for a new one, and checks the others of its node. Further calls for it do nothing."""
         with self._lock:
             if actor in self._actors:
                 actor.alive = False
@@ -232,8 +231,8 @@ class ActorPool:
         except errors.RayError as error:
             self._lose(actor)
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            told = " … ".join(dict.fromkeys((lines[0], lines[-1])))
-            raise WorkerDied(f"the Ray actor on {actor.name} is lost: {told}") from error
+            said = " … ".join(dict.fromkeys((lines[0], lines[-1])))
+            raise WorkerDied(f"the Ray actor on {actor.name} is lost: {said}") from error
 
 
 _shared: dict[tuple[int, str], ActorPool] = {}

@@ -23,9 +23,8 @@ _PYTHON = ("python", "python3", "py", "")
 def code_of(message: str) -> str:
     r"""The first Python block of a message, or all of it if it has none.
 
-    A thought in front is cut off, and a thought that is never closed has no code (`eh_gym.split_reply`). A block that the model
-    did not close goes on to the end of the message. If the fence is indented, its lines lose so much of their own indentation,
-    as in Markdown.
+    A thought before the code is left out; a message whose thought never ends has no code (`eh_gym.split_reply`). A block
+    without an end goes on to the end of the message. As in Markdown, the lines lose the indentation of the fence.
 
     >>> code_of("I look it up.\n```python\nprint(1)\n```\nThen I go on.")
     'print(1)\n'

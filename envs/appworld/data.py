@@ -146,7 +146,7 @@ def reference(split: str, task_id: str) -> list[str] | None:
 
 
 def difficulty(root: Path, task_id: str) -> int | None:
-    """The difficulty that AppWorld's authors give a task, 1 to 3; None if the data do not say.
+    """The difficulty that AppWorld's authors give a task, 1 to 3; None if the data have no difficulty.
 
     Args:
         root: A judge's folder.

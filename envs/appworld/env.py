@@ -45,8 +45,8 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
     evaluation gives the reward: 1 if every test passes, else 0.
 
     ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction``, ``supervisor`` (first_name, last_name, email,
-    phone_number), ``datetime`` (the present time in the world, ISO 8601), ``difficulty`` (AppWorld's, 1 to 3; None if the
-    data do not say), ``scenario`` (AppWorld's SGC counts the scenarios all of whose tasks are solved).
+    phone_number), ``datetime`` (the present time in the world, ISO 8601), ``difficulty`` (AppWorld's, 1 to 3, or None),
+    ``scenario`` (AppWorld's SGC counts the scenarios all of whose tasks are solved).
 
     ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that the action made). At
     the end also ``success`` and ``verdict`` (``passed`` and ``total``: numbers of tests; ``failures``: the requirements that
@@ -140,7 +140,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         world = self._live()
         try:
             return self._step(world, action)
-        except BaseException:  # Ctrl-C, say: an answer that comes later would be taken for that to the next action
+        except BaseException:  # such as Ctrl-C; a late answer would be taken for that to the next action
             self._leave()
             raise
 

@@ -1,7 +1,7 @@
-"""Processes forked from one zygote in AppWorld's virtualenv, and the messages to them, with deadlines.
+"""Processes forked from a zygote in AppWorld's virtualenv, and the messages to them, with deadlines.
 
-A zygote is a process that has imported AppWorld and forks others. Nothing is retried here: the owner of an episode decides
-about that. backend/ holds what the processes do.
+A zygote is a process that has imported AppWorld and forks others (backend/). Nothing is retried here: the owner of an episode
+decides about that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SPAWN_TIMEOUT_S = 60.0
 # Killing a process takes milliseconds. A zygote that does not answer is killed, with all its forks.
 _END_TIMEOUT_S = 10.0
 _PREFIX = "eh-appworld-"
-_NEEDED = ("socket", "root/data")  # the files in a zygote's folder as long as it can fork
+_NEEDED = ("socket", "root/data")  # files in a zygote's folder, without which it can't fork
 # The environment variables that a zygote gets. Agents' code can read all of them, and a trainer's hold keys and tokens.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
@@ -59,14 +59,14 @@ class Zygote:
         # `env` calls exec, so the worker's process is the zygote itself.
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
         self._folder: Path | None = None
-        self._ready = self._closed = False  # whether `start` came to its end; whether `close` was called
-        self._abandoned: set[str] = set()  # forks without an owner, because it was interrupted
+        self._ready = self._closed = False  # whether `start` has finished; whether `close` was called
+        self._abandoned: set[str] = set()  # forks whose owner was interrupted
         self.layers: list[str] = []
         self._end: Callable[[], object] = weakref.finalize(self, Worker.kill, self._worker)
 
     @property
     def alive(self) -> bool:
-        """Whether the zygote is running and can fork. It can't if its files in the temporary folder were removed."""
+        """Whether the zygote is running and can fork, which needs its files in the temporary folder."""
         running = self._ready and self._worker.alive
         return running and all(os.path.lexists(_known(self._folder) / name) for name in _NEEDED)
 
@@ -76,7 +76,7 @@ class Zygote:
         return self._worker.pid
 
     def start(self) -> None:
-        """Starts the zygote unless it can fork. One that cannot is ended with its forks, and replaced.
+        """Starts the zygote unless it can fork. One that can't fork is ended with its forks, and replaced.
 
         Raises:
             WorkerError: The zygote could not be started, or was closed.
@@ -115,7 +115,7 @@ class Zygote:
         name = secrets.token_hex(16)
         connection = None
         try:
-            with self._lock:  # else another thread's start() could change the folder
+            with self._lock:  # another thread's start() could change the folder
                 connection = socket.socket(socket.AF_UNIX)
                 connection.settimeout(_SPAWN_TIMEOUT_S)
                 connection.connect(str(_known(self._folder) / "socket"))
@@ -148,7 +148,7 @@ class Zygote:
         """Ends the zygote and all its forks, for good. It may be called while the zygote is starting."""
         self._closed = True
         while not self._lock.acquire(timeout=0.1):
-            self._worker.kill()  # a start that is going on fails, and releases the lock; its process may have just begun
+            self._worker.kill()  # a start in progress fails and releases the lock
         try:
             self._end()
         finally:
@@ -156,20 +156,19 @@ class Zygote:
 
 
 class Unread(WorkerDied):
-    """The process has ended before it had read all of a message. On Linux a socket tells this from an end after that."""
+    """The process ended before it had read all of a message. On Linux, a socket shows the difference."""
 
 
 class Fork:
     """The parent's side of a forked process. Only one thread at a time may use it.
 
-    On Linux the process stands still while it is not asked anything, so that threads that an agent's code has left take no
-    processor time from others.
+    On Linux the process is stopped between two questions, so that threads of an agent's code take no processor time meanwhile.
 
     Args:
         zygote: The zygote that forked it.
         connection: The socket to it.
         name: Its name in the zygote.
-        pid: Its process id, for a look at it. It may belong to another process once this one has ended.
+        pid: Its process id, for diagnosis. It may belong to another process once this one has ended.
 
     Attributes:
         cpu_s: The seconds of processor time that it has used, once it has ended; 0 if they are not known.
@@ -184,11 +183,7 @@ class Fork:
         self._finalizer.atexit = False
 
     def ask(
-        self,
-        *messages: bytes,
-        timeout_s: float,
-        max_bytes: int = wire.MAX_BYTES,
-        max_more_bytes: int | None = None,
+        self, *messages: bytes, timeout_s: float, max_bytes: int = wire.MAX_BYTES, max_more_bytes: int | None = None
     ) -> tuple[dict[str, Any], bytes]:
         """Sends messages and returns the answer. A process that fails to answer is killed.
 
@@ -196,7 +191,7 @@ class Fork:
             messages: JSON.
             timeout_s: The seconds for all messages and the answer.
             max_bytes: The longest answer that is read.
-            max_more_bytes: The length of a second message after the answer; None if there comes none.
+            max_more_bytes: The longest second message after the answer; None if there is no second one.
 
         Returns:
             The answer, and the second message's bytes, which are not parsed.
@@ -214,7 +209,7 @@ class Fork:
             self._signal(signal.SIGCONT)
             answer = self._answer(messages, timeout_s, max_bytes, max_more_bytes)
             self._signal(signal.SIGSTOP)
-        except BaseException:  # also an interrupt: the next question would get the answer to this one
+        except BaseException:  # also an interrupt, or the next question would get this answer
             self.end()
             raise
         return answer
@@ -246,7 +241,7 @@ class Fork:
         return answer, bytes(more)
 
     def _send(self, messages: Sequence[bytes], deadline: float) -> bool:
-        """Whether the process took all of them. One that did not may still have said why."""
+        """Sends the messages. Returns False if the process did not take all of them; it may still have answered why."""
         try:
             for message in messages:
                 self._connection.settimeout(max(0.001, deadline - time.monotonic()))
@@ -272,7 +267,7 @@ class Fork:
 
 
 def _handle(pid: int) -> IO[bytes] | None:
-    """A descriptor of the process, which never means another process with the same id; None on systems without them."""
+    """A descriptor of the process, which can't mean another process with the same id; None on systems without them."""
     if sys.platform != "linux":
         return None
     try:
@@ -282,11 +277,11 @@ def _handle(pid: int) -> IO[bytes] | None:
 
 
 def _folder() -> tuple[Path, IO[str]]:
-    """Makes a private folder, and locks a file beside it. Removes such folders whose lock is free: their processes have ended.
+    """Makes a private folder and locks a file beside it. Removes folders whose lock is free: their processes have ended.
 
-    A process id would not do. In another container, or on another machine that shares this folder, it is unknown. The locked file
-    does not tell the folder's name: where nothing else confines it, agents' code can ask for the names of this process's open
-    files, and the judges' folder leads to the answers.
+    A process id would not do, because it is unknown in another container or on another machine that shares this folder. The
+    locked file does not show the folder's name. Unconfined code of an agent can list this process's open files, and the judges'
+    folder leads to the answers.
     """
     import fcntl  # not on Windows, where this module can be imported
 

@@ -26,7 +26,7 @@ from envs.appworld.record import Record
 __all__ = ["Host", "Settings", "World", "close_hosts", "shared_host"]
 
 _OPEN_TIMEOUT_S = 120.0
-_CPU_STEPS = 100  # steps that use all of their time; a world's processor time lasts for so many
+_CPU_STEPS = 100  # the number of full steps for which a world's processor time is enough
 _JUDGE_MEMORY_BYTES = 512 << 20  # for the evaluation, in addition to what the world had
 _JUDGE_FILE_BYTES = 256 << 20  # the evaluation reads the state from files, one for each app
 _JUDGE_OPEN_FILES = 1024
@@ -55,14 +55,9 @@ class Settings:
     confined: bool = True
 
     def __post_init__(self) -> None:
-        least = {
-            "step_timeout_s": 1,
-            "max_api_calls": 1,
-            "memory_mb": 1,
-            "max_observation_chars": 200,
-        }
+        least = {"step_timeout_s": 1, "max_api_calls": 1, "memory_mb": 1, "max_observation_chars": 200}
         for name, bound in least.items():
-            # The engine's alarm takes whole seconds only. They may be written as 30.0.
+            # The engine's alarm takes whole seconds, which may be written as 30.0.
             value, kinds = getattr(self, name), (int, float) if name.endswith("_s") else int
             if isinstance(value, bool) or not isinstance(value, kinds) or not (value >= bound and value % 1 == 0):
                 raise ConfigError(f"{name} must be a whole number >= {bound}, without quotes, got {value!r}")
@@ -88,13 +83,13 @@ class World:
         self.about = about
         self._host, self._task_id, self._fork, self._zygote = host, task_id, fork, zygote
         self._record = Record()
-        self._new = True  # whether it was given no code yet
-        self._step_s = 0.0  # taken by the last step
+        self._new = True  # whether it has had no code yet
+        self._step_s = 0.0  # the time of the last step
         self._failed = False  # whether another world or a judge could not be made
 
     @property
     def host_failed(self) -> bool:
-        """Whether the host is to blame for the error that ``execute`` or ``verdict`` raised, and not the agent's code."""
+        """Whether the host, and not the agent's code, caused the error of ``execute`` or ``verdict``."""
         return self._failed or not self._host.alive or self._host.pids[0] != self._zygote
 
     @property
@@ -114,7 +109,7 @@ class World:
         except Unread as error:
             if not new:
                 raise WorkerDied(str(error)) from error
-        # Something else than code has ended the process: it has never read any. The agent need not notice.
+        # The process ended before it read any code. A new one takes its place, and the agent does not notice.
         self._fork.end()
         try:
             self._fork, self._zygote, _ = self._host.fork_world(self._task_id)
@@ -145,14 +140,13 @@ class World:
         """The official evaluation, with ``success``, ``passed``, ``total`` and ``failures``.
 
         A verdict that fails is tried again, unless the judge has computed until its deadline. If it fails again, another judge
-        evaluates the task without any calls. If that works, the host is well, and the calls are to blame: they take more memory,
-        time or disk than a judge may use. The three together with the step before them take at most twice ``step_timeout_s``.
-        What it takes to start the judges, before any call is made, does not count.
+        evaluates the task without any calls. If that works, the calls are to blame: they take more memory, time or disk than a
+        judge may use. All three and the last step take at most twice ``step_timeout_s``, not counting the start of the judges.
 
         Raises:
             WorkerError: There is no verdict, because of the code's API calls unless ``host_failed``.
         """
-        self._fork.end()  # what its code has left running would slow the judge down
+        self._fork.end()  # its threads would slow the judge down
         judge, whole_s = self._host.judge, self._host.settings.step_timeout_s
         began, first_s, later_s = time.monotonic(), max(1.5 * whole_s - self._step_s, whole_s / 4), whole_s / 4
         try:
@@ -218,7 +212,7 @@ class Host:
         """
         try:
             return self._fork_world(task_id)
-        except WorkerError:  # for example, the zygote was killed since the last episode; no agent's code has run yet
+        except WorkerError:  # such as a zygote that was killed meanwhile; no code has run yet
             return self._fork_world(task_id)
 
     def judge(self, task_id: str, steps: Sequence[bytes], timeout_s: float) -> Mapping[str, Any]:
@@ -294,8 +288,7 @@ def shared_host(python: Path, roots: Roots, settings: Settings) -> Host:
     with _hosts_lock:
         if key not in _hosts:
             _hosts[key] = Host(python, roots, settings)
-            # Registered after the finalizers of the host's zygotes, it runs before them: else a zygote that they have ended could
-            # be replaced.
+            # Registered after the finalizers of the zygotes, it runs before them. Otherwise an ended zygote could be replaced.
             atexit.register(close_hosts)
         return _hosts[key]
 
@@ -309,7 +302,7 @@ def close_hosts() -> None:
 
 
 class _Computing(WorkerTimeout):
-    """A judge has used processor time until its deadline: nothing has held it up but the calls."""
+    """A judge has used processor time until its deadline, so the calls are to blame."""
 
 
 def _unrepeated(error: WorkerError) -> WorkerError:
@@ -318,7 +311,7 @@ def _unrepeated(error: WorkerError) -> WorkerError:
 
 
 def _grace_s(step_timeout_s: float) -> float:
-    """The seconds that the engine's own timeout has to answer before the process is killed."""
+    """The seconds for the engine's own timeout to answer, before the process is killed."""
     return min(5.0, step_timeout_s / 4)
 
 

@@ -27,7 +27,7 @@ __all__ = ["counts", "install", "isolation", "report"]
 _HERE = Path(__file__).parent
 _BASE = "https://s3.us-west-2.amazonaws.com/appworld.dev/"
 _BUNDLE = f"data-{data.DATA_VERSION}.bundle"
-_SILENCE_S = 10.0  # the longest time to reach the server, and to wait for more bytes
+_SILENCE_S = 10.0  # to reach the server, and to wait for more bytes
 _COMMAND = "python -m envs install appworld"
 HOW_TO = (
     f"to get it, run with access to the internet: {_COMMAND}",

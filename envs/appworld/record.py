@@ -1,6 +1,6 @@
-"""The record of an episode's API calls, which a judge makes again. It comes from a process whose code may forge all of it.
+"""The record of an episode's API calls, which a judge makes again. Code may have forged all of it.
 
-It is kept as the bytes that came, and never parsed in this process: the judge looks at the form of the calls.
+It is kept as bytes and never parsed in this process: the judge checks the form of the calls.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ __all__ = ["BFCLEnv"]
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _STEP_CPU_S = 5.0  # seconds of processor time after which a message's calls are interrupted
 _PROMPTS = ("compact", "official")
-# How the worker's deaths begin that are not the step's doing: it was dead before, is another process's, or was killed.
+# The beginnings of errors that no step has caused: the worker was dead, belongs to another process, or was killed.
 _NOT_ITS_DOING = tuple(
     f"the worker {what}"
     for what in ("cannot be called", "belongs to", "was killed by signal SIGKILL", "was killed by signal SIGTERM")
@@ -151,7 +151,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         self._max_chars = max_observation_chars
         self._command = backend_command(backend_python("bfcl"), Path(__file__).parent / "backend" / "worker.py")
         self._session: Session | None = None
-        self._about: Mapping[str, Any] = {}  # what is the same in all episodes of the present entry
+        self._about: Mapping[str, Any] = {}  # the data that all episodes of the entry share
         self._turn = 0
         self._running = False
 
@@ -175,8 +175,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         try:
             observation = self._begin(task_id)
         except (WorkerDied, WorkerTimeout, WorkerProtocolError):
-            # Another environment's call may have hung, so that the shared worker was killed. This episode has not begun
-            # yet, so begin it in a new session on a new worker. If that fails too, something is wrong.
+            # The call of another environment may have hung, so that the shared worker was killed. This episode begins again
+            # on a new worker.
             self._leave()
             observation = self._begin(task_id)
         self._running, self._turn = True, 0
@@ -234,7 +234,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         return str(self._live().call("expert", {}, self._timeout_s))
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """With probability 2/3 a call of one of the entry's functions without arguments, otherwise a message without a call."""
+        """A call of one of the entry's functions without arguments (probability 2/3), or a message without a call."""
         names = self._about.get("names")
         if not names or rng.random() < 1 / 3:
             return "Done."
@@ -265,7 +265,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         if self._prompt == "compact":
             functions = [{**d, "parameters": _json_schema(d["parameters"])} for d in functions]
         else:
-            functions = copy.deepcopy(functions)  # each info has its own
+            functions = copy.deepcopy(functions)  # each info gets its own copy
         return [{"type": "function", "function": document} for document in functions]
 
     def _live(self) -> Session:
@@ -325,8 +325,8 @@ def _is_positive(value: object) -> bool:
 def _ended(error: WorkerError, turn: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
     """The end of an episode whose step got no answer.
 
-    The worker does one call at a time, so what happens during a step is that step's doing. A policy must not be able to
-    choose the other end, which counts nowhere.
+    The worker carries out one call at a time, so a failure during a step is caused by this step. It must count as a failure of
+    the policy, which could otherwise drop an episode from the statistics.
     """
     info: dict[str, Any] = {"turn": turn, "calls": 0, "malformed": False, "success": False}
     # Not the text of the worker's own report: it names the host's files.

@@ -74,9 +74,8 @@ class CabinetEnv(gym.Env[str, str]):
             task of any split.
         longest: The most drawers of a chain, 1 to 11 (10 with a lock). Longer chains are cut to it, so the expert needs at most
             3 * longest steps (and 2 for a lock).
-        tasks: How many training tasks there are, 1 to 10,000, in the proportions of length of the whole split, so that they come
-            again and again as those of real benchmarks do. None keeps them all. Demonstrations are of all, and so are the
-            other splits.
+        tasks: The number of training tasks, 1 to 10,000, which then recur as those of real benchmarks do; None for all. Their
+            lengths have the proportions of the whole split. Demonstrations and the other splits keep all tasks.
 
     Raises:
         ConfigError: The split is unknown, or at a reset the task id is; or no chain can be that long; or ``tasks`` is out of

@@ -35,7 +35,7 @@ _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _LONGEST_MESSAGE = 1_000_000  # characters of an action; the rest is cut
 _PAUSE_S = 0.2  # between two attempts to connect
 _ASK_TIMEOUT_S = 30.0  # for requests that need no environment
-_ABSENT = (502, 503, 504)  # what a proxy answers while the server is started again
+_ABSENT = (502, 503, 504)  # the answers of a proxy while the server restarts
 _LOST = (OSError, EOFError, WebSocketException)  # raised by the connection if the other end is gone
 
 
@@ -115,7 +115,7 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         return self._task_ids
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode; connects first where that is needed."""
+        """Starts an episode. Connects first if need be."""
         super().reset(seed=seed)
         asked = {"seed": seed, "task_id": named_task(options), "split": self._split or None}
         asked = {name: value for name, value in asked.items() if value is not None}
@@ -148,7 +148,7 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         if not self._playing:
             raise gym.error.ResetNeeded("this session has no running episode; call reset() before step()")
         try:
-            # A server may refuse a lone surrogate, and end the connection for a long text. The agent must not choose that.
+            # A server may refuse a lone surrogate, or end the connection for a long text. No agent may cause that.
             message = action[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()
             result = self._client.step({self._action_field: message})
         except (RuntimeError, *_LOST) as error:
@@ -251,7 +251,7 @@ class _TaskIds(LazyIds):
 
 
 def _only_field(schema: dict[str, Any]) -> str:
-    """The one required field of an action, if it is a text."""
+    """The only required field of an action, which must be a text."""
     required = schema.get("required", [])
     if len(required) != 1 or schema["properties"][required[0]].get("type") != "string":
         raise ConfigError(

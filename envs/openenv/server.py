@@ -69,7 +69,7 @@ class TextObservation(Observation):  # type: ignore[misc]
     text: str = Field(description="The observation")
     terminated: bool = Field(default=False, description="The task's own rules ended the episode")
     truncated: bool = Field(default=False, description="A limit, or a failure of the environment, ended the episode")
-    success: bool | None = Field(default=None, description="The verdict; null while there is none")
+    success: bool | None = Field(default=None, description="The verdict; null before the end")
     system_prompt: str | None = Field(default=None, description="The rules for the agent; with a reset's answer alone")
     info: dict[str, Any] = Field(default_factory=dict, description="What else Gymnasium's info has, as JSON")
 
@@ -119,7 +119,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             elif task_id is not None:
                 self._refuse_unserved(task_id, split)
             observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
-        except EHError as error:  # the client gets only the text, and has to know whose mistake it is
+        except EHError as error:  # the client gets only the text, which says whose mistake it is
             raise type(error)(f"{type(error).__name__}: {error}") from error
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         info = dict(info)  # the environment may keep its own
@@ -305,13 +305,13 @@ def make_server(app: App) -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
 
 
-def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
+def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
     """Serves until SIGINT or SIGTERM, and then closes every session.
 
     Args:
         options: The command line: env, host, port, split, env_args, max_sessions, idle_timeout_s.
         token: What clients must send; empty for none.
-        told: Whether the token was made here and must be printed.
+        show_token: Whether to print the token.
     """
     app = make_app(
         options.env,
@@ -330,7 +330,9 @@ def serve(options: argparse.Namespace, token: str, *, told: bool) -> int:
     server = make_server(app)
     host = f"[{options.host}]" if ":" in options.host else options.host
     print(f"serving {options.env} at http://{host}:{listening.getsockname()[1]}", flush=True)
-    print(f"token: {token}" if told else "token: as given" if token else "no token: everybody may play", flush=True)
+    print(
+        f"token: {token}" if show_token else "token: as given" if token else "no token: everybody may play", flush=True
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn ends on both, and then raises them again: they must not end this process before its environments are closed.
         signal.signal(number, lambda *_: None)

@@ -1,7 +1,7 @@
 """Records the API calls of the agent's world, and makes them again in the judge's world.
 
-A call is one HTTP request from outside the apps. A request that an app sends to another app while it answers one is not
-recorded, and neither are the world's own requests, such as the check whether the task is complete.
+A call is one HTTP request from outside the apps. The requests of one app to another are not recorded, and neither are the world's
+own, such as the check whether the task is complete.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Line:
         self.recording: list[dict[str, Any]] | None = None
 
     def record(self, room_bytes: int) -> None:
-        """Begins a step's record, which may have so many bytes of JSON."""
+        """Begins the record of a step, with a limit on its bytes of JSON."""
         self.recording, self._room_bytes = [], room_bytes
 
     def handle_request(self, request: Any) -> Any:

@@ -29,7 +29,7 @@ FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
 _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
-# A third of the weight of a world that is being made. With much less, code would stand still on a machine that others keep busy.
+# A third of the weight of a world that is being made. With much less, code would stand still on a busy machine.
 _NICE = 5
 # If only the user's total can be limited, the user may have this many more threads than at the start.
 _FREE_THREADS = 4096

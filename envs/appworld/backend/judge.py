@@ -20,7 +20,7 @@ Find = Callable[[str, str], tuple[str, str] | None]
 
 
 def serve(connection: socket.socket, options: Mapping[str, Any], find: Find) -> None:
-    """Reports ready, reads ``{"steps"}``, makes the calls of so many messages, and answers with the verdict.
+    """Reports ready, reads ``{"steps": n}``, makes the calls of n messages, and answers with the verdict.
 
     Raises:
         ValueError: One of these messages is not the calls of a step; the agent's code has forged it.

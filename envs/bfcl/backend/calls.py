@@ -1,8 +1,8 @@
 """Decodes a model's text into calls as bfcl-eval does, but without eval(). Also writes ground-truth calls as model text.
 
-Upstream turns every call into source text again and evaluates the text. We keep the text only if it can mean something else
-than the call: with a nested call, or a bracket in a text argument. A plain call is carried out as it was decoded, which
-saves a third of an episode's time. Upstream's quirks that decide verdicts are kept, with a comment at each. `execution`
+bfcl-eval turns every call into source text again and evaluates the text. Here this is done only if the text can mean something
+else than the call: if a call is nested, or a text argument has a bracket. A plain call is carried out as it was decoded, which
+saves a third of an episode's time. Quirks of bfcl-eval that decide verdicts are kept, with a comment at each. `execution`
 carries out the calls.
 """
 

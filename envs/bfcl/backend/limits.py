@@ -1,7 +1,7 @@
-"""What an agent's message may cost the worker, which other episodes share.
+"""The limits on the time and memory that an agent's message may take in a worker, which other episodes share.
 
-bfcl-eval has no such limits. They are far beyond what a sensible message needs. With calls in the arguments of calls, 2,000
-characters can ask for gigabytes or for years, because a result that becomes an argument is not copied.
+bfcl-eval has no such limits. They are far beyond what a sensible message needs. If calls are arguments of calls, 2,000 characters
+can ask for gigabytes or for years, because a result that becomes an argument is not copied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 __all__ = ["CPU_S", "LONGEST_RESULTS", "TOO_LONG", "limited", "prepare", "refuse_long"]
 
-CPU_S = 5.0  # seconds of processor time for one message where none are told; the ground truth's take milliseconds
+CPU_S = 5.0  # the default processor time for one message; the ground truth's messages take milliseconds
 # Characters of all results of one message. Along the ground truth a result has up to 32,000, and a message could have 34 of them.
 # In the native format the worker sends each result twice, with up to 12 bytes for a character, in a frame of 64 MiB.
 LONGEST_RESULTS = 2_000_000
