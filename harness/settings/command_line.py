@@ -29,7 +29,7 @@ from tyro.constructors import (
 )
 
 from eh_gym.errors import ConfigError, EHError
-from harness.settings.section import Choice, choice_of, filled, leaves, near
+from harness.settings.section import Choice, choice_of, filled, leaves, near, settings_in
 
 __all__ = ["end_with_error", "errors_in_one_line", "flag_of", "given_flags", "parse", "parser_of"]
 
@@ -121,7 +121,7 @@ def end_with_error(console: Console, text: str) -> NoReturn:
 
 def _chosen(default: T, words: Sequence[str]) -> T:
     """The settings with the classes that the command line chooses: their fields are flags, too."""
-    for field in dataclasses.fields(default):  # type: ignore[arg-type]
+    for field in settings_in(default):
         value, choice = getattr(default, field.name), choice_of(field)
         if choice and (name := flag_of(words, choice.flag)):
             value = choice.filled(value, {choice.flag: name}, "")
@@ -133,7 +133,7 @@ def _chosen(default: T, words: Sequence[str]) -> T:
 
 
 def _choices(settings: Any) -> Iterator[tuple[Choice, Any]]:
-    for field in dataclasses.fields(settings):
+    for field in settings_in(settings):
         value, choice = getattr(settings, field.name), choice_of(field)
         if choice:
             yield choice, value
@@ -206,14 +206,14 @@ def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpe
     """The flags and panels of a dataclass."""
     hints, prefix = get_type_hints(type(settings), include_extras=True), getattr(settings, "prefix", "")
     found, texts = [], _texts(type(settings))
-    for field in dataclasses.fields(settings):
+    for field in settings_in(settings):
         value, choice = getattr(settings, field.name), choice_of(field)
         kind: Any
         text = texts.get(field.name, "")
         if choice:
             kind, value = _Chosen, _Chosen(choice, value)
         elif dataclasses.is_dataclass(value):
-            whole = any(dataclasses.is_dataclass(getattr(value, inner.name)) for inner in dataclasses.fields(value))
+            whole = any(dataclasses.is_dataclass(getattr(value, inner.name)) for inner in settings_in(value))
             kind = Annotated[type(value), tyro.conf.arg(name="")] if whole else type(value)  # its sections are panels
         else:
             kind = _marked(hints[field.name], prefix + field.name, shown)

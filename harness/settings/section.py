@@ -22,7 +22,19 @@ from tyro.conf import Fixed, Suppress
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import check_fields
 
-__all__ = ["Choice", "NoFlag", "Section", "changed", "choice_of", "filled", "flat", "leaves", "near", "table_of"]
+__all__ = [
+    "Choice",
+    "NoFlag",
+    "Section",
+    "changed",
+    "choice_of",
+    "filled",
+    "flat",
+    "leaves",
+    "near",
+    "settings_in",
+    "table_of",
+]
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")
@@ -116,6 +128,11 @@ class Choice:
         return {self.flag: name, **({name: inner} if inner else {})}
 
 
+def settings_in(settings: Any) -> list[dataclasses.Field[Any]]:
+    """Returns the fields that are settings. A controller may have others, with ``init=False``, for what it counts."""
+    return [field for field in dataclasses.fields(settings) if field.init]
+
+
 def choice_of(field: dataclasses.Field[Any]) -> Choice | None:
     """Returns how the class of a field's value is chosen; None for a field of one type."""
     found: Choice | None = field.metadata.get("choice")
@@ -133,7 +150,7 @@ def filled(settings: T, table: Mapping[str, Any], where: str = "") -> T:
     Raises:
         ConfigError: There is no such setting, or a value is wrong.
     """
-    fields = {field.name: field for field in dataclasses.fields(settings)}  # type: ignore[arg-type]
+    fields = {field.name: field for field in settings_in(settings)}
     values = {}
     for name, value in table.items():
         if name not in fields:
@@ -151,7 +168,7 @@ def filled(settings: T, table: Mapping[str, Any], where: str = "") -> T:
 def table_of(settings: Any) -> dict[str, Any]:
     """Returns the settings as a table that JSON and TOML can keep, from which `filled` makes them again."""
     table: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
+    for field in settings_in(settings):
         value, choice = getattr(settings, field.name), choice_of(field)
         if choice:
             value = choice.table(value)
@@ -171,7 +188,7 @@ def leaves(settings: Any) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     ('clip_low', ('clip_low',), 0.2)
     """
     prefix, path = getattr(settings, "prefix", ""), tuple[str, ...]()
-    for field in dataclasses.fields(settings):
+    for field in settings_in(settings):
         value, choice = getattr(settings, field.name), choice_of(field)
         if choice:
             name = choice.name_of(value)
@@ -201,7 +218,7 @@ def changed(settings: T, /, **values: Any) -> T:
     >>> changed(GRPOConfig(), wrapper="fixed", k0=30, eval_tasks=8).horizon
     FixedHorizon(k0=30)
     """
-    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+    for field in settings_in(settings):
         if (choice := choice_of(field)) and choice.flag in values:
             chosen = choice.filled(getattr(settings, field.name), {choice.flag: values[choice.flag]}, "")
             settings = dataclasses.replace(settings, **{field.name: chosen})  # type: ignore[type-var]

@@ -221,3 +221,20 @@ def test_a_type_checker_refuses_a_misspelt_setting(tmp_path: Path) -> None:
     assert '"horizn"' in wrong[4]
     assert '"updates"' in wrong[5]
     assert '"kl_coeff"' in wrong[6]
+
+
+@dataclass
+class _Counting:
+    """A horizon with a setting, and a field for what it counts."""
+
+    k: int = 7
+    seen: list[int] = field(default_factory=list, init=False)
+
+
+def test_what_a_controller_counts_is_no_setting() -> None:
+    counting = _Counting(3)
+    counting.seen.append(1)
+    assert table_of(counting) == flat(counting) == {"k": 3}
+    assert filled(counting, {"k": 4}).seen == []
+    with pytest.raises(ConfigError, match="no setting seen"):
+        filled(counting, {"seen": []})
