@@ -108,17 +108,10 @@ def backend_python(name: str) -> Path:
 
 
 def install(name: str, *, force: bool = False, say: Callable[[str], None] = print) -> Path:
-    """Builds the backend's virtualenv with venv and pip, unless it is there.
+    """Builds the backend's virtualenv with venv and pip, unless it is there and not `force`. Returns its interpreter.
 
-    Two processes may call this at once: the second waits for the first and then finds the work done.
-
-    Args:
-        name: The backend.
-        force: Build it again even if it is there.
-        say: Is called with one line for each thing done.
-
-    Returns:
-        The backend's interpreter.
+    Two processes may call this at once: the second waits for the first and then finds the work done. `say` is called with one
+    line for each thing done.
 
     Raises:
         EHError: A command failed (the message holds its output), or the folder can't be written to.

@@ -29,11 +29,7 @@ _ATTEMPTS = 5
 
 
 class ExpertEnv(Protocol):
-    """What an environment needs for demonstrations; `check_expert` says what is missing.
-
-    Attributes:
-        task_ids: The ids of its tasks.
-    """
+    """What an environment needs for demonstrations. `check_expert` says what is missing."""
 
     task_ids: Sequence[str]
 
@@ -60,15 +56,7 @@ def expert_of(env: gym.Env[str, str]) -> ExpertEnv:
 
 @dataclass
 class Demonstration:
-    """One episode.
-
-    Attributes:
-        info: The info of the reset.
-        observations: The first message, and the answer to every action.
-        actions: The actions; one fewer than the observations.
-        infos: The info of the answer to each action.
-        ended: Whether the environment ended the episode; False if `max_steps` did.
-    """
+    """One episode. There is one observation and one info more than actions; `ended` is False if `max_steps` ended it."""
 
     info: dict[str, Any]
     observations: list[str]
@@ -104,11 +92,11 @@ def demonstrate(
     """Plays one task as an expert that wastes steps.
 
     Args:
-        env: An environment with ``expert()`` and ``random_action(rng)``.
+        env: An `ExpertEnv`.
         task_id: The task.
         waste: The probability that a step is a random action.
         max_steps: The number of steps after which the episode is stopped.
-        rng: Draws the seed of the reset and the wasted steps. If an attempt fails, the next attempt draws the same numbers.
+        rng: Draws the seed of the reset and the wasted steps. After a failure, the next attempt draws the same numbers.
         max_optimal_steps: The most steps that the expert may need, by ``info["optimal_steps"]`` or else in this episode; 0 for
             no limit.
 

@@ -20,17 +20,10 @@ _LONGEST_WAIT_S = 2e6  # poll() takes no more; deadlines beyond it, infinity too
 
 
 def send(process: subprocess.Popen[bytes], frames: bytes, deadline: float, method: str, timeout_s: float) -> None:
-    """Writes ``frames`` to the process's stdin, which does not block.
-
-    Args:
-        process: The child process.
-        frames: One or more whole frames.
-        deadline: Seconds of ``time.monotonic()``.
-        method: The method that is called, for the error.
-        timeout_s: The seconds that the deadline gave, for the error.
+    """Writes whole ``frames`` to the process's stdin, which does not block. The errors name ``method`` and ``timeout_s``.
 
     Raises:
-        WorkerTimeout: The process did not take all of it in time.
+        WorkerTimeout: The process did not take all of it before the deadline (seconds of ``time.monotonic()``).
         WorkerDied: It ended, or closed its end of the pipe.
     """
     assert process.stdin is not None
@@ -47,16 +40,10 @@ def send(process: subprocess.Popen[bytes], frames: bytes, deadline: float, metho
 
 
 def receive(process: subprocess.Popen[bytes], deadline: float, what: str, timeout_s: float) -> dict[str, Any]:
-    """Reads one frame from the process's stdout, which does not block, and returns its message.
-
-    Args:
-        process: The child process.
-        deadline: Seconds of ``time.monotonic()``.
-        what: What is expected, for the errors.
-        timeout_s: The seconds that the deadline gave, for the error.
+    """Reads one frame from the process's stdout, which does not block, and returns its message. The errors name ``what``.
 
     Raises:
-        WorkerTimeout: No whole frame came in time.
+        WorkerTimeout: No whole frame came before the deadline (seconds of ``time.monotonic()``).
         WorkerDied: The process ended, or closed its end of the pipe.
         WorkerProtocolError: What came is not a frame, too long, or not a JSON object.
     """

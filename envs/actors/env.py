@@ -45,10 +45,6 @@ class RemoteEnv(gym.Env[str, str]):
     during an episode, the episode is truncated with ``info["environment_error"]``. The next reset then goes to another actor,
     on another node if there is one.
 
-    Args:
-        kind: The kind of environment to make.
-        pool: The actors that run it.
-
     Raises:
         ConfigError: The environment's observations are not texts.
         MissingBackendError: A node of the pool lacks its backend. The message names the node and the command.

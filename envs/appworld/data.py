@@ -51,12 +51,9 @@ _CANARY = "# Canary String: "
 
 @dataclass(frozen=True)
 class Roots:
-    """Two folders. Each is what AppWorld calls its root.
+    """Two folders, each of which AppWorld calls its root. The agent's holds no ground truth.
 
-    Attributes:
-        judge: The folder that holds everything.
-        agent: The folder that holds no ground truth.
-        version: The name of the data: ``mini-DIGEST`` or ``benchmark-VERSION``.
+    `version` is the name of the data: ``mini-DIGEST`` or ``benchmark-VERSION``.
     """
 
     judge: Path
@@ -146,12 +143,7 @@ def reference(split: str, task_id: str) -> list[str] | None:
 
 
 def difficulty(root: Path, task_id: str) -> int | None:
-    """The difficulty that AppWorld's authors give a task, 1 to 3; None if the data have no difficulty.
-
-    Args:
-        root: A judge's folder.
-        task_id: One of the folder's tasks.
-    """
+    """The difficulty that AppWorld's authors give a task, 1 to 3, from a judge's folder; None if it has none."""
     try:
         text = (root / "data" / "tasks" / task_id / "ground_truth" / "metadata.json").read_text(encoding="utf-8")
         return int(json.loads(text)["difficulty"])
@@ -162,9 +154,7 @@ def difficulty(root: Path, task_id: str) -> int | None:
 def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
     """Checks that the data are complete and have our version: the splits, and each task's files for engine and evaluation.
 
-    Args:
-        root: A judge's folder.
-        counts: Split -> the number of its tasks; None if any number except 0 is right.
+    `counts` maps each split to the number of its tasks; None allows any number except 0.
 
     Raises:
         EHError: Something is missing or has another version. The message says what.

@@ -40,14 +40,7 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TM
 
 
 class Zygote:
-    """A parent process that has imported AppWorld, and the processes forked from it. Thread-safe.
-
-    Args:
-        python: The interpreter of AppWorld's virtualenv.
-        root: The data folder, what AppWorld calls its root.
-        role: "world" or "judge".
-        confined: Whether to confine the worlds (backend/confine.py).
-    """
+    """A parent process that has imported AppWorld, and the processes forked from it, worlds or judges. Thread-safe."""
 
     def __init__(self, python: Path, root: Path, role: str, confined: bool) -> None:
         self._start = {"root": str(root), "role": role, "confined": confined}
@@ -164,13 +157,8 @@ class Fork:
 
     On Linux the process is stopped between two questions, so that threads of an agent's code take no processor time meanwhile.
 
-    Args:
-        zygote: The zygote that forked it.
-        connection: The socket to it.
-        name: Its name in the zygote.
-        pid: Its process id, for diagnosis. It may belong to another process once this one has ended.
-
     Attributes:
+        pid: Its process id, for diagnosis. It may belong to another process once this one has ended.
         cpu_s: The seconds of processor time that it has used, once it has ended; 0 if they are not known.
     """
 

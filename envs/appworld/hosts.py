@@ -43,8 +43,7 @@ class Settings:
             its episode is over. With the verdict a step takes at most twice this time.
         max_api_calls: The number of API calls that one action may make. Further calls raise.
         max_observation_chars: Longer outputs lose their middle.
-        memory_mb: The address space that a world may take in addition to what it starts with, in MiB. A judge may take 512 MiB
-            more.
+        memory_mb: The additional address space that a world may take, in MiB. A judge may take 512 MiB more.
         confined: Whether to confine worlds as far as the host allows. If not, the agent's code can do what the user can.
     """
 
@@ -69,15 +68,7 @@ class Settings:
 
 
 class World:
-    """One episode's world, whose agent's code runs in a process of its own.
-
-    Args:
-        host: The host that made it.
-        task_id: Its task.
-        fork: Its process.
-        zygote: The process id of its zygote; if the host's zygote has another one now, this world's zygote was lost.
-        about: ``instruction``, ``supervisor`` (a dict), ``datetime`` (ISO 8601), ``apps`` (name -> description), ``difficulty``.
-    """
+    """One episode's world. The agent's code runs in a process of its own; `about` describes the task."""
 
     def __init__(self, host: Host, task_id: str, fork: Fork, zygote: int | None, about: Mapping[str, Any]) -> None:
         self.about = about
@@ -169,13 +160,7 @@ class World:
 class Host:
     """Makes and holds worlds on this machine. Thread-safe.
 
-    A zygote is a process that has imported AppWorld and forks others: one zygote forks the processes of the agents' code,
-    another those of the judges.
-
-    Args:
-        python: The interpreter of AppWorld's virtualenv.
-        roots: The agent's and the judge's data folders.
-        settings: What a world may do.
+    One zygote forks the processes of the agents' code, another one those of the judges.
     """
 
     def __init__(self, python: Path, roots: Roots, settings: Settings = Settings()) -> None:
@@ -216,12 +201,7 @@ class Host:
             return self._fork_world(task_id)
 
     def judge(self, task_id: str, steps: Sequence[bytes], timeout_s: float) -> Mapping[str, Any]:
-        """The official verdict on the state that these calls (of a Record) leave.
-
-        Args:
-            task_id: The task.
-            steps: The calls.
-            timeout_s: The seconds for the calls and the evaluation, once there is a judge.
+        """The official verdict on the state that these calls (of a Record) leave. `timeout_s` begins once there is a judge.
 
         Raises:
             WorkerError: The judge could not be made, or failed.

@@ -25,11 +25,9 @@ _WRITE_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Replayed:
-    """One episode, played again.
+    """One episode, played again: the judge's verdict on its state, and whether the agent completed its task.
 
-    Attributes:
-        success: The judge's verdict on the state that the episode leaves.
-        completed: Whether the agent has completed its task. If not, the environment's verdict is a failure in any case.
+    An episode that was not completed counts as a failure in the environment, whatever the verdict.
     """
 
     success: bool

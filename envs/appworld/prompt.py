@@ -69,12 +69,7 @@ apis.supervisor.complete_task(answer=len(notes))
 
 
 def system_prompt(apps: Mapping[str, str], settings: Settings) -> str:
-    """The system prompt.
-
-    Args:
-        apps: The apps' names -> the engine's descriptions.
-        settings: What a world may do; the prompt tells the limits.
-    """
+    """The system prompt, with the engine's descriptions of the apps and the limits of a world."""
     return _PROMPT.format(
         apps="\n".join(f"- {name}: {text}" for name, text in apps.items()),
         max_output_chars=settings.max_observation_chars,

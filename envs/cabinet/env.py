@@ -114,15 +114,10 @@ class CabinetEnv(gym.Env[str, str]):
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode.
-
-        Args:
-            seed: Seeds the generator that draws tasks. The same seed draws the same task.
-            options: ``{"task_id": id}`` names the task. Without it, one of ``task_ids`` is drawn.
+        """Starts an episode of the task that ``options={"task_id": id}`` names, or of one of ``task_ids`` that the seed draws.
 
         Returns:
-            The observation ``start x``, and the info with ``task_id``, ``system_prompt``, ``instruction`` and
-            ``optimal_steps``.
+            The observation ``start x``, and the info with ``task_id``, ``system_prompt``, ``instruction`` and ``optimal_steps``.
         """
         super().reset(seed=seed)
         self._over = True  # if the task is refused, no episode is running

@@ -306,13 +306,7 @@ def make_server(app: App) -> uvicorn.Server:
 
 
 def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
-    """Serves until SIGINT or SIGTERM, and then closes every session.
-
-    Args:
-        options: The command line: env, host, port, split, env_args, max_sessions, idle_timeout_s.
-        token: What clients must send; empty for none.
-        show_token: Whether to print the token.
-    """
+    """Serves until SIGINT or SIGTERM, and then closes every session. `options` are the command line."""
     app = make_app(
         options.env,
         args=read_env_args(options.env_args),

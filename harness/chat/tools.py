@@ -24,15 +24,7 @@ _ASKED: Message = {"role": "user", "content": "question"}
 
 
 class ToolFormat:
-    """How a family writes calls and reads results.
-
-    Args:
-        tokenizer: A tokenizer whose chat template has tools.
-        template: The template of this tokenizer.
-        special: The ids that are special tokens.
-
-    Attributes:
-        end_id: The token that ends a reply with calls.
+    """How a family writes calls and reads results; `end_id` is the token that ends a reply with calls.
 
     Raises:
         ConfigError: The template has no calls or no results, or there is no parser for its calls.

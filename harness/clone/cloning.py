@@ -130,12 +130,7 @@ def warm_start(
 ) -> Cloned:
     """Trains the policy to imitate the expert, in place: its adapters if it has some, otherwise all weights.
 
-    Args:
-        env: An environment with the training split.
-        policy: The policy. Its model is trained.
-        settings: How the expert is cloned.
-        seed: Draws the demonstrations and the batches.
-        on_batch: Called after each batch with its number and its loss.
+    `on_batch` is called after each batch with its number and its loss.
 
     Raises:
         ConfigError: There are no demonstrations; see `demonstrations`.

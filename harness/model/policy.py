@@ -84,11 +84,7 @@ class Policy:
             yield part, self.batch([trajectories[i] for i in part or [lengths.index(min(lengths))]])
 
     def score(self, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies of the written tokens under the present weights.
-
-        Args:
-            batch: B episodes with up to A written tokens each.
-            temperature: The temperature of the distribution.
+        """Log-probabilities and entropies of the written tokens under the present weights, at this temperature.
 
         Returns:
             ``logp`` and ``entropy``, both float32 [B, A], in nats; 0 outside the batch's mask.

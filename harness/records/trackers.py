@@ -32,11 +32,7 @@ def open_trackers(
 ) -> list[_TensorBoard | _WeightsAndBiases]:
     """Opens the trackers of a new or resumed run. Each takes the finite metrics of one update after the other.
 
-    Args:
-        names: Some of "tensorboard" and "wandb".
-        settings: The run's settings, which Weights & Biases shows.
-        run_dir: The run's folder. Its name and the id in its file ``tracker-id`` name the run in Weights & Biases.
-        next_update: The first update that will be written.
+    In Weights & Biases, the name of the folder and the id in its file ``tracker-id`` name the run.
 
     Raises:
         ConfigError: Weights & Biases did not take a new run. For a resumed run, this is only a warning.

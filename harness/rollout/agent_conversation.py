@@ -39,10 +39,6 @@ class _Known:
 class AgentConversation:
     """Does for an agent program what `Conversation` does for an environment.
 
-    Args:
-        chat: Turns messages into ids.
-        call: The agent's first request.
-
     Raises:
         UnreadableRequestError: The chat template refuses the messages.
     """

@@ -33,11 +33,7 @@ def carry_out(
 ) -> tuple[Path, dict[str, Any]]:
     """Begins or resumes a run, alone or with the other ranks, and trains it to its end. Returns its folder and its evaluations.
 
-    Args:
-        wish: What is asked for.
-        console: Where the progress is shown.
-        given: Objects of a Python program that replace those that the settings name.
-        on_update: See `harness.training.loop.train`.
+    The objects of `given` replace those that the settings name.
     """
     config = _settled(wish)
     ranks = join(device=pick_device(config.model.device), timeout_s=config.run.rank_timeout_s)

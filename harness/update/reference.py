@@ -16,17 +16,10 @@ __all__ = ["reference_policy"]
 
 
 def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool) -> Policy:
-    """Returns the policy before the first update, frozen.
+    """Returns the policy before the first update, frozen and sharded.
 
-    With LoRA this is `policy` itself, because its own weights are frozen.
-
-    Args:
-        policy: The policy, before it is sharded.
-        folder: Where the reference is kept.
-        device: The device of its shards.
-        ranks: The processes that train together.
-        first: Whether `policy` has had no update and so is the reference. Otherwise the reference is loaded from the folder.
-        packing: As for `load_policy`.
+    With LoRA this is `policy` itself, because its own weights are frozen. If `policy` had no update yet (`first`), the
+    reference is a copy of it, which is also written to the folder. Otherwise it is loaded from there.
 
     Raises:
         StateError: The folder is missing.

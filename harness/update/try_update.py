@@ -57,13 +57,9 @@ def try_update(learner: Learner, config: GRPOConfig) -> None:
 
 
 def largest_microbatches(tokens: int, longest: int, *, words: int, ranks: int) -> list[Trajectory]:
-    """Makes episodes for two micro-batches on each rank. The second is computed while the gradients of the first exist.
+    """Makes episodes for two micro-batches of `tokens` on each rank. The second is computed beside the gradients of the first.
 
-    Args:
-        tokens: The tokens of a micro-batch, at least `longest`.
-        longest: The most tokens of an episode.
-        words: The size of the vocabulary, from which the ids are drawn.
-        ranks: The number of ranks.
+    `longest` are the most tokens of an episode, and `words` the size of the vocabulary, from which the ids are drawn.
     """
     parts = -(-tokens // longest)
     draws = np.random.default_rng(0)

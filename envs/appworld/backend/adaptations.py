@@ -19,14 +19,10 @@ VERSION = "0.1.3.post1"
 
 
 def apply(version: str, *, warm: bool) -> None:
-    """Applies the adaptations for before the zygote's warm-up, or those for after it.
-
-    Args:
-        version: The installed AppWorld's version.
-        warm: Whether the zygote is warm.
+    """Applies the adaptations for before the zygote's warm-up or, with ``warm``, those for after it.
 
     Raises:
-        ValueError: The adaptations were written for another version.
+        ValueError: The adaptations were written for another version of AppWorld.
     """
     if version != VERSION:
         raise ValueError(f"expected appworld {VERSION}, got {version}; run: python -m envs install appworld --force")

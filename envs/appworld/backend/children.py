@@ -29,11 +29,10 @@ class _Child:
 
 
 class Children:
-    """The processes that live, and the socket to which the environment connects.
+    """The living processes, and the socket to which the environment connects.
 
-    Args:
-        folder: A private folder for the socket, and for a working directory of each process.
-        clean_up: Is called with the pid of a process that is gone.
+    `folder` is private. It has the socket, and a working directory for each process. `clean_up` gets the pid of each process that
+    is gone.
     """
 
     def __init__(self, folder: str, clean_up: Callable[[int], None] = lambda pid: None) -> None:
@@ -48,10 +47,8 @@ class Children:
     def spawn(self, name: str, live: Callable[[socket.socket, int, str], None]) -> int:
         """Forks a process for the connection that says ``name``, and returns its pid.
 
-        Args:
-            name: The name, which no other process has.
-            live: What the process does, with its connection, its slot (a number from 0 that no other living process has) and
-                its working directory. An exception is reported over the connection.
+        ``live`` is the life of the process. It gets the connection, the slot (a number from 0 that no other living process has)
+        and the working directory. Its exceptions are reported over the connection.
 
         Raises:
             OSError: The connection is not there, or the system refuses another process.

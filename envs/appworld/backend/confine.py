@@ -156,20 +156,12 @@ def isolate_judges() -> None:
 
 
 def limit(limits: Limits) -> None:
-    """Limits this process's resources and nothing else: a judge reads the ground truth and writes an evaluation's files.
-
-    Args:
-        limits: See ``Limits``. The number of threads is not limited, since a judge shares its user with the trainer.
-    """
+    """Limits only the resources of this process, a judge, and not its threads, because it shares its user with the trainer."""
     _limit(limits, counts_threads_alone=False)
 
 
 def die_with(parent: int) -> None:
-    """Lets the kernel kill this process when the thread that forked it ends. Exits if that thread has ended already.
-
-    Args:
-        parent: The pid of the process that forked this one, as that process knew it.
-    """
+    """Lets the kernel kill this process when the thread of ``parent`` that forked it ends. Exits if that has ended already."""
     _prctl(_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

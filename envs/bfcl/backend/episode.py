@@ -60,12 +60,11 @@ class StepResult:
 
     Attributes:
         observation: The results, or the next user message.
-        done: Whether the episode is over.
         success: The verdict, once the episode is over.
         turn: The index of the present user turn.
         calls: The number of calls that this message executed.
         malformed: Whether the message looks like calls but holds none.
-        failure: The first failed check as (turn, kind), once the episode is over; None if none failed.
+        failure: The first failed check as (turn, kind), once the episode is over; None after a success.
         results: In the native format, the result of each call; otherwise empty.
     """
 
@@ -80,13 +79,7 @@ class StepResult:
 
 
 class Episode:
-    """A running episode.
-
-    Args:
-        task_id: The official entry id.
-        action_format: One of `FORMATS`.
-        prompt: "compact" or "official": the form in which results and held-back functions are shown.
-    """
+    """A running episode of an entry. ``prompt``, "compact" or "official", is the form of results and held-back functions."""
 
     def __init__(self, task_id: str, action_format: str, prompt: str = "compact") -> None:
         self._task = task_of(task_id)
