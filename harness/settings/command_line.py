@@ -141,12 +141,26 @@ def _choices(settings: Any) -> Iterator[tuple[Choice, Any]]:
             yield from _choices(value)
 
 
+def _without_flag(settings: Any) -> Iterator[str]:
+    """The settings that are `NoFlag`."""
+    hints, prefix = get_type_hints(type(settings), include_extras=True), getattr(settings, "prefix", "")
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _without_flag(value)
+        elif tyro.conf.Fixed in getattr(hints[field.name], "__metadata__", ()):
+            yield prefix + field.name
+
+
 def _check_names(default: Any, words: Sequence[str]) -> None:
     """Raises ConfigError for a flag that the command does not have, or that is for another choice."""
-    known = {name for name, _, _ in leaves(default)} | {"help"}
+    hidden = {*_without_flag(default)}
+    known = {name for name, _, _ in leaves(default)} - hidden | {"help"}
     for flag, name in given_flags(words).items():
         if name in known or name.startswith("no_") or f"no_{name}" in known:
             continue
+        if name in hidden:
+            raise ConfigError(f"{name} has no flag; give it in a recipe or in a Python program")
         for choice, value in _choices(default):
             others = [n for n, kind in choice.classes.items() if name in getattr(kind, "__dataclass_fields__", ())]
             if others:

@@ -36,7 +36,7 @@ class Environment(Section):
     split: str = ""
     """The split of the tasks. Empty takes the environment's own default; harness.evaluate then takes test for a model and all for
     the others, and for AppWorld test_normal and dev."""
-    tasks: int | Path | None = None
+    tasks: Annotated[int | Path | None, Range(1)] = None
     """With --agent: the file of its tasks, a JSON object a line; "id" and "split" (default train) are optional. For
     harness.evaluate also the number of tasks, in the order of the split; by default all of a finite split, and 128 of a
     generated one."""
@@ -55,6 +55,8 @@ class Environment(Section):
     """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts one on this machine."""
 
     def __post_init__(self) -> None:
+        if callable(self.env):
+            raise ConfigError(f"env must be an id, got {self.env!r}; a function belongs into train(env=...)")
         args: object = self.env_args
         tasks: object = self.tasks
         if isinstance(args, str):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 from rich.console import Console
@@ -25,8 +25,9 @@ from harness.settings.horizon import NamedHorizon
 from harness.settings.recipe import QUICKSTART
 from harness.settings.section import changed
 from harness.training.command import Wish
-from harness.training.loop import OnUpdate
-from harness.training.run import carry_out
+
+if TYPE_CHECKING:
+    from harness.training.loop import OnUpdate
 
 __all__ = ["TrainResult", "train"]
 
@@ -92,6 +93,8 @@ def train(
         >>> result.evaluations["after"]["sampled"]["mean_at_k"]  # doctest: +SKIP
         0.59
     """
+    from harness.training.run import carry_out  # torch takes seconds to import
+
     if config is not None and not isinstance(config, GRPOConfig):
         raise ConfigError(f"config must be a GRPOConfig, got {config!r}; write train(GRPOConfig(...))")
     called = [*callbacks, *([] if on_update is None else [on_update])]

@@ -83,9 +83,10 @@ def _opened(wish: Wish, config: GRPOConfig, ranks: Ranks) -> Iterator[Path]:
         raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, wish)}") from error
     except OutOfMemoryError as error:
         why = str(error).removeprefix("CUDA out of memory. ")[:200]
+        engine = ", --gpu-memory-utilization" if config.sampling.sampler == "vllm" else ""
         raise StateError(
             f"the GPU ran out of memory ({why}); continue with --resume {run_dir} and a lower "
-            "--tokens-per-microbatch, --slots or --gpu-memory-utilization, or with --gradient-checkpointing"
+            f"--tokens-per-microbatch{engine} or --slots, or with --gradient-checkpointing"
         ) from error
     except KeyboardInterrupt:
         if not ranks.first:
@@ -108,12 +109,13 @@ def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Displa
         ConfigError: The run has already done more updates.
     """
     log, path = run_dir / "metrics.jsonl", run_dir / "config.json"
+    saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without the changes for this machine
+    longer = replace(saved, updates=updates)
     done = len(read_metrics(log)) if log.exists() else 0
     if updates < done:
         raise ConfigError(f"the run has done {done} updates, got --updates {updates}; give {done} or more")
     if updates == config.updates:
         return config
-    saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without the changes for this machine
-    write_whole(path, replace(saved, updates=updates).to_json())
+    write_whole(path, longer.to_json())
     display.note(f"the run has {updates} updates now, instead of {config.updates}")
     return replace(config, updates=updates)

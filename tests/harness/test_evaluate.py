@@ -15,12 +15,13 @@ from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.evaluate import Evaluation, _default_split, evaluate_policy, main, run
+from harness.evaluate import main
+from harness.evaluation.run import _default_split, evaluate_policy, run
 from harness.model.policy import Policy
 from harness.records.episode_log import read_episodes
 from harness.rollout.rollout import rollout
 from harness.settings.evaluate import EvaluateConfig
-from harness.settings.section import changed
+from harness.settings.section import changed, flat
 
 
 def quiet(**settings: Any) -> Any:
@@ -110,30 +111,31 @@ def test_wrong_flags_end_the_command(words: list[str], names: str, capsys: pytes
     with pytest.raises(SystemExit) as exit_:
         main(words)
     assert exit_.value.code == 2
-    assert names in " ".join(capsys.readouterr().out.split())
+    said = capsys.readouterr()  # by us or by tyro
+    assert names in " ".join((said.out + said.err).split())
 
 
 @pytest.mark.parametrize(
     ("words", "settings"),
     [
-        (["--env", "EH-BFCL-v0"], ("all", '{"prompt": "official"}', 200, 0.0, None)),
+        (["--env", "EH-BFCL-v0"], ("all", {"prompt": "official"}, 200, 0.0, None)),
         (
             ["--env", "EH-BFCL-v0", "--horizon", "50", "--temperature", "1"],
-            ("all", '{"prompt": "official"}', 50, 1.0, None),
+            ("all", {"prompt": "official"}, 50, 1.0, None),
         ),
-        (["--env", "eh_gym:EH-AppWorld-v0", "--rollouts", "8"], ("test_normal", "{}", 50, 0.0, 8)),
+        (["--env", "eh_gym:EH-AppWorld-v0", "--rollouts", "8"], ("test_normal", {}, 50, 0.0, 8)),
     ],
 )
 def test_official_gives_the_benchmark_s_own_settings_as_defaults(
     words: list[str], settings: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Evaluation] = []
-    monkeypatch.setattr("harness.evaluate.run", lambda config, *_, **__: asked.append(config))
+    asked: list[EvaluateConfig] = []
+    monkeypatch.setattr("harness.evaluation.run.run", lambda config, *_, **__: asked.append(config))
     main(["--official", *words])
     evaluate_policy("m", words[1], official=True, every=2)
-    by_flags, by_name = asked
-    assert settings == tuple(getattr(by_flags, n) for n in ("split", "env_args", "horizon", "temperature", "rollouts"))
-    assert (by_name.split, by_name.env_args, by_name.temperature) == (*settings[:2], 0.0)
+    by_flags, by_name = map(flat, asked)
+    assert settings == tuple(by_flags[n] for n in ("split", "env_args", "horizon", "temperature", "rollouts"))
+    assert (by_name["split"], by_name["env_args"], by_name["temperature"]) == (*settings[:2], 0.0)
 
 
 def test_an_environment_without_an_expert_is_refused_where_it_would_play(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,9 +216,9 @@ def test_the_way_of_playing_and_the_threads_are_the_flags_and_only_a_small_model
     played = mock.Mock(side_effect=rollout)
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     monkeypatch.setattr("harness.evaluation.play.rollout", played)
-    monkeypatch.setattr("harness.evaluate._SMALL", smaller_than)
+    monkeypatch.setattr("harness.machine.runtime._SMALL", smaller_than)
     trained.save(tmp_path)
     quick: dict[str, Any] = {"tasks": 1, "rollouts": 1, "max_action_tokens": 6, "horizon": 1}
     quiet(policy=str(tmp_path), threads=given, rollout="streaming", **quick)
     assert chosen == ([] if threads is None else [threads])
-    assert played.call_args.args[4].mode == "streaming"
+    assert played.call_args.args[4].rollout == "streaming"

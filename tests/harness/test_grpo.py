@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
@@ -33,8 +32,8 @@ from harness.records.metrics import read_metrics
 from harness.records.run_folder import prepare
 from harness.rollout.source import task_environment
 from harness.settings.grpo import GRPOConfig
+from harness.settings.horizon import new_controller
 from harness.settings.section import changed
-from harness.settings.warm_start import WarmStart
 from harness.training.first_policy import load
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -42,8 +41,8 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
     threads = changed(quick, out=tmp_path / "threads", env_threads=8)
-    no_start = changed(quick.warm_start, max_batches=1, polish_batches=0)
-    other = changed(quick, out=tmp_path / "other", seed=1, updates=2, warm_start=no_start)
+    short = {"warm_start.max_batches": 1, "warm_start.polish_batches": 0}
+    other = changed(quick, out=tmp_path / "other", seed=1, updates=2, **short)
     evaluations = [run(config) for config in (quick, threads, other)]
     assert metrics_of(quick) == metrics_of(threads)
     assert evaluations[0] == evaluations[1]
@@ -83,7 +82,7 @@ def test_a_killed_run_resumes_to_the_same_metrics(
     """SIGKILL in the middle of training, at whatever it is doing, then --resume, twice."""
     whole = changed(quick, updates=8, checkpoint_every=3)
     run(whole)
-    killed = dataclasses.replace(whole, out=tmp_path / "killed")
+    killed = changed(whole, out=tmp_path / "killed")
     # After update 2: before the first periodic checkpoint; after 5: past one.
     kill_and_resume(killed, (2, 5), {**child_env, "EH_CACHE_DIR": str(cache)})
     assert metrics_of(killed) == metrics_of(whole)
@@ -135,17 +134,10 @@ def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
 
 
 def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
-    config = dataclasses.replace(
-        quick,
-        updates=4,
-        eval_tasks=0,
-        wrapper="task",
-        wrapper_args='{"k0": 12, "free_every": 3}',
-        env_args='{"tasks": 4}',
-    )
+    config = changed(quick, eval_tasks=0, wrapper="task", k0=12, free_every=3, env_args={"tasks": 4})
     run(config)
     assert config.out is not None
-    controller, seen = config.controller(), set()
+    controller, seen = new_controller(config.horizon), set()
     assert controller is not None
     for update, row in enumerate(metrics_of(config)):
         path = config.out / "episodes" / f"update-{update:06d}.jsonl"
@@ -181,7 +173,7 @@ def test_a_second_process_is_kept_out_of_a_run(
 ) -> None:
     """Else it cuts off the metrics that the first still writes, and each deletes the other's checkpoints."""
     monkeypatch.setattr("harness.records.files._PATIENCE_S", 0.0)
-    monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
+    monkeypatch.setattr("harness.training.run.train", lambda *_, **__: None)
     folder = quick.out
     assert folder is not None
     prepare(quick)
@@ -196,7 +188,7 @@ def test_an_interrupted_command_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.grpo.train", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("harness.training.run.train", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 130
@@ -214,8 +206,8 @@ def test_flags_beside_resume_are_named_where_the_run_has_others(
         joined.append(settings)
         return Ranks()
 
-    monkeypatch.setattr("harness.grpo.train", lambda *_, **__: None)
-    monkeypatch.setattr("harness.machine.ranks.join", spy)
+    monkeypatch.setattr("harness.training.run.train", lambda *_, **__: None)
+    monkeypatch.setattr("harness.training.run.join", spy)
     prepare(changed(quick, device="cuda:9", rank_timeout_s=7200.0))
     words = ["--k0", str(quick.horizon.k0), "--group-size=400", "--no-packing", "--warm-start.episodes", "3"]
     main(["--resume", str(quick.out), *words, "--device", "cpu", "--threads", str(quick.model.threads + 1)])
@@ -232,20 +224,24 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
     )
     trained = mock.Mock(side_effect=[full, {}])
-    monkeypatch.setattr("harness.grpo.train", trained)
-    prepare(quick)
+    monkeypatch.setattr("harness.training.run.train", trained)
+    prepare(changed(quick, sampler="vllm"))
     with pytest.raises(SystemExit) as end:
         main(["--resume", str(quick.out)])
     assert end.value.code == 2
     said = " ".join(capsys.readouterr().out.split())
     assert "the GPU ran out of memory (Tried to allocate 2.00 GiB. GPU 0 has" in said
-    assert f"continue with --resume {quick.out} and a lower --tokens" in said
+    assert (
+        f"continue with --resume {quick.out} and a lower --tokens-per-microbatch, --gpu-memory-utilization or" in said
+    )
     words = ["--tokens-per-microbatch", "77", "--slots", "3", "--gpu-memory-utilization", "0.3"]
     words += ["--gradient-checkpointing", "--offload-optimizer", "--rank-timeout-s", "9000"]
     main(["--resume", str(quick.out), *words])
     used = trained.call_args.args[0]
-    assert (used.tokens_per_microbatch, used.slots, used.gpu_memory_utilization) == (77, 3, 0.3)
-    assert (used.gradient_checkpointing, used.offload_optimizer, used.rank_timeout_s) == (True, True, 9000.0)
+    assert (used.optimizer.tokens_per_microbatch, used.rollout.slots) == (77, 3)
+    assert used.sampling.gpu_memory_utilization == 0.3
+    assert (used.optimizer.gradient_checkpointing, used.optimizer.offload_optimizer) == (True, True)
+    assert used.run.rank_timeout_s == 9000.0
     assert "ignored" not in capsys.readouterr().out
 
 
@@ -254,7 +250,7 @@ def test_a_run_that_is_lengthened_is_the_long_one(
 ) -> None:
     long = changed(quick, updates=3, eval_tasks=2, final_lr_fraction=1.0, out=tmp_path / "long")
     evaluations = run(long)
-    short = dataclasses.replace(long, updates=2, out=quick.out)
+    short = changed(long, updates=2, out=quick.out)
     run(short)
     main(["--resume", str(quick.out), "--updates", "3"])
     assert metrics_of(short) == metrics_of(long)
@@ -286,8 +282,8 @@ def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) ->
         ("--env-args", '{"nope": 1}', '{"nope": 1}'),
         ("--horizon-key", "nope", "'nope'"),
         ("--warm-start.episodes=0", "--warm-start.seed=3", "--warm-start.seed"),
-        ("--wrapper=tti", "--linear-start=30", "--linear-start"),
-        ("--wrapper=linear", "--k0=30", "--k0"),
+        ("--wrapper=tti", "--delta=30", "--delta is for --wrapper elastic or linear"),
+        ("--wrapper=linear", "--k0=30", "--k0 is for --wrapper elastic or fixed"),
         ("--gpu-memory-utilization", "0.9", "--sampler vllm"),
         ("--log", "wandb", "wandb"),
         ("--sampler", "vllm", "vLLM"),
@@ -326,7 +322,7 @@ def test_a_full_disk_ends_the_command_and_the_run_can_be_resumed(
 ) -> None:
     folder = quick.out
     assert folder is not None
-    prepare(changed(quick, updates=1, eval_tasks=0, warm_start=WarmStart()))
+    prepare(changed(quick, updates=1, eval_tasks=0, **{"warm_start.episodes": 0}))
 
     def full(part: Path, *_: Any, **__: Any) -> None:
         (part / "model.safetensors").write_bytes(b"half")
@@ -359,9 +355,8 @@ def test_a_model_folder_trains_like_any_hub_model(
     quick: GRPOConfig, trained: Policy, tmp_path: Path, dtype: Any
 ) -> None:
     trained.save(tmp_path / "given")
-    config = dataclasses.replace(
-        quick, model=str(tmp_path / "given"), dtype=dtype, warm_start=WarmStart(), updates=1, eval_tasks=2
-    )
+    given = {"model": str(tmp_path / "given"), "warm_start.episodes": 0}
+    config = changed(quick, dtype=dtype, updates=1, eval_tasks=2, **given)
     run(config)
     [row] = metrics_of(config)
     if dtype == "float32":  # the very policy that the tiny run starts from, so the very same episodes
@@ -371,7 +366,7 @@ def test_a_model_folder_trains_like_any_hub_model(
     # bfloat16 keeps 8 bits: sampler and trainer sum in another order, so their log-probabilities differ by percents.
     assert row["train/logp_difference_max"] < (1e-4 if dtype == "float32" else 1.0)
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
-    assert str(saved.model.dtype) == f"torch.{dtype}"
+    assert str(saved.dtype) == f"torch.{dtype}"
 
 
 @pytest.mark.parametrize(
@@ -402,8 +397,6 @@ def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: G
 
 def test_a_run_with_its_moments_in_host_memory_has_the_same_metrics(quick: GRPOConfig, tmp_path: Path) -> None:
     small = changed(quick, updates=3, eval_tasks=0, kl_coef=0.1)
-    off, on = (
-        rows_of_run(dataclasses.replace(small, out=tmp_path / str(way), offload_optimizer=way)) for way in (False, True)
-    )
+    off, on = (rows_of_run(changed(small, out=tmp_path / str(way), offload_optimizer=way)) for way in (False, True))
     assert off == on
     assert off[-1]["train/kl_ref"] > 0  # the weights have moved

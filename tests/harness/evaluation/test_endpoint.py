@@ -15,8 +15,9 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.evaluate import main, run
+from harness.evaluate import main
 from harness.evaluation.endpoint import ChatEndpoint
+from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.section import changed
@@ -284,7 +285,11 @@ def test_an_episode_whose_environment_fails_is_begun_again(chat_server: Any, mon
 
 @pytest.mark.parametrize(
     ("settings", "flag"),
-    [({"model": ""}, "--model"), ({"max_context": 100}, "--max-context"), ({"policy": "expert"}, "--base-url")],
+    [
+        ({"model": ""}, "--model"),
+        ({"max_context": 100}, "--max-context"),
+        ({"policy": "expert", "model": ""}, "--base-url"),
+    ],
 )
 def test_flags_that_do_not_go_together_are_refused(settings: dict[str, Any], flag: str) -> None:
     with pytest.raises(ConfigError, match=flag):

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError, StateError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.evaluate import run
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.result import summarise
+from harness.evaluation.run import run
 from harness.records.episode_log import read_episodes
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.section import changed
@@ -61,7 +61,7 @@ def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path: Path, monke
     counted = []
     plain = summarise
     monkeypatch.setattr(
-        "harness.evaluation.result.summarise",
+        "harness.evaluation.run.summarise",
         lambda episodes, **more: (
             counted.append([(t["seed"], t["length"]) for t in episodes]) or plain(episodes, **more)
         ),
@@ -102,7 +102,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_result_of_a_smaller_evaluation_goes_with_the_first_new_episode(tmp_path: Path) -> None:
     evaluate(tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.evaluation.result.summarise", lambda *_, **__: pytest.fail("killed here"))
+        patch.setattr("harness.evaluation.run.summarise", lambda *_, **__: pytest.fail("killed here"))
         with pytest.raises(pytest.fail.Exception):
             evaluate(tmp_path / "out", tasks=5)
     assert not (tmp_path / "out" / "result.json").exists()

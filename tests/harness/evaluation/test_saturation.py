@@ -10,10 +10,12 @@ import pytest
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from harness.evaluate import Evaluation, run
 from harness.evaluation.result import EvalResult
+from harness.evaluation.run import run
 from harness.evaluation.saturation import PlayedSteps, saturation, saturation_table, steps_of_line
 from harness.model.policy import Policy
+from harness.settings.evaluate import EvaluateConfig
+from harness.settings.section import changed
 
 
 def episode(task: str, horizon: int, length: int, *, success: bool) -> PlayedSteps:
@@ -24,9 +26,8 @@ def test_one_evaluation_has_what_a_sweep_of_fixed_horizons_gives(trained: Policy
     trained.save(tmp_path / "model")
 
     def played(horizon: int, **more: Any) -> EvalResult:
-        settings = Evaluation(
-            policy=str(tmp_path / "model"), tasks=16, rollouts=2, horizon=horizon, rollout="lockstep", **more
-        )
+        policy = str(tmp_path / "model")
+        settings = changed(EvaluateConfig(), policy=policy, tasks=16, rollouts=2, horizon=horizon, **more)
         return run(settings, Console(quiet=True))
 
     curve = played(24).saturation

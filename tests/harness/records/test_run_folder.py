@@ -12,7 +12,7 @@ import pytest
 
 from eh_gym.errors import ConfigError, StateError
 from harness.records import files
-from harness.records.run_folder import forget, prepare
+from harness.records.run_folder import forget, prepare, saved_config
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
 
@@ -25,6 +25,7 @@ def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
 
 STARTS = """
 import os, sys
+from dataclasses import replace
 from harness.records.run_folder import prepare
 from harness.settings.grpo import GRPOConfig
 config = GRPOConfig.from_json(sys.argv[1])
@@ -34,7 +35,7 @@ for seed in range(20):
         os.close(starts)
         os.read(waits, 1)  # until the parent has closed its end
         try:
-            prepare(changed(from_recipe("quickstart"), **{**vars(config), "seed": seed}))
+            prepare(replace(config, seed=seed))
             said = str(seed)
         except Exception as error:
             said = type(error).__name__
@@ -71,8 +72,7 @@ def test_a_run_that_is_killed_while_it_writes_its_settings_leaves_its_folder_fre
         patch.setattr(GRPOConfig, "to_json", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare(quick)
-    _, folder, resumed = prepare(quick)
-    assert not resumed
+    folder = prepare(quick)
     assert json.loads((folder / "config.json").read_text())["seed"] == quick.seed
 
 
@@ -86,14 +86,14 @@ def test_a_run_whose_settings_do_not_fit_on_the_disk_leaves_its_folder_free(
     with pytest.raises(OSError, match="no space"):
         prepare(quick)
     monkeypatch.undo()
-    assert not prepare(quick)[2]
+    prepare(quick)
 
 
 def test_the_default_folder_is_numbered_when_it_is_taken(
     quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = [prepare(changed(quick, out=None))[1].name for _ in range(3)]
+    names = [prepare(changed(quick, out=None)).name for _ in range(3)]
     assert names == [f"EH-Cabinet-v0-elastic-seed0{end}" for end in ("", "-2", "-3")]
 
 
@@ -101,14 +101,14 @@ def test_the_default_folder_is_numbered_when_it_is_taken(
     "text", ['{"k0": 3, "unknown": 1, "warm_start": {}}', '{"k0": ', "[]", '{"k0": 3}', '{"model_type": "qwen2"}']
 )
 def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -> None:
-    _, folder, _ = prepare(quick)
+    folder = prepare(quick)
     (folder / "config.json").write_text(text)
     with pytest.raises(StateError, match=r"config.json.*restore"):
-        prepare(changed(quick, resume=folder))
+        saved_config(folder)
 
 
 def test_a_run_that_never_began_leaves_its_folder_free_and_one_with_a_checkpoint_stays(quick: GRPOConfig) -> None:
-    _, folder, _ = prepare(quick)
+    folder = prepare(quick)
     (folder / "checkpoints" / "update-000000").mkdir(parents=True)
     forget(folder)
     with pytest.raises(ConfigError, match="--resume"):
@@ -116,4 +116,4 @@ def test_a_run_that_never_began_leaves_its_folder_free_and_one_with_a_checkpoint
     (folder / "checkpoints" / "update-000000").rmdir()
     (folder / "checkpoints").rmdir()
     forget(folder)
-    assert not prepare(quick)[2]
+    prepare(quick)

@@ -83,10 +83,7 @@ def test_a_service_that_fails_is_left_out_and_the_file_has_everything(tmp_path, 
 
 
 def test_what_is_shown_elsewhere_has_no_folders_of_this_machine(tmp_path):
-    (tmp_path / "r.toml").touch()
-    config = changed(
-        from_recipe("quickstart"), model=str(tmp_path), out=tmp_path / "run", recipe=tmp_path / "r.toml", seed=3
-    )
+    config = changed(from_recipe("quickstart"), model=str(tmp_path), out=tmp_path / "run", seed=3)
     assert str(tmp_path) not in str(config.public())
     assert config.public()["seed"] == 3
     assert changed(from_recipe("quickstart"), model="Qwen/Qwen3-4B").public()["model"] == "Qwen/Qwen3-4B"
