@@ -4,7 +4,7 @@
 
     result = train(GRPOConfig.recipe("quickstart", updates=20))
 
-Importing this package loads no other: the names load what they need when they are first used.
+Importing this package is fast: the names load other packages when they are first used.
 """
 
 from __future__ import annotations

@@ -34,11 +34,10 @@ _STEP_S = 60.0  # the longest time for one step in a thread
 class TextEnvContract:
     """Tests of any text environment that the harness may play. Inherit from this class and define `make`.
 
-    The contract: observations and actions are texts; ``env.unwrapped.task_ids`` lists the tasks; ``reset`` takes
-    ``options={"task_id": ...}``, else its seed draws a task, and returns an info with ``task_id``, ``system_prompt``
-    and ``instruction``; ``step`` answers any text; the reward is 0 until the environment's own rules end the episode,
-    then the verdict, which is also ``info["success"]``; there is no limit of steps. docs/extend/environment.md has it
-    as a checklist.
+    Observations and actions are texts. ``env.unwrapped.task_ids`` lists the tasks. ``reset`` plays the task of
+    ``options={"task_id": ...}``, or one that its seed draws, and returns an info with ``task_id``, ``system_prompt`` and
+    ``instruction``. ``step`` answers any text. The reward is 0 until the environment's own rules end the episode, and then the
+    verdict, which is also ``info["success"]``. Steps are not limited. docs/extend/environment.md has this as a checklist.
 
     Attributes:
         malformed: Texts that are not valid actions and do not end an episode with success. Add those of your own
@@ -222,7 +221,7 @@ class ExpertEnvContract(TextEnvContract):
     """
 
     def play(self, env: TextEnv, choose: Callable[[int], str], limit: int | None = None) -> list[StepResult]:
-        """Steps with ``choose(step)`` until the end, or `limit`; all step results."""
+        """Steps with ``choose(step)`` until the end or `limit`. Returns all step results."""
         results: list[StepResult] = []
         for step in range(self.longest if limit is None else limit):
             results.append(env.step(choose(step)))

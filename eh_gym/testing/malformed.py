@@ -1,4 +1,4 @@
-"""Texts that are no valid action in any environment of this project: empty, unfinished, huge, or in another format."""
+"""Texts that are not valid actions in any environment of this project: empty, unfinished, huge, or in another format."""
 
 from __future__ import annotations
 

@@ -138,10 +138,10 @@ class ModelAnswer:
 
     Attributes:
         text: The words.
-        calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``, the arguments an object.
-            An id must not come twice in a session.
+        calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``. Their arguments are
+            objects. Ids are unique in a session.
         reasoning: The thought; empty if there was none.
-        finish_reason: Why it ended.
+        finish_reason: The reason why the model stopped.
         prompt_tokens: The tokens of the conversation.
         completion_tokens: The sampled tokens.
         logprobs: Each sampled token's text and log-probability; None if they are not shown.

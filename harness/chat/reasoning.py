@@ -144,7 +144,7 @@ def _until(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, co
 
 
 def first_with(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, count: int = 1) -> int:
-    """The least number of ids whose text has `mark` `count` times; len(ids) + 1 if there is none."""
+    """The least number of ids whose text has `mark` `count` times; len(ids) + 1 if there are fewer."""
 
     def marks(end: int) -> int:
         return str(tokenizer.decode(list(ids[:end]))).count(mark)

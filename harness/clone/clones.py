@@ -23,7 +23,7 @@ __all__ = ["clone_expert"]
 def clone_expert(
     config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display, run: Path
 ) -> Path:
-    """Returns a model folder: the policy with the expert cloned into it. Trains `policy` for it if there is none yet.
+    """Returns a model folder: the policy with the expert cloned into it. If it is missing, `policy` is trained for it.
 
     The folder is in ``clones`` of the cache. For a Python program's own environment, whose code can't be compared, it is in the
     run's folder.

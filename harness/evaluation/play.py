@@ -37,7 +37,7 @@ def play_policy(
     sampler: Sampler,
     chat: ChatFormat,
     requests: Sequence[EpisodeRequest],
-    rules: Rollout,
+    settings: Rollout,
     *,
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
@@ -47,7 +47,7 @@ def play_policy(
         return []
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
     try:
-        return rollout(envs, sampler, chat, requests, rules, on_end=on_end)
+        return rollout(envs, sampler, chat, requests, settings, on_end=on_end)
     finally:
         envs.close()
 

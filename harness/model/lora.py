@@ -116,8 +116,8 @@ def plain_parameters(
 
     Args:
         model: The model. If it is sharded, every rank must read all of the weights, in this order.
-        dtype: The type of the weights; None for that of the model. Buffers keep their own.
-        device: The device on which adapters are merged; None for the model's. One core merges a 7B model in about a minute.
+        dtype: The type of the weights; None for the model's type. Buffers keep their own type.
+        device: The device that merges adapters; None for the model's device. One core merges a 7B model in about a minute.
         merged: Whether to merge the adapters. Otherwise the frozen weights come as they are.
     """
     layers = dict(model.named_modules()) if has_lora(model) else {}

@@ -45,14 +45,14 @@ class Batches:
         controller: HorizonController | None,
         sampler: Sampler,
         chat: ChatFormat,
-        rules: Rollout,
+        settings: Rollout,
         ranks: Ranks,
         max_staleness: int,
         interrupts: Interrupts | None = None,
     ) -> None:
         self._interrupts = interrupts or Interrupts()
         self._plan, self._environments, self._controller = plan, environments, controller
-        self._sampler, self._chat, self._rules = sampler, chat, rules
+        self._sampler, self._chat, self._settings = sampler, chat, settings
         self._ranks, self._max_staleness = ranks, max_staleness
         self._player: InTurn | ContinuousRollout | None = None  # until the first batch is played
         self._begun: dict[int, Future[Played]] = {}  # by update
@@ -117,7 +117,7 @@ class Batches:
     def _begin(self, update: int, on_begin: OnBegin) -> Future[Played]:
         """Begins this rank's part of a batch."""
         player, episodes = self._open(), self._ranks.share(self._plan.requests(update))
-        return player.begin(episodes, self._rules, on_begin(update, len(episodes)))
+        return player.begin(episodes, self._settings, on_begin(update, len(episodes)))
 
     def _cache_metrics(self) -> dict[str, float]:
         """The metrics of the sampler's cache, averaged over the ranks; empty if the sampler reports none."""

@@ -41,7 +41,7 @@ class ContinuousRollout:
         self._thread = threading.Thread(target=self._run, name="eh-rollout", daemon=True)
         self._thread.start()
 
-    def begin(self, episodes: Sequence[EpisodeRequest], rules: Rollout, on_end: OnEnd) -> Future[Played]:
+    def begin(self, episodes: Sequence[EpisodeRequest], settings: Rollout, on_end: OnEnd) -> Future[Played]:
         """Adds a batch beside those that play already. Each episode gets the K of the moment in which it begins.
 
         Returns:
@@ -66,7 +66,7 @@ class ContinuousRollout:
                 all_played.set_result(Played([], time.perf_counter() - start))
             else:
                 self._playing.add(all_played)
-                self._slots.add(episodes, rules, keep)
+                self._slots.add(episodes, settings, keep)
 
         self._calls.put(add)
         return all_played

@@ -39,11 +39,11 @@ class Episode:
     """
 
     def __init__(
-        self, session: int, request: EpisodeRequest, rules: Rollout, chat: ChatFormat, *, max_context: int
+        self, session: int, request: EpisodeRequest, settings: Rollout, chat: ChatFormat, *, max_context: int
     ) -> None:
         self.session = session
         self.request = request
-        self._rules, self._chat, self._max_context = rules, chat, max_context
+        self._settings, self._chat, self._max_context = settings, chat, max_context
         self._last: Sample | None = None
         self._conversation: Conversation | AgentConversation | None = None  # of the present attempt
         self._begin = 0  # where the present turn begins in the trajectory's ids
@@ -78,13 +78,13 @@ class Episode:
         assert self._conversation is not None, "reset_answered() comes before a turn"
         self._begin = len(self.trajectory.ids)
         self._asked = time.perf_counter()
-        most = min(self._rules.max_action_tokens, self._conversation.max_tokens or self._rules.max_action_tokens)
+        most = min(self._settings.max_action_tokens, self._conversation.max_tokens or self._settings.max_action_tokens)
         return SampleRequest(
             session=self.session,
             prompt_ids=self.trajectory.ids,
             max_tokens=min(most, self._max_context - len(self.trajectory.ids)),
             seed=derive_seed(self.request.seed, "turn", self.trajectory.length),
-            temperature=self._rules.temperature,
+            temperature=self._settings.temperature,
             stop_ids=self._chat.stop_ids,
         )
 

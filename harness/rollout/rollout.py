@@ -29,7 +29,7 @@ def rollout(
     sampler: Sampler,
     chat: ChatFormat,
     requests: Sequence[EpisodeRequest],
-    rules: Rollout,
+    settings: Rollout,
     *,
     on_end: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
@@ -44,7 +44,7 @@ def rollout(
         sampler: Samples the actions.
         chat: Turns texts into ids.
         requests: The episodes. If there are more of them than slots, the rest wait for a free slot, in this order.
-        rules: The settings of all episodes, including the mode.
+        settings: The settings of all episodes, including the mode.
         on_end: Called with each trajectory when it ends.
     """
     played: dict[int, Trajectory] = {}
@@ -54,8 +54,8 @@ def rollout(
         on_end(trajectory)
 
     slots = Slots(envs, sampler, chat)
-    slots.add(requests, rules, keep)
-    play = play_streaming if rules.rollout == "streaming" else _play_in_lockstep
+    slots.add(requests, settings, keep)
+    play = play_streaming if settings.rollout == "streaming" else _play_in_lockstep
     play(slots, sampler)
     return [played[index] for index in range(len(requests))]
 

@@ -54,10 +54,10 @@ class Slots:
         self._to_reset: list[int] = []  # slots whose environment has failed
 
     def add(
-        self, requests: Sequence[EpisodeRequest], rules: Rollout, on_end: Callable[[int, Trajectory], None]
+        self, requests: Sequence[EpisodeRequest], settings: Rollout, on_end: Callable[[int, Trajectory], None]
     ) -> None:
         """Adds episodes, which get slots in this order. `on_end` gets the index of each one that ends, and its trajectory."""
-        self._waiting += [(self._added + i, r, rules, functools.partial(on_end, i)) for i, r in enumerate(requests)]
+        self._waiting += [(self._added + i, r, settings, functools.partial(on_end, i)) for i, r in enumerate(requests)]
         self._added += len(requests)
 
     @property
@@ -72,8 +72,8 @@ class Slots:
         for slot in free[: len(self._waiting)]:
             if self._admitted(with_another=True) <= len(self._live):
                 break
-            number, request, rules, on_end = self._waiting.popleft()
-            episode = Episode(number, request, rules, self._chat, max_context=self._sampler.max_context)
+            number, request, settings, on_end = self._waiting.popleft()
+            episode = Episode(number, request, settings, self._chat, max_context=self._sampler.max_context)
             self._live[slot] = episode, on_end
             self._slot_of[number] = slot
             slots.append(slot)

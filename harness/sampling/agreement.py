@@ -1,7 +1,7 @@
 """Compares sampler and trainer with a model's own forward pass, for model types that no test covers.
 
-Sampler and trainer make their own masks, keys and logits. If a layer does something that the config does not say, or behaves
-differently in training, their log-probabilities would be wrong without an error.
+Sampler and trainer make their own masks, keys and logits. If a layer does not follow the config, or behaves differently
+in training, their log-probabilities would be wrong without an error.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def train(
 ) -> TrainResult:
     """Trains an agent with GRPO, as ``python -m harness.grpo`` does with the same settings.
 
-    An interrupt (Ctrl-C, a notebook's stop button, SIGTERM) saves the last whole update, and then raises KeyboardInterrupt with
-    what `resume` will do. A second one does not save. In another thread than the main one, Python hears no signals.
+    An interrupt (Ctrl-C, a notebook's stop button, SIGTERM) saves the last whole update, and then raises a KeyboardInterrupt that
+    says how to resume. A second one does not save. Python handles signals only in the main thread.
 
     Args:
         config: The settings; None for those of the recipe quickstart.
@@ -116,7 +116,9 @@ def train(
 
     def all_called(update: int, metrics: Mapping[str, float]) -> bool:
         answers = [callback(update, dict(metrics)) for callback in called]
-        return any(is_verdict(answer) and answer for answer in answers)  # `file.write` returns a number, for example
+        return any(
+            is_verdict(answer) and answer for answer in answers
+        )  # other functions may return numbers, such as `file.write`
 
     folder, evaluations = carry_out(
         Wish(config, resume=None if resume is None else Path(resume), updates=updates, python=True),
@@ -126,12 +128,12 @@ def train(
     )
     metrics = folder / "metrics.jsonl"
     history = read_metrics(metrics) if metrics.exists() else []
-    evaluations = json.loads(json.dumps(evaluations))  # as in evaluation.json, whether the run was resumed or not
+    evaluations = json.loads(json.dumps(evaluations))  # the same types as in evaluation.json
     return TrainResult(folder=folder, model=folder / "model", evaluations=evaluations, history=history)
 
 
 def _resumed(folder: Path, env: object, controller: object) -> GRPOConfig:
-    """The settings of a run that is resumed. Only objects that it was given are given again."""
+    """The settings of a run that is resumed. Objects that the run was given must be given again."""
     config = saved_config(folder)
     for name, given, own in (("env", env, config.environment.env), ("controller", controller, config.wrapper)):
         if given is not None and given != own and not own.startswith(GIVEN):
@@ -140,11 +142,11 @@ def _resumed(folder: Path, env: object, controller: object) -> GRPOConfig:
 
 
 def _with_given(config: GRPOConfig, env: Any, controller: HorizonController | None) -> GRPOConfig:
-    """The settings of a run with the objects that it is given, by their names."""
+    """The settings of a run, with the names of the objects that it is given."""
     if isinstance(env, str):
         config = changed(config, env=env)
     elif env is not None:
-        spec_from(env)  # raises if it is no function
+        spec_from(env)  # raises if it is not a function
         config = changed(config, env=GIVEN + name_of(env))
         if not takes_split(env):
             config = changed(config, split="all", eval_split="all")

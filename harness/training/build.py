@@ -288,7 +288,7 @@ def _batches(
         controller=tasks.controller,
         sampler=sampler,
         chat=policy.chat,
-        rules=config.rollout,
+        settings=config.rollout,
         ranks=ranks,
         max_staleness=config.max_staleness,
         interrupts=interrupts,

@@ -1,8 +1,8 @@
 """Checkpoints that are complete or absent, so that a run can resume after a kill at any moment.
 
 A checkpoint has the run's own state in ``state.json``, and its tensors in the form of torch.distributed.checkpoint: the float32
-weight and AdamW's state of each trained parameter, by its name. Any number of processes reads what any other number wrote. There
-is no random state, because every draw has its own seed.
+weight and AdamW's state of each trained parameter, by its name. Any number of processes can read it. There is no random state,
+because every draw has its own seed.
 
 A folder gets a checkpoint's name after its last file is on disk, and loses the name before its first file is deleted. With LoRA
 the frozen weights are written once, beside the checkpoints.
@@ -39,7 +39,7 @@ __all__ = ["keep_frozen", "load_frozen", "load_training_state", "save_checkpoint
 
 _PART = ".part-"
 _TENSORS = "tensors"
-# What json, torch and safetensors raise if a file is missing, or from another model.
+# The errors of json, torch and safetensors for missing files, and for those of another model.
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, TypeError, KeyError, RuntimeError),
     *(pickle.UnpicklingError, SafetensorError, CheckpointException),
@@ -91,7 +91,7 @@ def _publish(part: Path, target: Path, keep: int) -> None:
     """Gives a complete checkpoint its name, and deletes the oldest ones."""
     for path in [*part.rglob("*"), part]:
         sync(path)
-    # A run that was interrupted saves the update again with which it began. Deleting takes long, so it comes last.
+    # An interrupted run may save the update with which it began again. Deleting comes last, because it takes long.
     hidden = [_hide(target)] if target.exists() else []
     os.rename(part, target)
     sync(target.parent)

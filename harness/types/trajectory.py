@@ -53,11 +53,11 @@ class Turn:
         reasoning: The thought before the action; empty if there was none.
         reasoning_tokens: The number of ids of the thought, including its tags.
         unfinished: Whether the thought never ended, so that there was no action.
-        prompt_tokens: The number of tokens in the request: behind an endpoint, as it counts them; otherwise 0, except in a turn
-            that begins another sequence of ids.
+        prompt_tokens: The number of tokens in the request, as an endpoint counts them. Without an endpoint it is 0, except in a
+            turn that begins another sequence of ids.
         latency_s: The seconds from the request to the answer; ignored when two turns are compared.
-        results: The result of each call, if the environment gives them apart, as for calls in a model's own form.
-        new_tools: The functions on offer from here on that were not on offer before.
+        results: The result of each call, if the environment returns them separately, as for calls in a model's own form.
+        new_tools: The functions that are offered from this turn on.
     """
 
     action: str
@@ -105,8 +105,8 @@ class Trajectory:
         action_mask: For each of `ids`, 1 if the model sampled it, else 0.
         logprobs: For each of `ids` that was sampled, its log-probability when it was sampled; for any other one, 0.0.
         earlier: The sequences before the last one.
-        versions: For each sample, the number of policy updates that the weights which wrote it had seen; more than one number,
-            in order, if weights changed meanwhile.
+        versions: For each sample, the number of policy updates that its weights had seen. If the weights changed meanwhile,
+            there are several numbers.
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
         tools: The functions on offer from the start; for the log.
         prompt: The first observation, for the log.
@@ -116,7 +116,7 @@ class Trajectory:
         end: Why the episode ended.
         error: The environment's error, if `end` is "environment-error".
         retries: How often the episode was started again because its environment had failed.
-        failed_tokens: All tokens of the failed attempts, this one included if `end` is "environment-error".
+        failed_tokens: The tokens of all failed attempts, including this one if `end` is "environment-error".
         failure: The check that failed, ``info["failure"]`` at the end; None if the environment does not name it.
         optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound: a
             lucky guess can be shorter.
@@ -150,7 +150,7 @@ class Trajectory:
         """Records the first message of the episode and the info of the reset.
 
         Raises:
-            ConfigError: They lack what an episode needs, or are of another task. A group would mix tasks, and the log would lie.
+            ConfigError: They lack what an episode needs, or are of another task, so that a group would mix tasks.
         """
         if fault := reset_fault(observation, info, self.task_id):
             raise ConfigError(f"{fault}; python -m envs check says what else the environment needs")
@@ -159,8 +159,8 @@ class Trajectory:
         self.system_prompt = "\n".join([info["system_prompt"], *functions])
         self.prompt = observation
         self.horizon = int(info.get("horizon", 0))
-        told = info.get("optimal_steps")
-        self.optimal_steps = int(told) if isinstance(told, numbers.Integral) else None  # numpy's is no JSON
+        known = info.get("optimal_steps")
+        self.optimal_steps = int(known) if isinstance(known, numbers.Integral) else None  # JSON can't hold numpy's
         self.info = {name: value for name, value in info.items() if name not in ("system_prompt", "tools", "call")}
 
     def add_answer(self, answer: StepResult) -> EndReason | None:
@@ -200,7 +200,7 @@ class Trajectory:
         return self.end if terminated or truncated else None
 
     def fail(self, error: str) -> EndReason:
-        """Ends the episode because its environment failed; `error` says how."""
+        """Ends the episode because its environment failed with this error."""
         self.end, self.error = "environment-error", error
         return self.end
 
@@ -218,18 +218,18 @@ class Trajectory:
         self.versions += [version for version, _ in sample.versions]
 
     def go_on(self, ids: list[int]) -> int:
-        """Continues with the next text that the model reads: in the sequence so far, in an earlier one, or else in another one.
+        """Continues with the next text that the model reads: in the present sequence, in an earlier one, or in a new one.
 
-        An agent may come back to an earlier one, when a sub-agent has ended.
+        An agent may come back to an earlier sequence, for example when a sub-agent has ended.
 
         Args:
             ids: The whole conversation.
 
         Returns:
-            The number of ids that were added to the sequence; 0 if another one begins.
+            The number of ids that were added to the sequence; 0 if a new one begins.
         """
         sequences = self.sequences
-        # of the longest sequence that the text goes on from
+        # the longest sequence that the text continues
         known = max((len(s.ids) for s in sequences if ids[: len(s.ids)] == s.ids), default=0)
         begun = (s for s in sequences if known == len(s.ids) and s.ids == ids[:known])
         now = next(begun, TokenSequence(self.group, [], [], []))
@@ -270,7 +270,7 @@ class Trajectory:
 
     @property
     def prompt_tokens(self) -> int:
-        """The number of tokens of the first prompt; 0 if none are known, as behind an endpoint."""
+        """The number of tokens of the first prompt; 0 if it is not known, as behind an endpoint."""
         later = sum(turn.prompt_tokens + turn.action_tokens + turn.observation_tokens for turn in self.turns)
         return self.tokens - later if self.ids else 0
 

@@ -28,8 +28,8 @@ __all__ = [
     "policy_loss",
 ]
 
-# The exponential of a log-ratio above 88.7 is inf in float32, and inf * 0 is NaN, in the loss or in its gradient. Nothing
-# is lost by the cap: a ratio of e^20 or more estimates nothing.
+# In float32 the exponential of a log-ratio above 88.7 is inf, and inf * 0 is NaN. The cap loses nothing, because a ratio of e^20
+# or more estimates nothing.
 _MAX_LOG_RATIO = 20.0
 
 
@@ -133,7 +133,7 @@ def aggregate(
 ) -> Tensor:
     """One micro-batch's part of the loss of an optimizer step.
 
-    The counts are those of the whole step. So the parts add up to the loss of the step, however it was split.
+    The counts are those of the whole step, so the parts add up to the loss of the step, however it was split.
 
     Args:
         per_token: float [B, S], the loss of each token.
@@ -142,8 +142,7 @@ def aggregate(
             tokens (DAPO).
         n_episodes: The number of episodes in the step.
         n_tokens: The number of tokens in the mask, over the step.
-        episode_tokens: int [B], the number of tokens in the mask of each row's episode, where an episode has several rows. None
-            if each row is an episode.
+        episode_tokens: int [B], the number of written tokens of each row's episode; None if each row is an episode.
 
     Returns:
         A scalar.

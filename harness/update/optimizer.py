@@ -42,12 +42,12 @@ def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.AdamW:
         lr=settings.learning_rate,
         betas=(0.9, settings.adam_beta2),
         weight_decay=settings.weight_decay,
-        foreach=False,  # all weights at once need 4 bytes more for each, and a step is a small part of an update
+        foreach=False,  # all weights at once need 4 more bytes each, to speed up a small part of an update
     )
     for (
         _,
         master,
-    ) in pairs:  # as AdamW's first step would: what they take is known from the start, and a checkpoint has them
+    ) in pairs:  # as AdamW's first step would, so that checkpoints have them and their memory is known from the start
         optimizer.state[master] = {
             "step": torch.zeros(()),
             "exp_avg": torch.zeros_like(master),
@@ -84,7 +84,7 @@ class HostMoments:
         self._optimizer = optimizer
         moments = [(p, name) for p in parameters_of(optimizer) for name in ("exp_avg", "exp_avg_sq")]
         sizes = [_local(p).numel() for p, _ in moments]
-        # One piece, because torch rounds each pinned one up to a power of two. Pinned pages are copied several times as fast.
+        # One piece, because torch rounds pinned sizes up to powers of two. Pinned memory is copied several times as fast.
         host = torch.empty(sum(sizes), pin_memory=torch.cuda.is_available())
         self._host = dict(zip(moments, host.split(sizes), strict=True))
         self.to_host()
@@ -98,7 +98,7 @@ class HostMoments:
             host.copy_(_local(state[name]), non_blocking=True)
             state[name] = DTensor(host, p._spec, requires_grad=False) if isinstance(p, DTensor) else host
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # a checkpoint may read them next
+            torch.cuda.synchronize()  # a checkpoint may read them now
 
     @torch.no_grad()
     def to_device(self) -> None:
