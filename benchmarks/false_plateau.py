@@ -76,7 +76,7 @@ def train(folder: Path, seed: int, flags: list[str], tasks: int) -> dict[str, fl
 
 def measure(folder: Path, tasks: int) -> None:
     """Plays held-out tasks with the trained policy, so many of them long, and writes ``result.json``."""
-    set_threads(1)
+    set_threads(1, 0)
     policy = load_policy(folder / "model", dtype=pick_dtype("float32", "cpu"), device="cpu")
     held_out = task_ids("test")[:2000]
     optima = {task: make_task(task, locked=True).optimal_steps for task in held_out}

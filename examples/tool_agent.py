@@ -23,10 +23,9 @@ import openai
 from drawing import draw_k_and_success
 
 from eh_gym import ElasticHorizon
-from harness import GRPOConfig, train
+from harness import Environment, Evaluation, GRPOConfig, Loss, Model, Optimizer, Rollout, WarmStart, train
 from harness.clone.cloning import warm_start
 from harness.model.tiny import new_tiny_policy
-from harness.settings.warm_start import WarmStart
 
 CABINET = "eh_gym:EH-Cabinet-v0"
 TOOLS: list[Any] = [
@@ -99,13 +98,13 @@ def run(k0: int, seed: int, updates: int, settings: WarmStart) -> list[dict[str,
             tasks_per_update=8,
             seed=seed,
             out=folder / "run",
-            environment={"agent": f"{Path(__file__).stem}:play", "tasks": folder / "tasks.jsonl"},
-            model={"model": str(folder / "clone"), "dtype": "float32"},
+            environment=Environment(agent=f"{Path(__file__).stem}:play", tasks=folder / "tasks.jsonl"),
+            model=Model(model=str(folder / "clone"), dtype="float32"),
             horizon=ElasticHorizon(k0=k0),
-            rollout={"rollout": "lockstep", "max_action_tokens": 6},  # lockstep: the same seed gives the same metrics
-            loss={"truncated_weight": 0.5},
-            optimizer={"learning_rate": 7e-4, "adam_beta2": 0.99, "minibatches": 2},
-            evaluation={"tasks": 0},
+            rollout=Rollout(rollout="lockstep", max_action_tokens=6),  # lockstep: the same seed gives the same metrics
+            loss=Loss(truncated_weight=0.5),
+            optimizer=Optimizer(learning_rate=7e-4, adam_beta2=0.99, minibatches=2),
+            evaluation=Evaluation(tasks=0),
         )
         return train(config, show=False).history
 

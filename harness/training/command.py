@@ -73,7 +73,8 @@ def read_command(words: Sequence[str]) -> Wish:
         if name.startswith("warm_start.") and not wanted.warm_start.episodes and name != "warm_start.episodes":
             raise ConfigError(f"{flag} is for a warm start, and this run has none; add --warm-start.episodes 200")
     file = recipe_file(command.recipe)
-    note = f"recipe: {command.recipe}" + (f" ({file})" if file else ", the defaults of --help-all")
+    place = ", the defaults of --help-all" if file is None else "" if str(file) == command.recipe else f" ({file})"
+    note = f"recipe: {command.recipe}{place}"
     return Wish(wanted, notes=[note + ("" if flag_of(words, "recipe") else "; --recipe chooses another")])
 
 

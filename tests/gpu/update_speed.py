@@ -37,7 +37,7 @@ policy.checkpoint_activations(keep_attention=True)
 steps = Optimizer(weight_decay=0.0, minibatches=2, tokens_per_microbatch=TOKENS)
 optimizer = make_optimizer(policy.model, steps)
 moments = HostMoments(optimizer)
-episodes = new_episodes(2 * ranks.size, TOKENS, shape.vocab)
+episodes = new_episodes(2 * ranks.size, TOKENS, shape[0])
 
 
 def update() -> None:

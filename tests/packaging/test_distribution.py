@@ -44,9 +44,8 @@ eh_gym.ElasticHorizon(k0="15")
 
 
 def _run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    env = {
-        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
-    }  # else the checkout would be found
+    # With it the checkout would be found.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run([str(c) for c in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
 
 
