@@ -13,8 +13,8 @@ from chromium import chromium
 from made_up_runs import HOSTILE, write_log, write_run, write_sweep
 
 from harness.evaluate import main as evaluate
-from harness.report.report import figures
 from harness.report.__main__ import main
+from harness.report.report import figures
 
 
 class _Elements(HTMLParser):
