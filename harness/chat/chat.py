@@ -170,11 +170,9 @@ class ChatFormat:
         return [*self._ids(begin + action), self._end_id]
 
     def read(self, ids: Sequence[int], tools: Sequence[Any] = ()) -> Reply:
-        """Splits a sampled reply into its thought and its action.
+        """Splits a sampled reply, with its stop token if there is one, into its thought and its action.
 
-        Args:
-            ids: The reply, with its stop token if there is one.
-            tools: The functions on offer. If there are any, the action is the assistant's message as JSON.
+        With `tools` on offer, the action is the assistant's message as JSON.
         """
         body = list(ids[:-1] if ids and ids[-1] in self.stop_ids else ids)
         length = self.reasoning.thought(self._tokenizer, body)

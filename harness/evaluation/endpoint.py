@@ -132,12 +132,9 @@ class ChatEndpoint:
         await self._client.close()
 
     async def reply(self, messages: Sequence[Message], *, seed: int, tools: Sequence[Any] = ()) -> EndpointReply:
-        """Returns the model's answer to a conversation.
+        """Returns the model's answer to a conversation, with functions on offer in the protocol's form.
 
-        Args:
-            messages: Each has a ``"role"`` and a ``"content"``; the last one is the environment's.
-            seed: Sent to the server; whether it fixes the answer is up to the server.
-            tools: The functions on offer, in the protocol's form.
+        Whether the seed fixes the answer is up to the server.
 
         Raises:
             ContextFull: The conversation is too long for the model.

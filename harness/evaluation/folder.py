@@ -84,13 +84,9 @@ class EvaluationFolder:
 
 @dataclass(frozen=True)
 class KeptEvaluation:
-    """An evaluation as its folder has it, finished or not.
+    """An evaluation as its folder has it. The `result` is None before the end.
 
-    Attributes:
-        folder: The folder.
-        settings: The settings of `harness.evaluate`, with the name of the split.
-        result: The fields of `EvalResult`; None before the end.
-        episodes: The file of the episodes.
+    The `settings` are those of `harness.evaluate`, with the name of the split. `episodes` is the file of the episodes.
     """
 
     folder: Path

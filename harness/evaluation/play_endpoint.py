@@ -41,13 +41,7 @@ def play_with_endpoint(
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
     If the conversation and the room for an answer exceed the model's context, the episode ends with the reason "context".
-
-    Args:
-        endpoint: Makes the endpoint. It is called in the event loop that uses the endpoint.
-        environments: How the slots are made. There are never more requests at a time than slots.
-        requests: The episodes.
-        horizon: The fixed K.
-        on_end: Called with each trajectory when it ends.
+    `endpoint` is called in the event loop that uses the endpoint. There are never more requests at a time than slots.
 
     Raises:
         ConfigError: See `ChatEndpoint.reply`.

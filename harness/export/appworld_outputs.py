@@ -47,13 +47,9 @@ def write_appworld_outputs(
     name: str = "",
     on_task: Callable[[int, int], None] = lambda done, of: None,
 ) -> AppWorldOutputs:
-    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...``. Existing tasks are written again.
+    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...`` from the folder of an evaluation. Existing tasks are written again.
 
-    Args:
-        source: The folder of an evaluation of EH-AppWorld.
-        out: The folder that AppWorld calls its root.
-        name: The name of the experiment without its split: lower-case letters, digits, hyphens and underscores.
-        on_task: Called after each task with the number of tasks done, and of all.
+    `out` is the folder that AppWorld calls its root. `on_task` gets the number of tasks done, and of all.
 
     Raises:
         ConfigError: The folder holds no evaluation of EH-AppWorld, or no episode, or the name is not allowed.

@@ -49,17 +49,9 @@ _UNREADABLE = (
 def save_checkpoint(
     folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None
 ) -> Path:
-    """Writes ``update-000030``: fills a hidden folder, and renames it when all of its files are on disk.
+    """Writes ``update-000030`` for the next update to be done, and keeps the newest `keep` checkpoints. Returns the new one.
 
-    Args:
-        folder: The folder of the checkpoints.
-        update: The next update to be done.
-        write: Fills the folder that it is given. It is called on every rank.
-        keep: The number of checkpoints to keep, with the new one, >= 1.
-        ranks: The processes that save together; None for this process alone.
-
-    Returns:
-        The new checkpoint.
+    `write` fills a hidden folder, on every rank. The folder is renamed when all of its files are on disk.
 
     Raises:
         OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
@@ -114,15 +106,7 @@ def write_training_state(
     optimizer: torch.optim.Optimizer,
     ranks: Ranks | None = None,
 ) -> None:
-    """Writes the tensors of a training and `extra` (JSON) into a folder. Every rank must call this.
-
-    Args:
-        folder: The folder.
-        extra: The run's own state.
-        model: The policy.
-        optimizer: From `make_optimizer`, over the policy's parameters or copies of them.
-        ranks: The processes over which the model is sharded.
-    """
+    """Writes the tensors of a training, and `extra` (the run's own state, as JSON), into a folder. Every rank must call this."""
     ranks = ranks or Ranks()
     if ranks.first:
         (folder / "state.json").write_text(json.dumps(extra, indent=2))

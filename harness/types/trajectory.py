@@ -220,10 +220,7 @@ class Trajectory:
     def go_on(self, ids: list[int]) -> int:
         """Continues with the next text that the model reads: in the present sequence, in an earlier one, or in a new one.
 
-        An agent may come back to an earlier sequence, for example when a sub-agent has ended.
-
-        Args:
-            ids: The whole conversation.
+        An agent may come back to an earlier sequence, for example when a sub-agent has ended. `ids` are the whole conversation.
 
         Returns:
             The number of ids that were added to the sequence; 0 if a new one begins.

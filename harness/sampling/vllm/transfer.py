@@ -41,10 +41,7 @@ class NCCLSender:
     It uses vLLM's sender and client. The group meets at this machine's address as vLLM finds it, or at ``VLLM_HOST_IP``. If a
     server dies during a transfer, the transfer fails. If one is lost or restarted between two transfers, make a new sender.
 
-    Args:
-        model: The policy. Weights that are not on `device` are copied there one by one.
-        servers: The servers of the group, also as an attribute.
-        device: The GPU that sends; without a number, the present one.
+    `device` is the GPU that sends. Weights that are elsewhere are copied there one by one.
 
     Raises:
         MissingExtraError: vLLM is not installed in the trainer's environment.
