@@ -48,7 +48,7 @@ def test_the_first_line_of_a_run_names_its_recipe(
         [
             (["--wrapper", "elastic"], "recipe: quickstart ("),
             (["--recipe", "bfcl"], "recipe: bfcl ("),
-            (["--recipe", str(file)], f"recipe: {file} ({file})"),
+            (["--recipe", str(file)], f"recipe: {file}"),
             (["--recipe", "paper", "--model", "tiny"], "recipe: paper, the defaults of --help-all"),
         ]
     ):
