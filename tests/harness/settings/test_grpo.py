@@ -55,6 +55,7 @@ def test_the_first_line_of_a_run_names_its_recipe(
         main([*words, "--out", str(tmp_path / str(i))])
         first = capsys.readouterr().out.splitlines()[0]
         assert first.startswith(said)
+        assert first.count(str(file)) == (i == 2)
         assert first.endswith("; --recipe chooses another") == (not i)  # where none was named
 
 
