@@ -1,7 +1,7 @@
 """The evaluation of every task, in AppWorld's form. Its text is written beside each task, as `evaluation.py`.
 
 It compares the world at the start with that at the end. ``private_data`` says what may change: model -> kind of change -> what
-exactly, as `task.expected` writes it. Values that the task states are compared exactly.
+exactly, as `task.expected` writes it. What a task states is compared exactly, what it leaves open is not.
 """
 
 from __future__ import annotations
