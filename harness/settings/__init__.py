@@ -1,1 +1,1 @@
-"""The settings of a run: a dataclass for each group of flags, the presets, and recipes. Importing them loads no torch."""
+"""The settings of the commands: a section for each part of the program, recipes, and the flags that are made from them."""

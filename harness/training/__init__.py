@@ -1,1 +1,1 @@
-"""Builds a training run from its settings, and saves and restores it."""
+"""A training run: its command line, its parts, the loop, its checkpoints, and the Python API."""
