@@ -17,10 +17,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     console = Console()
     with errors_in_one_line(console):
-        wish = read_command(sys.argv[1:] if argv is None else argv)
+        request = read_command(sys.argv[1:] if argv is None else argv)
         from harness.training.run import carry_out  # torch takes seconds to import, and `--help` needs none of it
 
-        carry_out(wish, console)
+        carry_out(request, console)
 
 
 if __name__ == "__main__":

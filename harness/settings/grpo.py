@@ -188,7 +188,7 @@ class GRPOConfig(Section):
         return self.tasks_per_update * self.group_size
 
     def slots_of_rank(self, ranks: int) -> int:
-        """The number of environments that each of so many processes plays at once, in training and in evaluations."""
+        """The number of environments that each of `ranks` processes plays at once, in training and in evaluations."""
         most = self.episodes_per_update
         return -(-min(self.rollout.slots or most, most) // ranks)
 

@@ -46,6 +46,6 @@ class Optimizer(Section):
     """Fuse the small operations of each layer with torch.compile. auto: on a GPU where vLLM samples."""
 
     def learning_rate_at(self, update: int, updates: int) -> float:
-        """Returns the learning rate of one update of so many: linear warm-up times linear decay."""
+        """Returns the learning rate of one of `updates` updates: linear warm-up times linear decay."""
         warm = min(1.0, (update + 1) / max(1, self.warmup_updates))
         return self.learning_rate * warm * (1.0 - (1.0 - self.final_lr_fraction) * update / updates)

@@ -1,6 +1,6 @@
 """Recipes: TOML files of settings. Those of this project have names; a file of your own has a path.
 
-A recipe says what a kind of run has otherwise than the paper. What it leaves out is the fields' own default. Keys, types and
+A recipe has the settings in which a kind of run differs from the paper. The others have the fields' defaults. Keys, types and
 values are checked before anything runs. A recipe cannot include another one.
 """
 

@@ -39,7 +39,7 @@ def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threa
     """Returns a slot for each job that runs at the same time: the environment variables that bind a job to its GPUs or cores.
 
     There are as many as `jobs`. 0 makes as many as the `gpus`, or without these the `cores`, are enough for. A job needs
-    `per_job` of the GPUs, which more slots share; or it has so many processes, each with so many `threads` (0: one per core).
+    `per_job` of the GPUs, which more slots share. Without GPUs it has `per_job` processes of `threads` threads (0: one per core).
 
     Raises:
         ConfigError: A job needs more GPUs than there are.

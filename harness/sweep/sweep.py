@@ -269,7 +269,7 @@ def _named_in(recipe: str) -> Set[str]:
 
 
 def _settled(train: GRPOConfig, chosen: Set[str], *, quick: bool) -> dict[str, Any]:
-    """What a sweep has otherwise than a single run, where neither a flag nor a recipe says it, by the names of their flags."""
+    """The settings in which a sweep differs from a single run, unless a flag or a recipe gives them, by their flags."""
     own: dict[str, Any] = {"eval_every": max(1, train.updates // (12 if quick else 20))}
     if quick:  # fewer held-out episodes, and the tiny model on the CPU
         own |= {"eval_tasks": 64, "eval_rollouts": 8, "keep_checkpoints": 1}

@@ -24,7 +24,7 @@ from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.horizon import NamedHorizon
 from harness.settings.recipe import QUICKSTART
 from harness.settings.section import changed
-from harness.training.command import Wish
+from harness.training.command import RunRequest
 
 if TYPE_CHECKING:
     from harness.training.loop import OnUpdate
@@ -121,7 +121,7 @@ def train(
         )  # other functions may return numbers, such as `file.write`
 
     folder, evaluations = carry_out(
-        Wish(config, resume=None if resume is None else Path(resume), updates=updates, python=True),
+        RunRequest(config, resume=None if resume is None else Path(resume), updates=updates, python=True),
         Console(quiet=not show),
         given=Given(env=None if env is None or isinstance(env, str) else spec_from(env), controller=controller),
         on_update=all_called if called else None,

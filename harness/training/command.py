@@ -14,7 +14,7 @@ from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, from_recipe
 from harness.settings.recipe import QUICKSTART, recipe_file
 from harness.settings.section import changed, flat
 
-__all__ = ["Command", "Wish", "read_command", "recipe_config"]
+__all__ = ["Command", "RunRequest", "read_command", "recipe_config"]
 
 _BENCHMARKS = {"EH-BFCL": "bfcl", "EH-AppWorld": "appworld"}
 
@@ -33,11 +33,11 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Wish:
+class RunRequest:
     """What a command line or a Python program asks for.
 
     Attributes:
-        config: The settings. Those of a run that is resumed are its own, except what this machine has otherwise.
+        config: The settings. A resumed run has its own, except those about the machine.
         resume: The folder of the run to continue; None for a new run.
         updates: The new length of a run that is resumed; None leaves it.
         notes: Lines to show first.
@@ -51,7 +51,7 @@ class Wish:
     python: bool = False
 
 
-def read_command(words: Sequence[str]) -> Wish:
+def read_command(words: Sequence[str]) -> RunRequest:
     """Reads the command line of harness.grpo.
 
     Raises:
@@ -75,7 +75,7 @@ def read_command(words: Sequence[str]) -> Wish:
     file = recipe_file(command.recipe)
     place = ", the defaults of --help-all" if file is None else "" if str(file) == command.recipe else f" ({file})"
     note = f"recipe: {command.recipe}{place}"
-    return Wish(wanted, notes=[note + ("" if flag_of(words, "recipe") else "; --recipe chooses another")])
+    return RunRequest(wanted, notes=[note + ("" if flag_of(words, "recipe") else "; --recipe chooses another")])
 
 
 def recipe_config(words: Sequence[str]) -> GRPOConfig:
@@ -98,7 +98,7 @@ def recipe_config(words: Sequence[str]) -> GRPOConfig:
     return from_recipe(recipe or QUICKSTART, chosen)
 
 
-def _resumed(folder: Path, base: GRPOConfig, wanted: GRPOConfig, given: Mapping[str, str]) -> Wish:
+def _resumed(folder: Path, base: GRPOConfig, wanted: GRPOConfig, given: Mapping[str, str]) -> RunRequest:
     """Continues a run with its own settings, and those of this machine that the command line gives."""
     asked, has = flat(wanted), flat(base)
     here: dict[str, Any] = {name: asked[name] for name in given.values() if name in OF_THE_MACHINE}
@@ -108,7 +108,7 @@ def _resumed(folder: Path, base: GRPOConfig, wanted: GRPOConfig, given: Mapping[
         if name in asked and name not in here and name != "updates" and asked[name] != has[name]
     ]
     note = f"note: the run goes on with its own settings; ignored: {', '.join(sorted(ignored))}"
-    return Wish(
+    return RunRequest(
         changed(base, **here),
         resume=folder,
         updates=wanted.updates if "updates" in given.values() else None,

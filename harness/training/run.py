@@ -22,28 +22,28 @@ from harness.records.run_folder import forget, latest_checkpoint, prepare, updat
 from harness.rollout.given import Given
 from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
-from harness.training.command import Wish
+from harness.training.command import RunRequest
 from harness.training.loop import OnUpdate, train
 
 __all__ = ["carry_out"]
 
 
 def carry_out(
-    wish: Wish, console: Console, *, given: Given | None = None, on_update: OnUpdate | None = None
+    request: RunRequest, console: Console, *, given: Given | None = None, on_update: OnUpdate | None = None
 ) -> tuple[Path, dict[str, Any]]:
     """Begins or resumes a run, alone or with the other ranks, and trains it to its end. Returns its folder and its evaluations.
 
     The objects of `given` replace those that the settings name.
     """
-    config = _settled(wish)
+    config = _settled(request)
     ranks = join(device=pick_device(config.model.device), timeout_s=config.run.rank_timeout_s)
     display = Display(console if ranks.first else Console(quiet=True))
-    with library_settings(), _opened(wish, config, ranks) as run_dir:
-        if wish.updates is not None:
-            config = ranks.from_first(_lengthened(run_dir, config, wish.updates, display) if ranks.first else config)
-        for note in wish.notes:
+    with library_settings(), _opened(request, config, ranks) as run_dir:
+        if request.updates is not None:
+            config = ranks.from_first(_lengthened(run_dir, config, request.updates, display) if ranks.first else config)
+        for note in request.notes:
             display.note(note)
-        resume = wish.resume is not None
+        resume = request.resume is not None
         display.plan(config, run_dir, resume=resume)
         evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
     if config.sampling.sampler != "vllm":  # an engine beside a rank closes its torch.distributed when the process ends
@@ -51,36 +51,36 @@ def carry_out(
     return run_dir, evaluations
 
 
-def _settled(wish: Wish) -> GRPOConfig:
+def _settled(request: RunRequest) -> GRPOConfig:
     """The settings with the type that fits this machine. It is chosen once, so that a resumed run computes as it began."""
-    config = wish.config
-    if wish.resume is not None:
+    config = request.config
+    if request.resume is not None:
         return config
     dtype = choose_dtype(config.model.dtype, pick_device(config.model.device))
     return replace(config, model=replace(config.model, dtype=dtype))
 
 
 @contextlib.contextmanager
-def _opened(wish: Wish, config: GRPOConfig, ranks: Ranks) -> Iterator[Path]:
+def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[Path]:
     """Makes or finds the folder of the run, and locks it. An error in the block says how to go on.
 
     If a new run fails before its first checkpoint, the folder stays free for the corrected command.
     """
-    run_dir: Path | None = wish.resume
+    run_dir: Path | None = request.resume
     try:
-        run_dir = ranks.from_first(wish.resume or prepare(config) if ranks.first else Path())
+        run_dir = ranks.from_first(request.resume or prepare(config) if ranks.first else Path())
         busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
         with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
             try:
                 yield run_dir
             except EHError:
-                if ranks.first and wish.resume is None:
+                if ranks.first and request.resume is None:
                     forget(run_dir)
                 raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, wish)}") from error
+        raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, request)}") from error
     except OutOfMemoryError as error:
         why = str(error).removeprefix("CUDA out of memory. ")[:200]
         engine = ", --gpu-memory-utilization" if config.sampling.sampler == "vllm" else ""
@@ -91,13 +91,13 @@ def _opened(wish: Wish, config: GRPOConfig, ranks: Ranks) -> Iterator[Path]:
     except KeyboardInterrupt:
         if not ranks.first:
             sys.exit(130)  # the first rank says it
-        raise KeyboardInterrupt(_how_to_go_on(run_dir, wish)) from None
+        raise KeyboardInterrupt(_how_to_go_on(run_dir, request)) from None
 
 
-def _how_to_go_on(run_dir: Path | None, wish: Wish) -> str:
+def _how_to_go_on(run_dir: Path | None, request: RunRequest) -> str:
     if run_dir is None:
         return "run it again"
-    how = f"train(resume={str(run_dir)!r})" if wish.python else f"--resume {run_dir}"
+    how = f"train(resume={str(run_dir)!r})" if request.python else f"--resume {run_dir}"
     checkpoint = latest_checkpoint(run_dir / "checkpoints")
     return f"continue with {how}, from {f'update {update_of(checkpoint)}' if checkpoint else 'its beginning'}"
 
