@@ -138,6 +138,6 @@ def test_the_address_of_an_owner_that_was_killed_is_not_followed(tmp_path, monke
     with SharedHorizon(elastic()) as left_behind:
         (tmp_path / "address").write_bytes(pickle.dumps((gone.pid, left_behind)))
         monkeypatch.setattr(folder, "_WAIT_S", 0.2)
-        with pytest.raises(ConfigError, match="did not say within"):
+        with pytest.raises(ConfigError, match="did not write the address"):
             FolderHorizon(tmp_path, elastic(), 1)
     owner.close()
