@@ -6,17 +6,18 @@ alpha: Annotated[float, Range(0, 1, above=True)] = 0.1
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import numbers
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Range", "check_fields", "expected"]
+__all__ = ["Range", "check_fields", "check_names", "expected", "near"]
 
 _NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "a text", NoneType: "None"}
 
@@ -83,6 +84,30 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
             ) from None
         if kept is not value:
             object.__setattr__(instance, name, kept)
+
+
+def check_names(kind: type, given: Collection[str]) -> None:
+    """Refuses keyword arguments that a dataclass does not have, and says which one may be meant.
+
+    Raises:
+        TypeError: There is no such field.
+    """
+    owner = next(base for base in kind.__mro__ if "__init__" in vars(base))
+    if "__dataclass_fields__" in vars(owner):  # a subclass may have a constructor of its own
+        names = [field.name for field in dataclasses.fields(owner) if field.init]
+        for name in given:
+            if name not in names:
+                raise TypeError(f"{kind.__name__} has no setting {name!r}{near(name, names)}")
+
+
+def near(name: str, known: Collection[str]) -> str:
+    """The end of an error message about an unknown name.
+
+    >>> near("kl_coeff", ["kl_coef", "tis_cap"]), near("x", ["kl_coef", "tis_cap"])
+    ('; did you mean kl_coef?', '; there are kl_coef, tis_cap')
+    """
+    found = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(known)}"
 
 
 def expected(hint: Any, value: Any) -> str:

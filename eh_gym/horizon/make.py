@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from eh_gym.horizon.controller import HorizonController, is_controller
 from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon, TTIHorizon
 from eh_gym.horizon.task import TaskHorizon
+from eh_gym.ranges import near
 
 __all__ = ["HORIZONS", "find_controller", "make_controller"]
 
@@ -50,10 +50,9 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     try:
         signature.bind(**settings)
     except TypeError as error:
-        known = signature.parameters
-        near = [one for wrong in settings.keys() - known for one in difflib.get_close_matches(wrong, known, n=1)]
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"{name} takes {', '.join(known)}, got {settings} ({error}){hint}") from error
+        wrong = sorted(settings.keys() - signature.parameters)
+        hint = near(wrong[0], signature.parameters) if wrong else ""
+        raise ConfigError(f"{name} takes {', '.join(signature.parameters)}, got {settings} ({error}){hint}") from error
     made = make(**settings)
     if not is_controller(made):
         raise ConfigError(

@@ -7,10 +7,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from eh_gym.errors import StateError
-from eh_gym.ranges import check_fields
+from eh_gym.ranges import check_fields, check_names
+
+S = TypeVar("S", bound="Saved")
 
 
 class Saved:
@@ -19,6 +21,11 @@ class Saved:
     A subclass is a dataclass whose fields are its settings, or overrides `_settings`. Its `_state` returns what it has
     counted, and `_load` takes that back.
     """
+
+    def __new__(cls: type[S], *_: Any, **given: Any) -> S:
+        """Refuses names that are no settings, and says which one may be meant."""
+        check_names(cls, given)
+        return super().__new__(cls)
 
     def __init__(self) -> None:
         self.made_in = os.getpid()

@@ -29,7 +29,8 @@ from tyro.constructors import (
 )
 
 from eh_gym.errors import ConfigError, EHError
-from harness.settings.section import Choice, choice_of, filled, leaves, near, settings_in
+from eh_gym.ranges import near
+from harness.settings.section import Choice, choice_of, filled, leaves, settings_in
 
 __all__ = ["end_with_error", "errors_in_one_line", "flag_of", "given_flags", "parse", "parser_of"]
 

@@ -9,8 +9,9 @@ from eh_gym import HorizonController
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
 from eh_gym.horizon.make import HORIZONS, find_controller, make_controller
+from eh_gym.ranges import near
 from harness.settings.environment import GIVEN
-from harness.settings.section import Choice, near
+from harness.settings.section import Choice
 
 __all__ = ["HORIZON", "Horizon", "NamedHorizon", "new_controller"]
 

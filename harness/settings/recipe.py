@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError
-from harness.settings.section import near
+from eh_gym.ranges import near
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from eh_gym.errors import ConfigError
-from eh_gym.ranges import Range
-from harness.settings.section import Choice, Section, near
+from eh_gym.ranges import Range, near
+from harness.settings.section import Choice, Section
 
 __all__ = ["SAMPLERS", "SAMPLING", "Sampling", "TransformersSampling", "VLLMSampling", "VLLMServerSampling"]
 

@@ -12,15 +12,14 @@ command are a section, too, whose fields are settings and further sections.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 from tyro.conf import Fixed, Suppress
 
 from eh_gym.errors import ConfigError
-from eh_gym.ranges import check_fields
+from eh_gym.ranges import check_fields, check_names, near
 
 __all__ = [
     "Choice",
@@ -31,7 +30,6 @@ __all__ = [
     "filled",
     "flat",
     "leaves",
-    "near",
     "settings_in",
     "table_of",
 ]
@@ -57,10 +55,7 @@ class Section:
 
     def __new__(cls: type[S], *_: Any, **given: Any) -> S:
         """Refuses names that are no settings, and says which one may be meant."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        for name in given:
-            if name not in names:
-                raise TypeError(f"{cls.__name__} has no setting {name!r}{near(name, names)}")
+        check_names(cls, given)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -233,16 +228,6 @@ def changed(settings: T, /, **values: Any) -> T:
             inner = inner.setdefault(part, {})
         inner[last] = value
     return filled(settings, table)
-
-
-def near(name: str, known: Collection[str]) -> str:
-    """The end of an error message about an unknown name.
-
-    >>> near("kl_coeff", ["kl_coef", "tis_cap"]), near("x", ["kl_coef", "tis_cap"])
-    ('; did you mean kl_coef?', '; there are kl_coef, tis_cap')
-    """
-    found = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
-    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(known)}"
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
