@@ -18,8 +18,8 @@ S = TypeVar("S", bound="Saved")
 class Saved:
     """Checks the settings of a controller, saves it with them, and pickles it without its lock.
 
-    A subclass is a dataclass whose fields are its settings, or overrides `_settings`. Its `_state` returns what it has
-    counted, and `_load` takes that back.
+    A subclass is a dataclass, or overrides `_settings`. Its fields are its settings, except those with ``init=False``. Its
+    `_state` returns what it has counted, and `_load` takes that back.
     """
 
     def __new__(cls: type[S], *_: Any, **given: Any) -> S:
@@ -52,7 +52,8 @@ class Saved:
         self._load(state)
 
     def _settings(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        own = dataclasses.fields(self)  # type: ignore[arg-type]
+        return {field.name: getattr(self, field.name) for field in own if field.init}
 
     def _state(self) -> dict[str, Any]:
         raise NotImplementedError

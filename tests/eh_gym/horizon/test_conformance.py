@@ -136,3 +136,19 @@ def test_a_subclass_may_have_attributes_of_unknown_types():
         window: "a_plotting_library.Window"  # noqa: F821
 
     assert Shown(np.int64(3)).state_dict()["settings"] == {"k0": 3}
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class _Counting(FixedHorizon):
+    seen: list[int] = dataclasses.field(default_factory=list, init=False)
+
+    def record(self, outcome):
+        self.seen.append(outcome.length)
+
+
+def test_what_a_subclass_counts_in_fields_is_no_setting():
+    counting = _Counting(9)
+    counting.record(eh_gym.EpisodeOutcome(length=4, horizon=9, success=True))
+    counting.update()
+    assert counting.state_dict()["settings"] == {"k0": 9}
+    _Counting(9).load_state_dict(counting.state_dict())
