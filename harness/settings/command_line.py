@@ -84,7 +84,7 @@ def given_flags(words: Sequence[str]) -> dict[str, str]:
     {'--no-keep-attention': 'keep_attention', '--warm-start.episodes': 'warm_start.episodes'}
     """
     flags = [word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w.-]*(=.*)?", word, re.DOTALL)]
-    return {flag: flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in flags}
+    return {flag: re.sub("^--(no-)?", "", flag.replace("_", "-")).replace("-", "_") for flag in flags}
 
 
 def flag_of(words: Sequence[str], name: str, default: str = "") -> str:
@@ -158,7 +158,7 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
     hidden = {*_without_flag(default)}
     known = {name for name, _, _ in leaves(default)} - hidden | {"help"}
     for flag, name in given_flags(words).items():
-        if name in known or name.startswith("no_") or f"no_{name}" in known:
+        if name in known:
             continue
         if name in hidden:
             raise ConfigError(f"{name} has no flag; give it in a recipe or in a Python program")

@@ -96,6 +96,8 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         assert settings_of(*words)["warm_start.max_batches"] == 7
     assert settings_of("--no-packing")["packing"] is settings_of("--no_packing")["packing"] is False
     assert settings_of("--wrapper=fixed", "--k0=20")["wrapper"] == "fixed"
+    with pytest.raises(ConfigError, match="no flag --no_packin; did you mean --packing"):
+        settings_of("--no_packin")
     assert settings_of('--env-args={"tasks": 4}', "--seed=-3")["env_args"] == {"tasks": 4}
     agent = ["--recipe", "smollm2", "--tasks=t.jsonl"]
     assert settings_of(*agent, "--agent", "node a.js --quick=1 --k00")["agent"] == "node a.js --quick=1 --k00"
