@@ -137,7 +137,7 @@ def evaluate_policy(
     elif env is not None:
         spec, settings["env"] = spec_from(env), GIVEN + name_of(env)
     if settings.get("official"):
-        settings = official(settings.get("env", "")) | settings
+        settings = official(settings.get("env", EvaluateConfig().environment.env)) | settings
     config = changed(EvaluateConfig(), policy=str(policy), **settings)
     with library_settings():
         return run(config, Console(quiet=not show), env=spec)

@@ -53,17 +53,22 @@ def new_controller(horizon: Horizon) -> HorizonController | None:
 def _named(name: str) -> Any:
     if name == "none":
         return None
-    if name in HORIZONS:
-        return HORIZONS[name]()
     if name.startswith(GIVEN):
         return NamedHorizon(name)
-    if ":" not in name:
+    if ":" not in name and name not in HORIZONS:
         known = (*HORIZONS, "none")
         raise ConfigError(
             f"--wrapper must be one of {', '.join(known)}, or MODULE:CLASS, got {name!r}{near(name, known)}"
         )
     found = find_controller(name)
-    return found() if dataclasses.is_dataclass(found) else NamedHorizon(name)
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found):
+        return NamedHorizon(name)
+    try:
+        return make_controller(name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"--wrapper {name} can't be made without arguments ({error}); give its fields defaults"
+        ) from error
 
 
 def _name_of(horizon: Any) -> str:

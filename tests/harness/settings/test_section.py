@@ -238,3 +238,15 @@ def test_what_a_controller_counts_is_no_setting() -> None:
     assert filled(counting, {"k": 4}).seen == []
     with pytest.raises(ConfigError, match="no setting seen"):
         filled(counting, {"seen": []})
+
+
+@dataclass
+class _Needy(FixedHorizon):
+    """A horizon with a field that has no default."""
+
+    start: int = field(kw_only=True)
+
+
+def test_a_horizon_of_one_s_own_needs_defaults() -> None:
+    with pytest.raises(ConfigError, match=r"test_section:_Needy can't be made.*'start'.*give its fields defaults"):
+        changed(GRPOConfig(), wrapper=f"{__name__}:_Needy")
