@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import numbers
 import sys
@@ -72,7 +73,7 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
     """
     # A subclass that is no dataclass may have attributes whose types are unknown.
     declared = next(base for base in type(instance).__mro__ if "__dataclass_fields__" in vars(base))
-    hints = get_type_hints(declared, include_extras=True)
+    hints = _hints(declared)
     for name in (field.name for field in dataclasses.fields(declared)):
         value = getattr(instance, name)
         try:
@@ -123,6 +124,11 @@ def expected(hint: Any, value: Any) -> str:
     except _Misfit:
         return _described(hint)
     return ""
+
+
+@functools.cache  # looking them up takes a hundred times as long as checking the fields
+def _hints(declared: type) -> dict[str, Any]:
+    return get_type_hints(declared, include_extras=True)
 
 
 class _Misfit(Exception):
