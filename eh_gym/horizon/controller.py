@@ -30,7 +30,7 @@ HorizonFor = Callable[[Mapping[str, Any], int | None], int]
 """The optional method ``horizon_for(info, seed)`` of a controller, which gives each episode its own K."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class EpisodeOutcome:
     """How one finished episode ended.
 
@@ -54,19 +54,37 @@ class EpisodeOutcome:
     task_id: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if not is_whole(self.horizon) or self.horizon < 1:
-            raise ConfigError(f"horizon must be the episode's K, a whole number >= 1, got {self.horizon!r}")
-        if not is_whole(self.length) or not 1 <= self.length <= self.horizon:
+    def __init__(
+        self,
+        length: int,
+        horizon: int,
+        success: bool,
+        truncated: bool = False,
+        task_id: str | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not is_whole(horizon) or horizon < 1:
+            raise ConfigError(f"horizon must be the episode's K, a whole number >= 1, got {horizon!r}")
+        if not is_whole(length) or not 1 <= length <= horizon:
             raise ConfigError(
-                f"length must be a whole number of steps in 1..horizon ({self.horizon}), got {self.length!r}; count the "
+                f"length must be a whole number of steps in 1..horizon ({horizon}), got {length!r}; count the "
                 "calls of step() since the reset, and give the K that the episode had at its reset"
             )
-        if self.task_id is not None and not isinstance(self.task_id, str):
-            raise ConfigError(f"task_id must be a text, or None, got {self.task_id!r}; pass str(...)")
-        for name in ("success", "truncated"):
-            if not isinstance(getattr(self, name), (bool, np.bool_)):
-                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}; pass a bool")
+        if task_id is not None and not isinstance(task_id, str):
+            raise ConfigError(f"task_id must be a text, or None, got {task_id!r}; pass str(...)")
+        flag: Any
+        for name, flag in (("success", success), ("truncated", truncated)):
+            if not isinstance(flag, (bool, np.bool_)):
+                raise ConfigError(f"{name} must be True or False, got {flag!r}; pass a bool")
+        # At once: the __init__ of a frozen dataclass sets each field with a call, and takes twice as long as a step.
+        vars(self).update(
+            length=length,
+            horizon=horizon,
+            success=success,
+            truncated=truncated,
+            task_id=task_id,
+            info={} if info is None else info,
+        )
 
 
 @runtime_checkable
@@ -133,7 +151,7 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
     Raises:
         ConfigError: The controller's answer is not a whole number >= 1. NaN and infinity would never stop an episode.
     """
-    decide = horizon_for_of(controller)
+    decide: HorizonFor | None = getattr(controller, "horizon_for", None)
     k = controller.horizon if decide is None else decide(info, seed)
     if not is_whole(k) or k < 1:
         source = "horizon" if decide is None else "horizon_for()"

@@ -102,7 +102,7 @@ class SharedHorizon:
     def horizon_for(self) -> HorizonFor:
         """The controller's ``horizon_for``, for any process. Raises AttributeError if all episodes have one K."""
         if self._keys is None:
-            raise AttributeError(f"{self!r} has one K for all episodes")
+            raise AttributeError("this controller has one K for all episodes")  # at each reset: no repr, which is slow
         if os.getpid() != self._owner:
             with contextlib.suppress(FileNotFoundError):  # the owner has closed it; the last controller stays
                 self._controller = pickle.loads((self._folder / "controller").read_bytes())
@@ -122,17 +122,12 @@ class SharedHorizon:
             raise ConfigError(
                 f"the reset's info has no {missing[0]!r} (it has {sorted(outcome.info)}); choose another key"
             )
-        fields = [
-            int(outcome.length),
-            int(outcome.horizon),
-            bool(outcome.success),
-            bool(outcome.truncated),
-            outcome.task_id,
-            {key: str(outcome.info[key]) for key in keys},
-        ]
+        info = {key: str(outcome.info[key]) for key in keys}
+        texts = json.dumps([outcome.task_id, info]) if info or outcome.task_id is not None else "[null, {}]"
+        numbers = outcome.length, outcome.horizon, outcome.success, outcome.truncated
         # With O_APPEND and one write, the kernel appends the line as a whole. Only SIGKILL at a page boundary can cut it. The
         # newline in front then separates the next line from the stump, which is not JSON without its last bracket.
-        line = b"\n%s\n" % json.dumps(fields).encode()
+        line = b"\n[%d, %d, %d, %d, %s]\n" % (*numbers, texts.encode())
         written = os.write(self._journal, line)
         if written != len(line):
             raise OSError(f"only {written} of {len(line)} bytes of an outcome fit into {self._folder}; free some space")
@@ -237,10 +232,10 @@ class SharedHorizon:
             for line in news[: news.rfind(b"\n") + 1].splitlines(keepends=True):
                 self._read += len(line)  # first, so that an outcome that the controller refuses is not read again
                 try:
-                    length, horizon, success, truncated, task_id, info = json.loads(line)
+                    length, horizon, success, truncated, (task_id, info) = json.loads(line)
                 except ValueError:  # an empty line, or the stump of a killed writer
                     continue
-                self._controller.record(EpisodeOutcome(length, horizon, success, truncated, task_id, info=info))
+                self._controller.record(EpisodeOutcome(length, horizon, success == 1, truncated == 1, task_id, info))
                 self._collected += 1
             yield self._controller
 
