@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> bool:
         observation, _, terminated, truncated, info = env.step(action)
         print(f"> {action}\n{observation}")
         messages += [{"role": "assistant", "content": action}, {"role": "user", "content": observation}]
-    episode = info["episode"]
+    episode = info["outcome"]
     print(f"{'success' if episode['success'] else 'failure'} after {episode['length']} steps, truncated: {truncated}")
     env.close()
     return episode["success"]

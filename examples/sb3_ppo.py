@@ -12,7 +12,7 @@ limit, an episode with a far start never reaches the goal. A large limit wastes 
 
 `--processes` puts the environments into SubprocVecEnv. They all read K from one SharedHorizon. When a limit cuts an episode, PPO
 bootstraps the value of the last observation. SB3 uses `info["TimeLimit.truncated"]` and `info["terminal_observation"]` for that,
-and ElasticTimeLimit sets the first as gymnasium's wrapper does. Leave SB3's `Monitor` out, or put it inside the wrapper.
+and ElasticTimeLimit sets the first as gymnasium's wrapper does. Put SB3's `Monitor` outside the wrapper.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ class ExpertEnvContract(TextEnvContract):
                 action = _expert(envs.envs[slot])
                 *_, terminated, truncated, info = envs.submit_step(slot, action).result(_STEP_S)
                 if terminated or truncated:
-                    done[slot] = info["episode"]["success"]
+                    done[slot] = info["outcome"]["success"]
         assert done == dict.fromkeys(range(4), True), f"successes by slot: {done}"
 
 

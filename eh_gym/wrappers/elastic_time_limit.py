@@ -43,15 +43,13 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
 
     Every info gets ``info["horizon"]``, the episode's K: an int where observations are texts, else an ``np.int64``,
     because TorchRL's ``auto_register_info_dict`` takes only numpy's scalars. The last step's info gets
-    ``info["episode"]`` = ``{"length", "horizon", "success", "truncated", "r", "l"}`` (r: the return, l: the length) and
-    the ``"task_id"``, where the reset's info names it, added to what an inner wrapper put there. It also gets
-    ``info["TimeLimit.truncated"]``: whether K stopped it. No value is None, because Tianshou's buffers refuse that. At the
-    reset and at the end the info is a new dict, and in between it is the environment's own.
+    ``info["outcome"]`` = ``{"length", "horizon", "success", "truncated"}`` and the ``"task_id"``, where the reset's info
+    names it. It also gets ``info["TimeLimit.truncated"]``: whether K stopped it. No value is None, because Tianshou's buffers
+    refuse that. At the reset and at the end the info is a new dict, and in between it is the environment's own.
 
-    Stable-Baselines3 logs r and l, and bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
-    Its `Monitor` replaces ``info["episode"]``, and gymnasium's `RecordEpisodeStatistics` fails where there is one: put
-    them inside this wrapper, give the latter another ``stats_key``, or leave them out. The controller records the same
-    in every order.
+    Gymnasium's `RecordEpisodeStatistics` and the `Monitor` of Stable-Baselines3 own ``info["episode"]``. Put them outside
+    this wrapper: inside it, they do not see the episodes that K stops. The controller records the same in every order.
+    Stable-Baselines3 bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
 
     Args:
         env: Any environment, text or not.
@@ -60,7 +58,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             records in another process gives a warning. A copied environment has a copied controller, unless that is a
             `SharedHorizon`.
         success: How to read the verdict of an episode: a key of the info, or a function. The key is read if the episode
-            ended by the environment's rules; an episode that was stopped is then no success. The function is asked at
+            ended by the environment's rules; an episode that was stopped is then no success. If the first episode
+            (of texts: the first eight) is stopped and its info lacks the key, a warning says so. The function is asked at
             every end, also if K stopped the episode, and gets ``(observation, reward, terminated, truncated, info)`` of
             the last step, the reward as the agent gets it. For a task of survival, which succeeds by lasting until K,
             pass ``lambda observation, reward, terminated, truncated, info: not terminated``. The verdict is a bool, or
@@ -134,7 +133,6 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._zero_reward = zero_reward_on_truncation
         self._horizon = 0
         self._left = 0  # steps until K; 0 where no episode is running
-        self._return = 0.0
         self._start: dict[str, Any] = {}  # the info of the reset
         # JSON, in which agents of text log, has no numpy numbers.
         self._in_info: Callable[[int], Any] = int if isinstance(env.observation_space, Text) else np.int64
@@ -142,6 +140,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self.recorded = EpisodeCount()
         self._held: list[EpisodeOutcome] | None = None  # for `tell_outcomes`; None if outcomes are told at once
         self._has_recorded = False
+        # Stopped episodes until a warning that the info lacks the key; not above 0 once it was seen or the warning given. By
+        # the contract of texts (eh_gym.testing) only an ended episode has it, so a beginner's first ones say nothing.
+        self._unread = 8 if isinstance(env.observation_space, Text) else 1
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
@@ -172,63 +173,52 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         """Starts an episode and fixes its K. A running episode is dropped and not recorded."""
         self._left = 0  # if the environment's reset fails, the old episode must not continue
         observation, info = self.env.reset(seed=seed, options=options)
-        self._horizon = episode_horizon(self.controller, info, seed)
-        self._shown = self._in_info(self._horizon)
+        k = episode_horizon(self.controller, info, seed)
+        if k != self._horizon:
+            self._horizon, self._shown = k, self._in_info(k)
         self._start = {**info, "horizon": self._shown}
-        self._left, self._return = self._horizon, 0.0
-        return observation, dict(self._start)
+        self._left = k
+        return observation, self._start.copy()
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps, and stops the episode if this was step K."""
         left = self._left - 1
         if left < 0:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call reset() before step()")
-        step = self.env.step(action)
-        if step[2] or step[3] or not left:
-            observation, reward, terminated, truncated, info = step
-            return self._end(observation, reward, bool(terminated), bool(truncated), info)
-        self._left = left
-        if reward := step[1]:  # sparse rewards are nearly all zeros, and this line is a fifth of the wrapper's cost
-            self._return += float(reward)
-        step[4]["horizon"] = self._shown  # in the environment's own dict, because a copy costs more than all the rest
-        return step
+        step = observation, reward, terminated, truncated, info = self.env.step(action)
+        if left and not terminated and not truncated:
+            self._left = left
+            info["horizon"] = self._shown  # in the environment's own dict, because a copy costs more than all the rest
+            return step
+        return self._end(observation, reward, bool(terminated), bool(truncated), info)
 
     def _end(
         self, observation: ObsType, reward: SupportsFloat, terminated: bool, truncated: bool, info: dict[str, Any]
     ) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
-        steps, self._left = self._horizon - self._left + 1, 0
+        horizon = self._horizon
+        steps, self._left = horizon - self._left + 1, 0
         failed = "environment_error" in info
-        cut = steps == self._horizon and not terminated
+        cut = steps == horizon and not terminated
         stopped = cut and not failed
         truncated = truncated or cut
         if stopped and self._zero_reward:
             reward = 0.0
-        self._return += float(reward)
         success = not failed and self._verdict(observation, float(reward), terminated, truncated, info)
         stopped_early = truncated and not terminated  # gymnasium's TimeLimit also marks an end on its last step
+        told = {"length": steps, "horizon": horizon, "success": success, "truncated": stopped_early}
         task_id = self._start.get("task_id")
-        inner = info.get("episode", {})
-        episode = {
-            **(inner if isinstance(inner, dict) else {}),
-            "length": steps,
-            "horizon": self._horizon,
-            "success": success,
-            "truncated": stopped_early,
-            "r": self._return,
-            "l": steps,
-        }
         if task_id is not None:
-            episode["task_id"] = task_id
+            told["task_id"] = task_id
         if self._record and not failed:
             named = None if task_id is None else str(task_id)
-            outcome = EpisodeOutcome(steps, self._horizon, success, stopped_early, named, self._start)
+            outcome = EpisodeOutcome(steps, horizon, success, stopped_early, named, self._start)
             if self._held is None:
                 self._tell(outcome)
             else:
                 self._held.append(outcome)
         # An inner wrapper may have stopped the episode before K did, and set the mark.
         limit = stopped or bool(info.get("TimeLimit.truncated", False))
-        info = {**info, "horizon": self._shown, "episode": episode, "TimeLimit.truncated": limit}
+        info = {**info, "horizon": self._shown, "outcome": told, "TimeLimit.truncated": limit}
         return observation, reward, terminated, truncated, info
 
     def _tell(self, outcome: EpisodeOutcome) -> None:
@@ -251,13 +241,24 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     ) -> bool:
         if callable(self._success):
             return _as_bool("success()", self._success(observation, reward, terminated, truncated, info))
+        if self._success not in info:
+            advice = "pass ElasticTimeLimit(..., success=KEY) or success=lambda obs, reward, terminated, truncated, info: ..."
+            if terminated:
+                raise ConfigError(
+                    f"the episode ended and its info has no {self._success!r} (it has {sorted(info)}); {advice}"
+                )
+            self._unread -= 1
+            if self._unread == 0 and self._record:
+                warnings.warn(
+                    f"the episode was stopped and its info has no {self._success!r} (it has {sorted(info)}), so the controller "
+                    "hears of a failure, as it will of every further one that is stopped. If your environment never says "
+                    f"{self._success!r}, {advice}; if it does when its own rules end an episode, this is right",
+                    stacklevel=4,
+                )
+            return False
+        self._unread = 0
         if not terminated:
             return False
-        if self._success not in info:
-            raise ConfigError(
-                f"the episode ended and its info has no {self._success!r} (it has {sorted(info)}); pass "
-                "ElasticTimeLimit(..., success=KEY) or success=lambda obs, reward, terminated, truncated, info: ..."
-            )
         return _as_bool(f"info[{self._success!r}]", info[self._success])
 
 
@@ -311,6 +312,8 @@ def _takes_five(function: Callable[..., Any]) -> bool:
 
 def _as_bool(source: str, verdict: Any) -> bool:
     """A verdict as a bool. An array of one element stands for the element."""
+    if verdict is True or verdict is False:
+        return verdict
     value = verdict.item() if isinstance(verdict, np.ndarray) and verdict.size == 1 else verdict
     if is_verdict(value):
         return bool(value)

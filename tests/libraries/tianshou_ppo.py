@@ -55,7 +55,7 @@ algorithm.run_training(
 )
 buffer = collector.buffer
 ended = buffer[:].done
-episodes = buffer[:].info.episode[ended]
+episodes = buffer[:].info.outcome[ended]
 assert (episodes.length <= episodes.horizon).all()
 assert (buffer[:].info.horizon >= 5).all(), "every transition has its episode's K"
 report("Tianshou", ks, len(controller.state_dict()["lengths"]))

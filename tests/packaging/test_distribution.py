@@ -32,7 +32,7 @@ env.reset(seed=0)
 done = False
 while not done:
     _, reward, done, _, info = env.step(env.unwrapped.expert())
-print(reward, info["episode"]["success"], eh_gym.__file__)
+print(reward, info["outcome"]["success"], eh_gym.__file__)
 """
 USER = """
 import eh_gym

@@ -29,8 +29,8 @@ def test_one_controller_serves_every_slot():
     for _ in range(6):
         *_, terminated, _, infos = envs.step(envs.call("expert"))
     assert terminated.all()
-    assert infos["episode"]["horizon"].tolist() == [12] * 4
-    assert infos["episode"]["task_id"].tolist() == easy
+    assert infos["outcome"]["horizon"].tolist() == [12] * 4
+    assert infos["outcome"]["task_id"].tolist() == easy
     envs.close()
     assert controller.state_dict()["lengths"] == [6] * 4
 
@@ -42,7 +42,7 @@ def test_record_false_leaves_the_controller_alone():
     envs.reset(seed=0)
     *_, truncated, infos = envs.step(["list()"] * 2)
     assert truncated.all()
-    assert infos["episode"]["truncated"].all()
+    assert infos["outcome"]["truncated"].all()
     assert controller.state_dict() == fresh
     envs.close()
 

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformObservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +23,8 @@ from eh_gym.horizon import (
 )
 from eh_gym.wrappers import ElasticTimeLimit
 
+pytestmark = pytest.mark.filterwarnings("ignore:the episode was stopped and its info has no 'success'")
+
 ON = (0.0, False, False, {})
 
 
@@ -32,6 +34,10 @@ def won(reward=1.0, **info):
 
 def never(*_):
     return False
+
+
+def texts(env):
+    return TransformObservation(env, str, gym.spaces.Text(99))
 
 
 def play(env, steps):
@@ -52,7 +58,7 @@ def test_reaching_k_truncates_with_reward_zero(scripted, journal):
         "x": 1,
         "horizon": 3,
         "TimeLimit.truncated": True,
-        "episode": {"length": 3, "horizon": 3, "success": False, "truncated": True, "r": 0.75, "l": 3},
+        "outcome": {"length": 3, "horizon": 3, "success": False, "truncated": True},
     }
     assert controller.outcomes == [EpisodeOutcome(3, 3, success=False, truncated=True, task_id=None)]
 
@@ -98,7 +104,7 @@ def test_the_outcome_is_told_once_and_a_step_after_the_end_is_refused(scripted, 
             env.step(0)
     assert len(controller.outcomes) == 1
     assert len(inner.actions) == 1
-    assert play(env, 1)[0][4]["episode"]["length"] == 1
+    assert play(env, 1)[0][4]["outcome"]["length"] == 1
 
 
 def test_a_failed_reset_leaves_no_running_episode(scripted, journal):
@@ -118,17 +124,17 @@ def test_an_episode_reset_before_its_end_is_dropped(scripted, journal):
     play(env, 2)
     info = play(env, 3)[-1][4]
     assert len(controller.outcomes) == 1
-    assert (info["episode"]["l"], info["episode"]["r"]) == (3, 1.0)
+    assert info["outcome"]["length"] == 3
 
 
 def test_the_environments_info_is_left_as_it_is(scripted, journal):
-    ended = won(episode={"t": 0.5, "length": -1})
+    ended = won(episode={"t": 0.5})
     inner = scripted(ended, reset_info={"task_id": "train/7"})
     before = copy.deepcopy(ended)
     info = play(ElasticTimeLimit(inner, journal(5)), 1)[0][4]
     assert inner.infos[0] is ended[3]
     assert ended == before
-    assert (info["episode"]["t"], info["episode"]["length"], info["episode"]["task_id"]) == (0.5, 1, "train/7")
+    assert (info["episode"], info["outcome"]["length"], info["outcome"]["task_id"]) == ({"t": 0.5}, 1, "train/7")
 
 
 @pytest.mark.parametrize("k", [5, 1], ids=["before K", "on step K"])
@@ -137,13 +143,13 @@ def test_an_end_that_an_inner_time_limit_also_truncates_is_an_end(scripted, jour
     ended = scripted((1.0, True, False, {"success": True}))
     info = play(ElasticTimeLimit(TimeLimit(ended, 1), controller), 1)[0][4]
     assert controller.outcomes == [EpisodeOutcome(1, k, success=True, truncated=False)]
-    assert (info["episode"]["truncated"], info["TimeLimit.truncated"]) == (False, False)
+    assert (info["outcome"]["truncated"], info["TimeLimit.truncated"]) == (False, False)
 
 
 def test_dense_rewards_can_be_kept_on_step_k(scripted, journal):
     env = ElasticTimeLimit(scripted((1.0, False, False, {})), journal(1), zero_reward_on_truncation=False)
     _, reward, _, truncated, info = play(env, 1)[0]
-    assert (reward, truncated, info["episode"]["r"]) == (1.0, True, 1.0)
+    assert (reward, truncated, info["outcome"]["truncated"]) == (1.0, True, True)
 
 
 @pytest.mark.parametrize("k", [5, 1], ids=["before K", "on step K"])
@@ -155,8 +161,8 @@ def test_a_failed_environment_is_not_held_against_the_agent(scripted, journal, k
     assert controller.outcomes == []
     assert controller.updates == 0
     assert info["TimeLimit.truncated"] is False
-    assert info["episode"]["truncated"] is True
-    assert info["episode"]["success"] is False
+    assert info["outcome"]["truncated"] is True
+    assert info["outcome"]["success"] is False
 
 
 def test_success_from_another_key_and_from_a_function(scripted, journal):
@@ -168,7 +174,7 @@ def test_success_from_another_key_and_from_a_function(scripted, journal):
     for success, reward, expected in (("is_success", 0.0, True), (rule, 0.6, True), (rule, 0.4, False)):
         controller = journal(5)
         env = ElasticTimeLimit(scripted((reward, True, False, {"is_success": np.True_})), controller, success=success)
-        assert play(env, 1)[0][4]["episode"]["success"] is expected
+        assert play(env, 1)[0][4]["outcome"]["success"] is expected
         assert controller.outcomes[0].success is expected
 
 
@@ -176,6 +182,65 @@ def test_an_episode_that_ends_without_a_verdict_is_an_error_that_lists_the_keys(
     env = ElasticTimeLimit(scripted((1.0, True, False, {"won": True, "score": 3})), journal(5))
     with pytest.raises(ConfigError, match=r"'success'.*\['score', 'won'\].*success=KEY"):
         play(env, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "last", "warned"),
+    [
+        (lambda env: env, {}, [1]),
+        (lambda env: env, {"success": False}, []),
+        (texts, {}, [8]),  # by the contract of texts, the last step alone says it
+    ],
+    ids=["never says it", "says it", "texts"],
+)
+def test_a_warning_says_once_that_stopped_episodes_may_lack_a_success(scripted, journal, make, last, warned):
+    env = ElasticTimeLimit(make(scripted((0.0, False, False, last))), journal(1))
+    told = []
+    for episode in range(1, 20):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            play(env, 1)
+        told += [episode for warning in caught if "success=KEY" in str(warning.message)]
+    assert told == warned
+
+
+def test_an_evaluation_that_no_controller_hears_of_gives_no_warning(scripted):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        play(ElasticTimeLimit(scripted(), FixedHorizon(1), record=False), 1)
+
+
+def test_no_warning_once_an_episode_has_said_it(scripted, journal):
+    env = ElasticTimeLimit(scripted(won()), journal(5, 1))
+    play(env, 1)
+    env.controller.update()
+    env.env.script = ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert play(env, 1)[0][4]["outcome"]["success"] is False
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_gymnasiums_statistics_have_a_key_of_their_own_in_either_order(scripted, journal, inside):
+    controller, inner = journal(3), scripted((2.0, False, False, {}), won(5.0))
+    if inside:
+        env = ElasticTimeLimit(RecordEpisodeStatistics(inner), controller)
+    else:
+        env = RecordEpisodeStatistics(ElasticTimeLimit(inner, controller))
+    info = play(env, 2)[1][4]
+    assert (info["episode"]["r"], info["episode"]["l"]) == (7.0, 2)
+    assert info["outcome"] == {"length": 2, "horizon": 3, "success": True, "truncated": False}
+    assert controller.outcomes == [EpisodeOutcome(2, 3, success=True)]
+
+
+def test_the_statistics_of_a_vector_environment_see_the_episodes_that_k_stops():
+    envs = gym.vector.SyncVectorEnv(
+        [lambda: ElasticTimeLimit(gym.make("CartPole-v1"), FixedHorizon(2), success=never)] * 2
+    )
+    envs = gym.wrappers.vector.RecordEpisodeStatistics(envs)
+    envs.reset(seed=0)
+    infos = [envs.step(np.array([0, 1]))[4] for _ in range(2)][1]
+    assert infos["episode"]["l"].tolist() == infos["outcome"]["length"].tolist() == [2, 2]
 
 
 def test_a_task_of_survival_counts_an_episode_that_lasts_until_k_as_a_success(scripted, journal):
@@ -212,7 +277,7 @@ def test_the_numbers_that_environments_report_as_success_are_read(scripted, jour
     for verdict in (True, False):
         last = (np.float32(0.1), np.True_, np.False_, {"success": kind(verdict)})
         info = play(ElasticTimeLimit(scripted(last), journal(5)), 1)[0][4]
-        episode = json.loads(json.dumps(info["episode"]))
+        episode = json.loads(json.dumps(info["outcome"]))
         assert (episode["success"], episode["truncated"]) == (verdict, False)
 
 
@@ -312,9 +377,8 @@ def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewa
         controller.update()
         assert [s[2] or s[3] for s in steps] == [False] * (length - 1) + [True]
         total = sum(rewards[:length]) - (rewards[length - 1] if reached else 0.0)
-        assert steps[-1][4]["episode"] == {
+        assert steps[-1][4]["outcome"] == {
             "length": length, "horizon": k, "success": success, "truncated": reached or (how == "truncated" and end <= k),
-            "r": total, "l": length,
         }  # fmt: skip
         assert sum(s[1] for s in steps) == total
         assert steps[-1][4]["TimeLimit.truncated"] is reached
@@ -338,7 +402,7 @@ def test_the_environment_checker_passes(make):
         steps += 1
         assert observation in env.observation_space
     assert truncated == (steps == 6 and not terminated)
-    assert info["episode"]["length"] == steps
+    assert info["outcome"]["length"] == steps
 
 
 def test_its_spec_makes_it_again_around_the_same_controller():
@@ -349,11 +413,11 @@ def test_its_spec_makes_it_again_around_the_same_controller():
     assert further_out.env.controller is controller
 
 
-def test_an_environments_task_id_and_episode_info_may_be_of_any_type(scripted, journal):
+def test_an_environments_task_id_may_be_of_any_type(scripted, journal):
     controller = journal(3)
-    env = ElasticTimeLimit(scripted(won(episode=7), reset_info={"task_id": np.int64(4)}), controller)
+    env = ElasticTimeLimit(scripted(won(), reset_info={"task_id": np.int64(4)}), controller)
     *_, info = play(env, 1)[0]
-    assert (info["episode"]["length"], info["episode"]["task_id"]) == (1, 4)
+    assert (info["outcome"]["length"], info["outcome"]["task_id"]) == (1, 4)
     assert controller.outcomes[0].task_id == "4"
 
 
@@ -371,7 +435,7 @@ def test_environments_in_gymnasiums_processes_share_one_controller(context):
             while len(lengths) < 3:
                 *_, truncations, infos = envs.step(np.array([0, 1]))
                 if truncations.all():
-                    lengths.append(infos["episode"]["length"].tolist())
+                    lengths.append(infos["outcome"]["length"].tolist())
                     shared.update()
         finally:
             envs.close()

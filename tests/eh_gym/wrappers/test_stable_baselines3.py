@@ -65,7 +65,6 @@ def test_the_controller_hears_the_same_with_a_monitor(controller, inside):
     envs.reset()
     infos = [envs.step([0])[3][0] for _ in range(8)]
     assert controller.state_dict()["lengths"] == [2, 3]
-    assert [i for i, info in enumerate(infos) if "episode" in info] == [1, 4, 7]
-    # Outside, Monitor replaces info["episode"] by its own; inside, its time t stays.
-    assert ("horizon" in infos[1]["episode"]) is inside
-    assert "t" in infos[1]["episode"]
+    assert [i for i, info in enumerate(infos) if "outcome" in info] == [1, 4, 7]
+    # Inside, Monitor does not see the episode that K stops.
+    assert [i for i, info in enumerate(infos) if "episode" in info] == ([1, 7] if inside else [1, 4, 7])

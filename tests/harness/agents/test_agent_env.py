@@ -180,8 +180,8 @@ def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count
     wrapped.reset()
     steps = [wrapped.step(f"answer {n}") for n in range(2)]
     assert [step[1:4] for step in steps] == [(0.0, False, False), (0.0, False, True)]
-    assert steps[-1][4]["episode"]["length"] == 2
-    assert not steps[-1][4]["episode"]["success"]
+    assert steps[-1][4]["outcome"]["length"] == 2
+    assert not steps[-1][4]["outcome"]["success"]
     playing.stop_agent("horizon")
     assert caller.done.wait(30)
     told = ["answer 0", "answer 1", *said]
@@ -193,7 +193,7 @@ def test_an_agent_that_ends_after_its_kth_call_has_not_been_cut_off(env: Any) ->
     wrapped.reset()
     last = [wrapped.step("answer") for _ in range(5)][-1]
     assert last[1:4] == (1.0, True, False)
-    assert last[4]["episode"]["success"]
+    assert last[4]["outcome"]["success"]
 
 
 def test_tasks_have_ids_and_splits(tmp_path: Path) -> None:
