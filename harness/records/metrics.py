@@ -1,4 +1,4 @@
-"""The log of a run's metrics: one JSON line per update, which also goes to the trackers of `--log`."""
+"""The log of a run's metrics: one JSON line per update, which also goes to the trackers of `--trackers`."""
 
 from __future__ import annotations
 

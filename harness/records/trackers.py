@@ -1,4 +1,4 @@
-"""Where a run's metrics go beside metrics.jsonl: TensorBoard and Weights & Biases (`--log`).
+"""Where a run's metrics go beside metrics.jsonl: TensorBoard and Weights & Biases (`--trackers`).
 
 A run never reads them back. If a service fails during a run, a warning says so, and the service gets no more metrics.
 """
@@ -23,7 +23,7 @@ def require(names: Sequence[str]) -> None:
     for name in names:
         if find_spec(name) is None:
             raise MissingExtraError(
-                f"--log {name} needs {name}; run pip install -e '.[train,{name}]', or leave {name} out of --log"
+                f"--trackers {name} needs {name}; run pip install -e '.[train,{name}]', or leave {name} out of --trackers"
             )
 
 
@@ -44,9 +44,9 @@ def open_trackers(
         try:
             made.append(_WeightsAndBiases(run_dir, settings))
         except Exception as error:  # the package raises many errors, such as for a missing login
-            fix = "run wandb login, or set WANDB_MODE=offline, or leave wandb out of --log"
+            fix = "run wandb login, or set WANDB_MODE=offline, or leave wandb out of --trackers"
             if not next_update:
-                raise ConfigError(f"--log wandb did not begin ({error}); {fix}") from error
+                raise ConfigError(f"--trackers wandb did not begin ({error}); {fix}") from error
             text = f"wandb did not begin again ({error}), and gets nothing more from this run; {fix}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
     return made

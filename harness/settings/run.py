@@ -22,7 +22,7 @@ class Run(Section):
     """The number of updates between checkpoints."""
     keep_checkpoints: Annotated[int, Range(1)] = 2
     """The number of checkpoints that are kept."""
-    log: str = "tensorboard"
+    trackers: str = "tensorboard"
     """Where the metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma between."""
     rank_timeout_s: Annotated[float, Range(0, above=True)] = 1800.0
     """With torchrun: the seconds that a rank waits for another; more than the longest rollout, and than the first rank's warm
@@ -30,9 +30,11 @@ class Run(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if unknown := set(self.trackers()) - set(_TRACKERS):
-            raise ConfigError(f"log can be {', '.join(_TRACKERS)}, not {', '.join(sorted(unknown))}; change --log")
+        if unknown := set(self.tracker_names()) - set(_TRACKERS):
+            raise ConfigError(
+                f"trackers can be {', '.join(_TRACKERS)}, not {', '.join(sorted(unknown))}; change --trackers"
+            )
 
-    def trackers(self) -> tuple[str, ...]:
-        """`log` as names, each once."""
-        return tuple(dict.fromkeys(name.strip() for name in self.log.split(",") if name.strip()))
+    def tracker_names(self) -> tuple[str, ...]:
+        """`trackers` as names, each once."""
+        return tuple(dict.fromkeys(name.strip() for name in self.trackers.split(",") if name.strip()))

@@ -32,7 +32,7 @@ _TOTALS = ("tokens/total", "time/total_s")  # every update has them
 # No result depends on these settings, or they identify the run.
 _NO_MATTER = (
     *("seed", "out", "device", "threads", "slots", "env_threads", "tokens_per_microbatch", "checkpoint_every"),
-    *("keep_checkpoints", "sampler", "url", "rank_timeout_s", "env_workers", "ray_address", "log"),
+    *("keep_checkpoints", "sampler", "url", "rank_timeout_s", "env_workers", "ray_address", "trackers", "log"),
 )
 
 

@@ -105,7 +105,7 @@ class Display:
         self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
         self.note(f"report:      python -m harness.report {run_dir}")
         self.note(f"model:       {run_dir / 'model'}")
-        if "tensorboard" in config.run.trackers():
+        if "tensorboard" in config.run.tracker_names():
             self.note(f"TensorBoard: tensorboard --logdir {run_dir / 'tensorboard'}")
 
 

@@ -90,7 +90,7 @@ def build(
         held_out=HeldOut(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
         evaluations=state.get("evaluations", {}),
         clock=Clock(state.get("totals")),
-        log=MetricsLog(folder, state.get("next_update", 0), config.run.trackers(), config.public())
+        log=MetricsLog(folder, state.get("next_update", 0), config.run.tracker_names(), config.public())
         if ranks.first
         else None,
     )
@@ -123,7 +123,7 @@ def _check_machine(config: GRPOConfig, ranks: Ranks) -> None:
     """Raises if a package is missing, if a setting does not work under torchrun, or if no model is named."""
     if not config.model.model:
         raise ConfigError("no model is named; give --model FOLDER or a hub id, or --recipe quickstart")
-    require(config.run.trackers())
+    require(config.run.tracker_names())
     if config.optimizer.lora_rank:
         check_peft()
     if ranks.sharded:

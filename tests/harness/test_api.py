@@ -269,7 +269,7 @@ def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path)
     script.write_text(
         "from harness import GRPOConfig, train\n"
         "result = train(GRPOConfig.recipe('quickstart', updates=1, tasks_per_update=2, group_size=2,\n"
-        "    environment={'env_threads': 4}, evaluation={'tasks': 2}, run={'log': ''},\n"
+        "    environment={'env_threads': 4}, evaluation={'tasks': 2}, run={'trackers': ''},\n"
         "    warm_start={'episodes': 20, 'max_batches': 2, 'polish_batches': 0}))\n"
         "print(len(result.history), result.folder)\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from torch.distributed.run import get_args_parser
 
 from harness.training.command import read_command
 
@@ -82,3 +84,11 @@ def test_skypilot_s_command_begins_a_run_and_resumes_it(
 def test_skypilot_itself_reads_the_task() -> None:
     sky = pytest.importorskip("sky")
     assert sky.Task.from_yaml(str(CLUSTER / "skypilot.yaml")).num_nodes == 2
+
+
+def test_torchrun_hands_every_flag_of_a_run_on() -> None:
+    """Its parser takes a flag after the module for an abbreviation of its own: --log could match --log-dir and --logs-specs."""
+    pages = (ROOT / "docs" / "reference" / "flags.md").read_text()
+    for flag in re.findall(r"^\| `(--[\w.-]+)`", pages, re.MULTILINE):
+        given = get_args_parser().parse_args(["--nproc-per-node", "2", "-m", "harness.grpo", flag, "x"])
+        assert (given.training_script, given.training_script_args) == ("harness.grpo", [flag, "x"])

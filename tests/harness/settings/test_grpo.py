@@ -189,7 +189,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
         ({"max_staleness": 1, "rollout": "lockstep", "eval_every": 0}, "--max-staleness.*--rollout"),
         ({"max_staleness": 1, "rollout": "streaming", "eval_every": 1}, "max_staleness 0"),
         ({"max_staleness": 1, "rollout": "streaming", "offload_optimizer": True}, "--offload-optimizer needs"),
-        ({"log": "nope"}, "change --log"),
+        ({"trackers": "nope"}, "change --trackers"),
         ({"chat_template_kwargs": {"tools": 1}}, "--chat-template-kwargs must not have tools"),
         ({"reasoning_format": "<a> <a>"}, "--reasoning-format"),
         ({"rollout": "bad"}, "rollout.*'streaming', 'lockstep'.*'bad'.*--rollout"),
