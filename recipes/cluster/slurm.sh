@@ -19,6 +19,12 @@ if [ "$1" = --resume ]; then
 else
     flags=(--recipe "$1" --out "$2")
 fi
+# The interface between the machines, by default that of the first machine's route. gloo would take that of the host's name, which may be lo.
+export NIC=${NIC:-$(awk '$2 == "00000000" {print $1; exit}' /proc/net/route)}
+export GLOO_SOCKET_IFNAME=$NIC NCCL_SOCKET_IFNAME=$NIC
+# Micro-batches of many sizes leave gaps in the memory of a GPU, which these segments close. vLLM leaves them out of its own pool.
+export PYTORCH_ALLOC_CONF=expandable_segments:True
+
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${hosts%%$'\n'*}
 

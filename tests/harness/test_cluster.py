@@ -17,21 +17,23 @@ from harness.training.command import read_command
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "recipes" / "cluster"
+# What torchrun's processes must have: the interface between the machines, and segments that grow.
+NETWORK = '[ "$GLOO_SOCKET_IFNAME$NCCL_SOCKET_IFNAME$PYTORCH_ALLOC_CONF" = ib0ib0expandable_segments:True ] || exit 1'
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Any:
     """Runs a script with stand-ins for Slurm and torchrun; returns the words of its last command."""
     for name, does in (
-        ("srun", '[ "$SRUN_CPUS_PER_TASK" = 64 ] && printf "%q " "$@"'),  # else Slurm gives it one core
-        ("torchrun", 'printf "%q " torchrun "$@"'),
+        ("srun", f'{NETWORK}; [ "$SRUN_CPUS_PER_TASK" = 64 ] && printf "%q " "$@"'),  # else Slurm gives it one core
+        ("torchrun", f'{NETWORK}; printf "%q " torchrun "$@"'),
         ("scontrol", "echo a; echo b"),
     ):
         (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
         (tmp_path / name).chmod(0o755)
 
     def run(script: str, *words: str, **settings: str) -> list[str]:
-        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **settings}
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NIC": "ib0", **settings}
         done = subprocess.run(
             ["bash", "-c", script, "bash", *words], env=env, capture_output=True, text=True, check=True
         )
