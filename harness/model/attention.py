@@ -12,11 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import (
+    activate_flash_attention_impl,
+    current_flash_attention_impl,
+    restore_flash_attention_impl,
+)
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
@@ -24,7 +30,16 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-__all__ = ["PACKED", "Segments", "attention_windows", "can_pack", "keep_outputs", "no_mask", "packed_attention"]
+__all__ = [
+    "PACKED",
+    "Segments",
+    "attention_windows",
+    "can_pack",
+    "choose_flash_attention",
+    "keep_outputs",
+    "no_mask",
+    "packed_attention",
+]
 
 PACKED = "packed"
 
@@ -109,6 +124,44 @@ def can_pack(model: PreTrainedModel) -> bool:
         and config._attn_implementation in ("sdpa", PACKED)
         and attention_windows(config) is not None
     )
+
+
+def choose_flash_attention(device: str) -> str:
+    """Takes FlashAttention 3 on a Hopper GPU where its package is installed and works; else torch keeps its own, 2.
+
+    Both passes are tried at once with heads that share keys and with a window. A package that was built for another torch would
+    otherwise fail at the first update, after the evaluation and the rollout.
+
+    Returns:
+        What was chosen, for the user; "" if the package is not installed or can't be used on this device.
+    """
+    if torch.device(device).type != "cuda" or find_spec("flash_attn_interface") is None:
+        return ""
+    if torch.cuda.get_device_capability(device)[0] != 9:
+        return ""
+    try:
+        activate_flash_attention_impl("FA3")
+        _try_varlen(device)
+    except Exception as error:  # whatever a package raises that does not fit
+        if current_flash_attention_impl():
+            restore_flash_attention_impl()
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        build = f"build flash_attn_interface for torch {torch.__version__}, or remove it"
+        return f"FlashAttention 3 does not work here ({reason}), so FlashAttention 2 computes the attention; {build}"
+    return "FlashAttention 3 computes the attention"
+
+
+def _try_varlen(device: str) -> None:
+    """Computes a row of two segments, forwards and backwards. Raises what the kernel raises."""
+    for window in (None, 4):
+        query, key, value = (
+            torch.ones(1, heads, 16, 64, dtype=torch.bfloat16, device=device, requires_grad=True) for heads in (4, 2, 2)
+        )
+        out = _varlen(query, key, value, None, window, Segments((8, 8), (-1, -1), query.device))
+        out.sum().backward()
+        assert query.grad is not None
+        if not bool(query.grad.isfinite().all()):  # waits for the kernel
+            raise RuntimeError("its gradient is not finite")
 
 
 def keep_outputs() -> Any:

@@ -18,6 +18,7 @@ from harness.clone.cloning import is_pretrained
 from harness.evaluation.held_out import HeldOut
 from harness.machine.ranks import Ranks
 from harness.machine.runtime import compiles, pick_device
+from harness.model.attention import choose_flash_attention
 from harness.model.lora import add_lora, check_peft, redraw_lora
 from harness.model.policy import Policy
 from harness.records.clock import Clock
@@ -179,7 +180,8 @@ def _make_policy(
     """
     policy = load(config, env, device, ranks)
     untested = check_agreement(policy.model, sampled=config.sampling.sampler == "transformers")
-    for note in (*policy.chat.notes, *filter(None, [untested])):
+    kernel = choose_flash_attention(device) if policy.packs else ""
+    for note in (*policy.chat.notes, *filter(None, [untested, kernel])):
         display.note(f"note: {note}")
     clones = bool(config.warm_start.episodes) and not resumed
     if clones:

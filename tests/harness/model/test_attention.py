@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 
-from harness.model.attention import Segments, packed_attention
+from harness.model import attention
+from harness.model.attention import Segments, choose_flash_attention, packed_attention
 
 LENGTHS, PARENTS = (5, 3, 1, 7, 4, 2), (-1, 0, 0, -1, -1, 4)
 HEADS, KV_HEADS, DIM = 4, 2, 8
@@ -65,3 +67,46 @@ def test_each_token_sees_its_own_episode_and_nothing_later(window: int | None) -
 @pytest.mark.parametrize("window", [None, 3])
 def test_one_kernel_for_all_segments_does_the_same(window: int | None) -> None:
     check(*inputs("cuda", torch.bfloat16), window, 0.03)
+
+
+@pytest.mark.parametrize("fails", ["activate_flash_attention_impl", "_try_varlen", ""])
+def test_flash_attention_3_is_tried_at_once_and_left_if_it_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A package that was built for another torch would fail at the first update, after the evaluation and the rollout."""
+
+    def step(name: str) -> Callable[[str], None]:
+        def call(_: str) -> None:
+            if name == fails:
+                raise RuntimeError("undefined symbol: _ZN3c104\nand more")
+            using[:] = ["FA3"]
+
+        return call
+
+    using: list[str] = []
+    monkeypatch.setattr(attention, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    for name in ("activate_flash_attention_impl", "_try_varlen"):
+        monkeypatch.setattr(attention, name, step(name))
+    monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: using)
+    monkeypatch.setattr(attention, "restore_flash_attention_impl", using.clear)
+    said = choose_flash_attention("cuda")
+    assert using == ([] if fails else ["FA3"])
+    assert ("(undefined symbol: _ZN3c104), so FlashAttention 2" in said) == bool(fails)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    assert choose_flash_attention("cuda") == choose_flash_attention("cpu") == ""
+
+
+def test_a_kernel_is_tried_in_both_passes_with_grouped_heads_and_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, *_: object, **settings: object) -> Tensor:
+        asked.append((tuple(q.shape), tuple(k.shape), settings["window_size"]))
+        return q * k.sum() * v.sum() * factor
+
+    asked: list[object] = []
+    factor = 1.0
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+    attention._try_varlen("cpu")
+    assert asked == [((16, 4, 64), (16, 2, 64), window) for window in ((-1, 0), (3, 0))]
+    factor = float("nan")
+    with pytest.raises(RuntimeError, match="not finite"):
+        attention._try_varlen("cpu")
