@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
+import socket
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +18,9 @@ from eh_gym.errors import ConfigError, SamplerError
 __all__ = ["CALL_S", "ServerGone", "ServerRefused", "VLLMServer"]
 
 _CONNECT_S = 10.0  # for a connection; a slower server counts as gone
-CALL_S = 600.0  # for an answer, likewise
+CALL_S = (
+    600.0  # for an answer, likewise, unless it samples for others meanwhile: then this request only waits for its turn
+)
 
 
 class ServerGone(SamplerError, ConnectionError):
@@ -39,6 +44,7 @@ class VLLMServer:
             raise ConfigError(f"{url!r} is no address ({error}); give one such as http://gpu1:8000") from error
         self._connection = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self.url = url
+        self._sampled = 0.0  # when it last did
 
     def version(self) -> str:
         """The server's version of vLLM."""
@@ -55,7 +61,9 @@ class VLLMServer:
     def generate(self, name: str, token_ids: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
         """Samples for one request; returns its ``token_ids``, ``logprobs``, ``finish_reason`` and ``weight_versions``."""
         body = {"request_id": name, "token_ids": token_ids, "sampling_params": sampling}
-        return dict(self._call("POST", "/inference/v1/generate", body=body)["choices"][0])
+        choice = dict(self._call("POST", "/inference/v1/generate", body=body)["choices"][0])
+        self._sampled = time.monotonic()
+        return choice
 
     def abort(self, name: str) -> None:
         """Ends a running request."""
@@ -81,6 +89,14 @@ class VLLMServer:
         """Tells the server which version the weights are."""
         self._call("POST", "/update_weight_version", body={"new_version": weight_version})
 
+    def _wait(self, sock: socket.socket) -> None:
+        """Waits until an answer begins."""
+        poll, began = select.poll(), time.monotonic()  # select() takes no more than 1,024 descriptors
+        poll.register(sock, select.POLLIN)
+        while not poll.poll(1000 * CALL_S):
+            if time.monotonic() - max(began, self._sampled) >= CALL_S:
+                raise TimeoutError(f"nothing in {CALL_S:g} s")
+
     def _call(self, method: str, path: str, query: str = "", body: Any = None) -> Any:
         connection = self._connection(*self._address, timeout=_CONNECT_S)
         try:
@@ -88,6 +104,7 @@ class VLLMServer:
             connection.sock.settimeout(CALL_S)
             sent = None if body is None else json.dumps(body)
             connection.request(method, path + query, sent, {"Content-Type": "application/json"} if sent else {})
+            self._wait(connection.sock)
             response = connection.getresponse()
             text = response.read()
             answer = json.loads(text) if text and response.status < 400 else None

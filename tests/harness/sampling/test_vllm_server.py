@@ -16,7 +16,7 @@ from small_model import ask, forward_logprobs
 from transformers import MixtralConfig, MixtralForCausalLM, Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
-from harness.sampling.vllm.http import VLLMServer
+from harness.sampling.vllm.http import ServerGone, VLLMServer
 from harness.sampling.vllm.server import VLLMServerSampler
 from harness.sampling.weights import SampledWeights
 from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
@@ -101,6 +101,33 @@ def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(sampler: VL
     assert sorted(pair[0].seeds) == list(range(8))
     sample_all(sampler, [ask(s, [s + 1, 2], seed=s) for s in range(8)])  # the next turns do not try it again
     assert len(pair[1].seeds) == 4
+
+
+@pytest.mark.parametrize("samples", [True, False])
+def test_a_request_that_waits_for_its_turn_does_not_bury_a_server_that_samples_for_others(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, samples: bool
+) -> None:
+    def sample(prompt: list[int], sampling: dict[str, float]) -> tuple[list[int], list[float]]:
+        time.sleep(sampling["wait"])
+        return prompt, [-0.5]
+
+    def others() -> None:
+        for _ in range(12):
+            server.generate("other", [2], {"wait": 0.1}) if samples else server.weight_version()
+
+    monkeypatch.setattr("harness.sampling.vllm.http.CALL_S", 0.3)
+    monkeypatch.setattr(pair[0], "sample", sample)
+    server = VLLMServer(pair[0].url)
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        if samples:
+            assert server.generate("a", [1], {"wait": 1.2})["token_ids"] == [1]
+        else:  # its engine hangs, although it answers other calls
+            with pytest.raises(ServerGone, match=r"POST /inference.*nothing in 0\.3 s"):
+                server.generate("a", [1], {"wait": 1.2})
+    finally:
+        thread.join()
 
 
 def test_a_server_that_is_back_takes_part_after_the_next_weight_update(sampler: VLLMServerSampler, pair: Pair) -> None:
