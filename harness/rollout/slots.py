@@ -18,7 +18,7 @@ from harness.agents.env import AgentEnv
 from harness.rollout.episode import Episode, Next
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
-from harness.types.sampler import LimitedCache, Sample, Sampler, SampleRequest
+from harness.types.sampler import LimitedCache, Sample, Sampler, SampleRequest, SeveralCaches
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
@@ -38,8 +38,9 @@ class Slots:
     Episodes are counted as they are added, and an episode's number is its session in the sampler. If the environment of a slot
     fails, the slot is reset for the next attempt. An environment with a worker process then gets a new one.
 
-    If the sampler has a cache of fixed size, only as many episodes play as the cache can hold, the oldest first (`fitting`). A
-    waiting episode begins while all of them fit. This never changes what an episode samples.
+    If the sampler has a cache of fixed size, only as many episodes play as the cache can hold, the oldest first (`fitting`). So
+    it is with each of several caches. A waiting episode begins while all of its cache fit. This never changes what an episode
+    samples.
     """
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
@@ -49,6 +50,7 @@ class Slots:
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
         self._ready: dict[int, SampleRequest] = {}  # the turns that come next, by slot
         self._limited = sampler if isinstance(sampler, LimitedCache) else None
+        self._several = sampler if isinstance(sampler, SeveralCaches) else None
         self._prompt = 0  # the most tokens of a first prompt; stands for the prompt of an episode that has none yet
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
@@ -70,7 +72,8 @@ class Slots:
         slots, self._to_reset = self._to_reset, []
         free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
         for slot in free[: len(self._waiting)]:
-            if self._admitted(with_another=True) <= len(self._live):
+            if self._waiting[0][0] not in self._admitted(self._waiting[0][0]):
+                self._sampler.end_session(self._waiting[0][0])  # gives its place up
                 break
             number, request, settings, on_end = self._waiting.popleft()
             episode = Episode(number, request, settings, self._chat, max_context=self._sampler.max_context)
@@ -88,8 +91,8 @@ class Slots:
 
     def turns(self) -> Mapping[int, SampleRequest]:
         """Returns the turns that may be sampled now, by slot, oldest first. Each turn is returned once."""
-        admitted = set(list(self._live)[: self._admitted()])
-        return {slot: self._ready.pop(slot) for slot in list(self._ready) if slot in admitted}
+        admitted = self._admitted()
+        return {slot: self._ready.pop(slot) for slot in list(self._ready) if self._live[slot][0].session in admitted}
 
     def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult]]:
         """Records what the model wrote and sends it to the environment. Returns the slot, and the future answer."""
@@ -100,13 +103,22 @@ class Slots:
         """Waits for the answer to a step and records it."""
         self._go_on(slot, self._live[slot][0].step_answered(answer))
 
-    def _admitted(self, *, with_another: bool = False) -> int:
-        """The number of live episodes that may play, the oldest first. `with_another` counts one more that would begin now."""
-        cache = self._limited.cache_tokens if self._limited is not None else 0
-        if not cache:
-            return len(self._live) + with_another
-        present = [len(e.trajectory.ids) or self._prompt for e, _ in self._live.values()]  # in the order of beginning
-        return fitting([*present, *([self._prompt] if with_another else [])], cache)
+    def _admitted(self, new: int | None = None) -> set[Hashable]:
+        """The episodes that may play: of each cache the oldest. `new` is one that would begin now."""
+        present = [(e.session, len(e.trajectory.ids) or self._prompt) for e, _ in self._live.values()]  # by beginning
+        held: dict[tuple[Hashable, int], list[tuple[Hashable, int]]] = {}
+        for session, tokens in [*present, *([] if new is None else [(new, self._prompt)])]:
+            held.setdefault(self._cache_of(session), []).append((session, tokens))
+        admitted: set[Hashable] = set()
+        for (_, cache), episodes in held.items():
+            fits = fitting((tokens for _, tokens in episodes), cache) if cache else len(episodes)
+            admitted |= {session for session, _ in episodes[:fits]}
+        return admitted
+
+    def _cache_of(self, session: Hashable) -> tuple[Hashable, int]:
+        if self._several is not None:
+            return self._several.cache_of(session)
+        return None, self._limited.cache_tokens if self._limited is not None else 0
 
     def _go_on(self, slot: int, needed: Next) -> None:
         episode, on_end = self._live[slot]

@@ -15,7 +15,17 @@ from typing import Literal, Protocol, runtime_checkable
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["CacheMetrics", "LimitedCache", "Sample", "SampleRequest", "Sampler", "check_request", "sample_all", "spans"]
+__all__ = [
+    "CacheMetrics",
+    "LimitedCache",
+    "Sample",
+    "SampleRequest",
+    "Sampler",
+    "SeveralCaches",
+    "check_request",
+    "sample_all",
+    "spans",
+]
 
 
 @dataclass(frozen=True)
@@ -125,6 +135,15 @@ class LimitedCache(Protocol):
     @property
     def cache_tokens(self) -> int:
         """The number of tokens that it holds; 0 if that is not known."""
+        ...
+
+
+@runtime_checkable
+class SeveralCaches(Protocol):
+    """A sampler on several servers. Each has a cache of fixed size, and an episode stays in one."""
+
+    def cache_of(self, session: Hashable) -> tuple[Hashable, int]:
+        """Returns the cache of an episode, and its tokens; 0 if they are not known. A new episode gets a place at once."""
         ...
 
 

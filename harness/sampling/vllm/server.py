@@ -106,10 +106,10 @@ class VLLMServerSampler:
         self._answers: queue.SimpleQueue[tuple[str, Sample | Exception]] = queue.SimpleQueue()
         self._send_weights()
 
-    @property
-    def cache_tokens(self) -> int:
-        """This process's share of the tokens whose keys and values the living servers hold; 0 if that is not known."""
-        return sum(engine.cache_tokens for engine in self._engines if engine.alive) // self._sharers
+    def cache_of(self, session: Hashable) -> tuple[Hashable, int]:
+        """An episode's server, and this process's share of its cache; see `SeveralCaches`."""
+        engine = self._engine_of(session)
+        return engine.server.url, engine.cache_tokens // self._sharers
 
     @property
     def pending(self) -> int:
@@ -171,18 +171,23 @@ class VLLMServerSampler:
         self._threads.shutdown(wait=True)
 
     def _send(self, request: SampleRequest, number: int) -> None:
-        """Sends a request to the server of its episode. A new episode goes to the server with the fewest."""
-        engine = next((e for e in self._engines if request.session in e.sessions), None)
+        """Sends a request to the server of its episode."""
+        engine = self._engine_of(request.session)
+        name = f"{id(self):x}-{next(self._numbers)}"
+        self._running[name] = _RequestState(request, number, engine)
+        self._names[request.session] = name
+        self._threads.submit(self._ask, engine.server, name, request)
+
+    def _engine_of(self, session: Hashable) -> _Engine:
+        """The server of an episode. A new episode goes to the server with the fewest."""
+        engine = next((e for e in self._engines if session in e.sessions), None)
         if engine is None:
             alive = [e for e in self._engines if e.alive]
             if not alive:
                 raise SamplerError(f"none of the servers {self._urls} is left; start them again and --resume the run")
             engine = min(alive, key=lambda e: len(e.sessions))
-            engine.sessions.add(request.session)
-        name = f"{id(self):x}-{next(self._numbers)}"
-        self._running[name] = _RequestState(request, number, engine)
-        self._names[request.session] = name
-        self._threads.submit(self._ask, engine.server, name, request)
+            engine.sessions.add(session)
+        return engine
 
     def _ask(self, server: VLLMServer, name: str, request: SampleRequest) -> None:
         """Sends one request and puts the answer into the queue; runs on a thread."""

@@ -53,3 +53,23 @@ def test_the_requests_that_run_together_fit_the_cache(fake: Any, mode: str, most
     play(fake, watched.sampler, mode, threads=0)
     assert all(len(step) == 1 or sum(step.values()) <= most for step in watched.steps)
     assert max(map(len, watched.steps)) > 1
+
+
+@BOTH
+def test_each_of_several_caches_holds_its_own_episodes(fake: Any, mode: str) -> None:
+    """The caches were one sum, so one server could get more episodes than it held while another had room."""
+
+    def cache_of(session: int) -> tuple[int, int]:
+        return session % 2, (400, 150)[session % 2]
+
+    expected = play(fake, fake.Sampler(), "lockstep")
+    watched = Watched(fake, 0)
+    watched.sampler.cache_of = cache_of
+    assert play(fake, watched.sampler, mode, threads=0) == expected
+    assert not watched.sampler.sessions
+    slack = {"lockstep": 0, "streaming": 4 * 50}[mode]
+    for step in watched.steps:
+        for place, cache in enumerate((400, 150)):
+            held = [tokens for session, tokens in step.items() if session % 2 == place]
+            assert len(held) <= 1 or sum(held) <= cache + slack
+    assert max(map(len, watched.steps)) > 2

@@ -60,11 +60,15 @@ def test_the_servers_say_how_much_their_caches_hold(model: Qwen2ForCausalLM, pai
     """Gemma 3, with several groups of layers, was taken for larger than it is, so that its episodes evicted one another."""
     urls, cache = [server.url for server in pair], pair[0].settings["cache_config"]
     cache |= {"num_gpu_blocks": 100, "block_size": 16}
-    assert VLLMServerSampler(model, urls).cache_tokens == 1600
-    assert VLLMServerSampler(model, urls, sharers=4).cache_tokens == 400
+    assert VLLMServerSampler(model, urls).cache_of(0) == (urls[0], 1600)
+    assert VLLMServerSampler(model, urls, sharers=4).cache_of(0) == (urls[0], 400)
     cache["kv_cache_size_tokens"] = 437
     pair[0].settings["parallel_config"]["data_parallel_size"] = 2  # the tokens are those of one of the engines
-    assert VLLMServerSampler(model, urls).cache_tokens == 874
+    sampler = VLLMServerSampler(model, urls)
+    caches = [(urls[0], 874), (urls[1], 0)]
+    assert [sampler.cache_of(session) for session in (0, 1, 0, 1)] == 2 * caches
+    sample_all(sampler, [ask(s, [s], seed=s) for s in (0, 1)])  # where they were said to be
+    assert (pair[0].seeds, pair[1].seeds) == ([0], [1])
 
 
 @pytest.mark.parametrize(
