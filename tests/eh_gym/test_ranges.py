@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from eh_gym import ElasticHorizon, make_controller
-from eh_gym import ranges
+from eh_gym import ElasticHorizon, make_controller, ranges
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range, check_fields
 
