@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,23 +23,25 @@ def is_verdict(value: Any) -> bool:
     return isinstance(value, (numbers.Real, np.bool_)) and value in (0, 1)
 
 
-def reset_fault(observation: Any, info: Mapping[str, Any], task_id: str | None = None) -> str:
+def reset_fault(answer: Any, task_id: str | None = None) -> str:
     """Says what is wrong with the answer to a reset, and how to fix it; empty if it is right.
 
     Args:
-        observation: The first message.
-        info: Its info.
+        answer: What ``reset`` returned.
         task_id: The task that was asked for; None if any may be played.
 
-    >>> reset_fault("guess", {"task_id": "2", "system_prompt": "rules"}, "1")
+    >>> reset_fault("guess")
+    "reset must return (observation, info), got 'guess'; return both"
+    >>> reset_fault(("guess", {"task_id": "2", "system_prompt": "rules"}), "1")
     "asked for task '1', got '2'; play the task that options['task_id'] of reset names, and return its id in the info"
-    >>> reset_fault("guess", {"task_id": "2"})
+    >>> reset_fault(("guess", {"task_id": "2"}))
     "info['system_prompt'] must be a str, got None; return it in the info of reset"
-    >>> reset_fault(7, {"task_id": "2", "system_prompt": "rules"})
-    'an observation must be a str, got 7; write it as text'
     """
-    if not isinstance(observation, str):
-        return f"an observation must be a str, got {observation!r}; write it as text"
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        return f"reset must return (observation, info), got {answer!r:.200}; return both"
+    observation, info = answer
+    if fault := _text_fault(observation, info):
+        return fault
     for name in ("task_id", "system_prompt"):
         if not isinstance(info.get(name), str):
             return f"info[{name!r}] must be a str, got {info.get(name)!r}; return it in the info of reset"
@@ -50,17 +53,31 @@ def reset_fault(observation: Any, info: Mapping[str, Any], task_id: str | None =
     return ""
 
 
-def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[str, Any]) -> str:
+def step_fault(answer: Any) -> str:
     """Says what is wrong with the answer to a step, and how to fix it; empty if it is right.
 
     The reward is 0 until the environment's own rules end the episode, and then the verdict. A shaped reward would pay the agent
-    for taking longer, and the horizon could not be read off it.
+    for taking longer, and the horizon could not be read off it. The answer of an environment that failed has no such rules.
 
-    >>> step_fault("closer", 0.2, False, {})
+    >>> step_fault(None)
+    'step must return (observation, reward, terminated, truncated, info), got None; return all five'
+    >>> step_fault(("closer", 0.2, False, False, {}))
     'the reward must be 0 until the end, got 0.2; put the shaped part into the info'
     """
-    if not isinstance(observation, str):
-        return f"an observation must be a str, got {observation!r}; write it as text"
+    if not isinstance(answer, tuple) or len(answer) != 5:
+        return (
+            f"step must return (observation, reward, terminated, truncated, info), got {answer!r:.200}; return all five"
+        )
+    observation, reward, terminated, truncated, info = answer
+    if fault := _text_fault(observation, info):
+        return fault
+    if not isinstance(reward, numbers.Real):
+        return f"the reward must be a number, got {reward!r:.200}; return 0.0 until the end"
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        if not is_verdict(value):
+            return f"{name} must be True or False, got {value!r:.200}"
+    if "environment_error" in info or not math.isfinite(reward):
+        return ""
     if not terminated:
         fault = f"the reward must be 0 until the end, got {reward}; put the shaped part into the info"
         return "" if reward == 0 else fault
@@ -73,6 +90,12 @@ def step_fault(observation: Any, reward: Any, terminated: bool, info: Mapping[st
             "into the info"
         )
     return ""
+
+
+def _text_fault(observation: Any, info: Any) -> str:
+    if not isinstance(observation, str):
+        return f"an observation must be a str, got {observation!r:.200}; write it as text"
+    return "" if isinstance(info, dict) else f"the info must be a dict, got {info!r:.200}; return {{}} for none"
 
 
 def results_fault(results: Sequence[Any], calls: int) -> str:

@@ -6,6 +6,7 @@ EHError
 ├── MissingBackendError              an environment's backend is not installed; the message names the command
 ├── MissingExtraError (ImportError)  an optional dependency is not installed; the message names the command
 ├── ForeignPackageError (ImportError)  a package of another project is called envs; the message says where it is
+├── UserCodeError                    an environment or an agent that a run was given failed; the message has the place
 ├── SamplerError                     the sampler failed; a run can resume from its checkpoint
 └── WorkerError                      a backend process failed; its episode is lost, nothing else
     ├── WorkerDied                   it exited, crashed or was killed
@@ -23,6 +24,7 @@ __all__ = [
     "MissingExtraError",
     "SamplerError",
     "StateError",
+    "UserCodeError",
     "WorkerCallError",
     "WorkerDied",
     "WorkerError",
@@ -54,6 +56,10 @@ class MissingExtraError(EHError, ImportError):
 
 class ForeignPackageError(EHError, ImportError):
     """A package of another project has the name of one of ours."""
+
+
+class UserCodeError(EHError, RuntimeError):
+    """Code that a run was given, an environment or an agent, failed."""
 
 
 class SamplerError(EHError, RuntimeError):

@@ -56,8 +56,8 @@ def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str
     except EHError:
         raise
     except (gym.error.Error, ImportError, TypeError) as error:
-        name = env if isinstance(env, str) else env.id
-        raise ConfigError(f"{name} can't be made with --env-args {json.dumps(dict(args))} ({error})") from error
+        name, given = env if isinstance(env, str) else env.id, f" with {dict(args)}" if args else ""
+        raise ConfigError(f"{name} can't be made{given} ({error})") from error
 
 
 def read_env_args(text: str) -> dict[str, Any]:

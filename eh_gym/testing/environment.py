@@ -88,11 +88,10 @@ class TextEnvContract:
 
     def check_step(self, env: TextEnv, result: StepResult) -> None:
         """Checks what one step returned."""
-        observation, reward, terminated, truncated, info = result
-        assert type(info) is dict, f"info must be a dict, got {info!r}"
-        assert "environment_error" not in info, f"the environment failed: {info['environment_error']}"
-        fault = step_fault(observation, reward, terminated, info)
+        fault = step_fault(result)
         assert not fault, fault
+        observation, reward, terminated, truncated, info = result
+        assert "environment_error" not in info, f"the environment failed: {info['environment_error']}"
         _check_space(env, observation)
         assert type(reward) is float, f"the reward must be a float, got {reward!r}"
         for name, value in (("terminated", terminated), ("truncated", truncated)):
@@ -115,9 +114,10 @@ class TextEnvContract:
     def test_reset_says_what_the_task_is(self) -> None:
         """A reset returns the first message, and an info with three texts."""
         env = self.new()
-        observation, info = env.reset(seed=0)
-        fault = reset_fault(observation, info)
+        answer = env.reset(seed=0)
+        fault = reset_fault(answer)
         assert not fault, fault
+        observation, info = answer
         _check_space(env, observation)
         for key in ("task_id", "system_prompt", "instruction"):
             value = info.get(key)
@@ -143,7 +143,7 @@ class TextEnvContract:
         ids = _task_ids(env)
         for task_id in (ids[0], ids[len(ids) // 2], ids[-1]):
             first, again = (env.reset(seed=seed, options={"task_id": task_id}) for seed in (1, 2))
-            fault = reset_fault(*first, task_id)
+            fault = reset_fault(first, task_id)
             assert not fault, fault
             assert again == first, f"task {task_id!r} with two seeds gave {_differ([first], [again])}"
 

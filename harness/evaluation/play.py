@@ -10,8 +10,8 @@ import numpy as np
 
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
+from envs.checked import checked_environment
 from envs.expert import expert_of
-from envs.making import make_environment
 from harness.evaluation.requests import evaluation_requests
 from harness.rollout.environment import Environments, check_environment, spec_of, tasks_of
 from harness.rollout.rollout import rollout
@@ -111,7 +111,7 @@ def held_out_tasks(environments: Environments, count: int | None, *, every: int 
     Raises:
         ConfigError: The split holds no task.
     """
-    env = make_environment(spec_of(environments.env_id), environments.args)
+    env = checked_environment(spec_of(environments.env_id), environments.args)
     task_ids = tasks_of(env)
     if not len(task_ids):
         raise ConfigError(

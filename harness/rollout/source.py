@@ -10,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import in_actors, shared_actors
-from envs.making import make_environment
+from envs.checked import checked_environment
 from envs.mixed import mixed
 from harness.agents.env import agent_spec
 from harness.rollout.environment import check_environment, spec_of
@@ -56,12 +56,12 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
 def task_environment(settings: Environment, env_id: str | EnvSpec) -> gym.Env[str, str]:
     """Makes an environment for tasks and demonstrations, on this machine if its backend is installed here."""
     try:
-        env = make_environment(
+        env = checked_environment(
             env_id if settings.env_workers == "local" else spec_of(settings.env), settings.arguments()
         )
     except MissingBackendError:
         if settings.env_workers == "local":
             raise
-        env = make_environment(env_id, settings.arguments())
+        env = checked_environment(env_id, settings.arguments())
     check_environment(env)
     return env

@@ -2,7 +2,8 @@
 
 An episode is a growing list of token ids with a mask of those that the model wrote. If an agent program changes its history,
 the episode has several such lists. All players (a model, an endpoint or a script) hand the environment's answers to
-`Trajectory.begin` and `Trajectory.add_answer`, so the end of an episode is decided in one place.
+`Trajectory.begin` and `Trajectory.add_answer`, so the end of an episode is decided in one place. `envs.checked` has checked the
+answers.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from eh_gym.answers import reset_fault, step_fault
-from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.vector.thread import StepResult
 from harness.types.sampler import Sample
@@ -147,13 +146,7 @@ class Trajectory:
     info: dict[str, Any] = field(default_factory=dict)
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> None:
-        """Records the first message of the episode and the info of the reset.
-
-        Raises:
-            ConfigError: They lack what an episode needs, or are of another task, so that a group would mix tasks.
-        """
-        if fault := reset_fault(observation, info, self.task_id):
-            raise ConfigError(f"{fault}; python -m envs check says what else the environment needs")
+        """Records the first message of the episode and the info of the reset."""
         self.tools = list(info.get("tools", ()))
         functions = [json.dumps(tool, ensure_ascii=False) for tool in self.tools]
         self.system_prompt = "\n".join([info["system_prompt"], *functions])
@@ -172,9 +165,6 @@ class Trajectory:
         Returns:
             Why the episode ended, which is then also its `end`; None while it goes on. A failed environment and a reward that is
             not a finite number end it with "environment-error": such a reward would make every gradient of the update NaN.
-
-        Raises:
-            ConfigError: The observation is no text, the reward is not 0 before the end, or not the verdict then.
         """
         observation, reward, terminated, truncated, info = answer
         turn = self.turns[-1]
@@ -187,10 +177,6 @@ class Trajectory:
             return self.fail(str(info["environment_error"]))
         if not math.isfinite(reward):
             return self.fail(f"the environment gave the reward {reward}, which is not a finite number")
-        if fault := step_fault(observation, reward, terminated, info):
-            raise ConfigError(
-                f"task {self.task_id!r}: {fault}; python -m envs check says what else the environment needs"
-            )
         self.reward += float(reward)
         if terminated:
             self.success, self.failure = bool(info["success"]), info.get("failure")

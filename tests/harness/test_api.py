@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from eh_gym import ElasticHorizon
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, EHError
 from envs.cabinet.env import CabinetEnv
 from harness import GRPOConfig, TrainResult, WarmStart, evaluate_policy, train
 from harness.__main__ import COMMANDS
@@ -251,16 +251,44 @@ class Shaped(CabinetEnv):
         return observation, reward + 0.1, *rest
 
 
+class Bare(CabinetEnv):
+    """Returns no info at its reset."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed, options=options)[0]
+
+
+class Silent(CabinetEnv):
+    """Forgets to return what a step gives."""
+
+    def step(self, action: str) -> Any:
+        super().step(action)
+
+
+class Down(CabinetEnv):
+    def step(self, action: str) -> Any:
+        raise RuntimeError("db is down")
+
+
+@pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize(
-    ("env", "named"),
-    [(Deaf, "task_id"), (Shaped, "reward")],
+    ("env", "said"),
+    [
+        (Deaf, "reset: .*task_id.*TextEnvContract"),
+        (Shaped, "step 1: .*reward.*TextEnvContract"),
+        (Bare, "reset must return.*TextEnvContract"),
+        (Silent, "step must return.*TextEnvContract"),
+        (Down, r"step 1: the environment raised RuntimeError: db is down \(.*test_api.py, line"),
+    ],
 )
 def test_an_environment_that_would_be_trained_on_wrongly_is_refused(
-    env: type[CabinetEnv], named: str, short: GRPOConfig
+    env: type[CabinetEnv], said: str, warm: bool, short: GRPOConfig
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{named}.*envs check"):
-        train(replace(short, warm_start=WarmStart()), env=env, show=False)
-    with pytest.raises(ConfigError, match=f"{named}.*envs check"):
+    """The words are the same in the warm start, in training and in evaluation."""
+    config = short if warm else replace(short, warm_start=WarmStart())
+    with pytest.raises(EHError, match=f"^task '.*{said}"):
+        train(config, env=env, show=False)
+    with pytest.raises(EHError, match=f"^task '.*{said}"):
         evaluate_policy("expert", env, tasks=2, show=False)
 
 

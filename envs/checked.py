@@ -1,0 +1,103 @@
+"""The one place in which the harness calls an environment: its answers are checked, and its exceptions say where they arose."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, NoReturn
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from eh_gym.answers import reset_fault, step_fault
+from eh_gym.errors import ConfigError, EHError, UserCodeError
+from envs.making import make_environment
+
+__all__ = ["CheckedEnv", "checked_environment", "place_of", "said_by"]
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+def checked_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> CheckedEnv:
+    """Makes one environment as `make_environment` does, and checks its answers."""
+    return CheckedEnv(make_environment(env, args), env if isinstance(env, str) else "")
+
+
+class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """Checks each answer of an environment, and names the task, the step and the line of what it raises.
+
+    Args:
+        env: The environment.
+        name: The id from which it was made; empty if it is an object of a Python program.
+
+    Raises:
+        ConfigError: An answer is not what the harness needs; `eh_gym.answers` has the rules.
+        UserCodeError: The environment raised something else than an `EHError`.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], name: str = "") -> None:
+        super().__init__(env)
+        self._name, self._task, self._step = name, "", 0
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
+        """The environment's own spec: the checks do not change what it is."""
+        return self.env.spec
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Resets the environment."""
+        task_id = (options or {}).get("task_id")
+        self._task, self._step = "" if task_id is None else f"task {task_id!r}, ", 0
+        answer = self._answer(self.env.reset, seed=seed, options=options)
+        if fault := reset_fault(answer, task_id):
+            self._refuse(fault)
+        return answer
+
+    def step(self, action: Any) -> Any:
+        """Steps the environment."""
+        self._step += 1
+        answer = self._answer(self.env.step, action)
+        if fault := step_fault(answer):
+            self._refuse(fault)
+        return answer
+
+    def _answer(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        try:
+            return call(*arguments, **named)
+        except EHError:
+            raise
+        except Exception as error:
+            raise UserCodeError(f"{self._where}: the environment raised {said_by(error)}") from error
+
+    def _refuse(self, fault: str) -> NoReturn:
+        more = f"python -m envs check {self._name}" if self._name else "the tests of eh_gym.testing.TextEnvContract"
+        raise ConfigError(f"{self._where}: {fault}; {more} says what else the environment needs")
+
+    @property
+    def _where(self) -> str:
+        return f"{self._task}{f'step {self._step}' if self._step else 'reset'}"
+
+
+def said_by(error: BaseException) -> str:
+    """The type of an exception, its text, and the line of the user's code that raised it.
+
+    >>> try:
+    ...     {}["anwser"]
+    ... except KeyError as error:
+    ...     said_by(error)[:18]
+    "KeyError: 'anwser'"
+    """
+    try:
+        text = str(error)
+    except Exception as second:  # its own __str__ is wrong
+        text = f"(its text can't be made: {type(second).__name__})"
+    place = place_of(error.__traceback__)
+    return f"{type(error).__name__}: {text[:2000]}{f' ({place})' if place else ''}"
+
+
+def place_of(trace: TracebackType | None) -> str:
+    """The last line of a traceback that is in no library; empty if all lines are, but for the caller's."""
+    frames = [f for f in traceback.extract_tb(trace)[1:] if not f.filename.startswith((*_LIBRARIES, "<frozen"))]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else ""

@@ -1,0 +1,115 @@
+"""Answers of an environment that are not what the harness needs, and environments that raise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from eh_gym.errors import ConfigError, UserCodeError, WorkerDied
+from envs.checked import CheckedEnv, checked_environment
+
+INFO = {"task_id": "7", "system_prompt": "rules"}
+
+
+class Scripted(gym.Env[str, str]):
+    """Gives the answers that it is told to give. It raises those that are exceptions."""
+
+    def __init__(self, start: Any = ("first", INFO), answer: Any = ("seen", 0.0, False, False, {})) -> None:
+        self.start, self.answer = start, answer
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._given(self.start)
+
+    def step(self, action: str) -> Any:
+        return self._given(self.answer)
+
+    def _given(self, answer: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def played(**given: Any) -> Any:
+    env = CheckedEnv(Scripted(**given), "my:Env-v0")
+    env.reset(seed=0, options={"task_id": "7"})
+    return env.step("go")
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ("first", "reset must return \\(observation, info\\), got 'first'"),
+        (None, "reset must return .*, got None"),
+        (("first", None), "the info must be a dict, got None"),
+        ((3, INFO), "an observation must be a str, got 3"),
+        (("first", {**INFO, "task_id": "8"}), "asked for task '7', got '8'"),
+        (("first", {"task_id": "7"}), "info\\['system_prompt'\\]"),
+    ],
+)
+def test_what_a_reset_must_return(start: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^task '7', reset: {said}.*; python -m envs check my:Env-v0 says"):
+        played(start=start)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "step must return .*, got None"),
+        (("seen", 0.0, False, {}), "step must return .*; return all five"),
+        ((4, 0.0, False, False, {}), "an observation must be a str, got 4"),
+        (("seen", None, False, False, {}), "the reward must be a number, got None"),
+        (("seen", 0.0, None, False, {}), "terminated must be True or False, got None"),
+        (("seen", 0.0, False, "no", {}), "truncated must be True or False, got 'no'"),
+        (("seen", 0.0, False, False, None), "the info must be a dict, got None"),
+        (("seen", 0.1, False, False, {}), "the reward must be 0 until the end"),
+        (("seen", 1.0, False, True, {}), "the reward must be 0 until the end"),
+        (("seen", 1.9, True, False, {"success": True}), "the last reward must be the verdict"),
+        (("seen", 0.5, True, False, {"success": False}), "the last reward must be the verdict"),
+        (("seen", 0.0, True, False, {"success": True}), "the last reward must be the verdict"),
+        (("seen", 0.0, True, False, {"success": "False"}), "info\\['success'\\]"),
+        (("seen", 0.0, True, False, {"success": math.nan}), "info\\['success'\\]"),
+        (("seen", 0.0, True, False, {}), "info\\['success'\\]"),
+    ],
+)
+def test_what_a_step_must_return(answer: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^task '7', step 1: {said}"):
+        played(answer=answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [("gone", 0.0, False, True, {"environment_error": "gone"}), ("seen", math.nan, False, False, {})],
+)
+def test_an_answer_that_loses_the_episode_keeps_to_no_other_rule(answer: Any) -> None:
+    assert played(answer=answer) == answer
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"start": RuntimeError("db is down")}, "task '7', reset: .*RuntimeError: db is down"),
+        ({"answer": KeyError("anwser")}, "task '7', step 1: .*KeyError: 'anwser'"),
+        ({"answer": Unspeakable()}, "task '7', step 1: .*Unspeakable: .*RuntimeError"),
+    ],
+)
+def test_what_an_environment_raises_has_its_task_step_and_line(given: Any, said: str) -> None:
+    with pytest.raises(UserCodeError, match=rf"^{said}.*test_checked.py, line \d+, in _given\)$"):
+        played(**given)
+
+
+def test_an_error_that_loses_the_episode_passes_unchanged() -> None:
+    with pytest.raises(WorkerDied, match=r"^gone$"):
+        played(answer=WorkerDied("gone"))
+
+
+def test_the_checks_do_not_change_what_an_environment_is() -> None:
+    env = checked_environment("EH-Cabinet-v0", {"split": "dev"})
+    assert env.spec == gym.make("EH-Cabinet-v0", split="dev", disable_env_checker=True).spec
