@@ -38,9 +38,9 @@ class AgentEnv(gym.Env[str, str]):
     with the next one, or with the agent's verdict. ``info["call"]`` is the request, a `ModelCall`. An action is the assistant's
     message as `write_action` writes it. Any other text becomes an answer without calls.
 
-    If an agent fails, its episode ends with reward 0, and ``info["failure"]`` says why: it raised, exited with an error, gave no
-    verdict, or was silent for too long. If an agent ends before its first request, the model had no part in it, and the reset
-    raises WorkerError.
+    If an agent fails, its episode ends with reward 0, and ``info["failure"]`` says why: it raised, exited with an error, gave
+    no verdict, or was silent for too long. ``info["trace"]`` is then its traceback, or the end of its stderr. If an agent
+    ends before its first request, the model had no part in it, and the reset raises WorkerError.
 
     Args:
         agent: The agent: see `find_agent`.
@@ -106,9 +106,13 @@ class AgentEnv(gym.Env[str, str]):
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
         self._calls, self._call = 0, session.next_call(self._timeout_s)
         if self._call is None:
-            why = self._ended().failure or "it returned a verdict"
+            ended = self._ended()
             self.close()
-            raise WorkerError(f"the agent ended without a call of the model: {why}")
+            error = WorkerError(
+                f"the agent ended without a call of the model: {ended.failure or 'it returned a verdict'}"
+            )
+            error.add_note(ended.trace)
+            raise error
         call = self._call
         system = "\n".join(message["content"] for message in call.messages if message["role"] == "system")
         info = {**task, "task_id": task_id, "agent": self._agent.name, "system_prompt": system}
@@ -125,7 +129,7 @@ class AgentEnv(gym.Env[str, str]):
             return _shown(self._call), 0.0, False, False, {"call": self._call}
         ended = self._ended()
         self.close()
-        info = {"success": ended.success, "failure": ended.failure or None}
+        info = {"success": ended.success, "failure": ended.failure or None, "trace": ended.trace}
         return ended.failure, float(ended.success), True, False, info
 
     def stop_agent(self, why: str) -> None:

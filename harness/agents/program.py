@@ -17,13 +17,15 @@ import shutil
 import signal
 import subprocess
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError, WorkerError
+from envs.checked import said_by
 
 __all__ = ["Agent", "Ended", "Running", "find_agent", "read_verdict"]
 
@@ -31,6 +33,8 @@ Task = Mapping[str, Any]
 Play = Callable[[dict[str, Any], str], Any]
 
 _KEPT = 16_384  # bytes of the end of a command's output
+_LINES = 50  # lines of a failed command's stderr that are logged
+_EXCEPTION = re.compile(r"(\w+[.:])*\w*(Error|Exception)\b")  # how an exception's line begins, in most languages
 _DRAIN_S = 5.0  # the time for a killed process group to close its pipes
 
 
@@ -41,10 +45,12 @@ class Ended:
     Attributes:
         success: Its verdict; False if it failed.
         failure: Why there is no verdict; empty if there is one.
+        trace: The traceback of a function that failed, or the last 50 lines of a failed command's stderr.
     """
 
     success: bool = False
     failure: str = ""
+    trace: str = ""
 
 
 class Running:
@@ -72,7 +78,7 @@ class Running:
         try:
             self.ended = self._work()
         except BaseException as error:  # also SystemExit, which must not end the run
-            self.ended = Ended(failure=f"{type(error).__name__}: {error}"[:2000])
+            self.ended = Ended(failure=said_by(error), trace=traceback.format_exc())
         self._on_end()
 
 
@@ -200,11 +206,16 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
         lines, errors = printed.lines(), complained.lines()
         if code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            return Ended(failure=": ".join([f"the command ended with {how}", *errors[-1:]]))
-        try:
-            return read_verdict(json.loads(lines[-1])) if lines else Ended(failure="the command printed nothing")
-        except ValueError:
-            return Ended(failure=f"the command's last line is no verdict: {lines[-1]!r:.200}")
+            named = [line for line in errors if _EXCEPTION.match(line)] or errors  # Node's last line is its version
+            ended = Ended(failure=": ".join([f"the command ended with {how}", *named[-1:]]))
+        elif not lines:
+            ended = Ended(failure="the command printed nothing")
+        else:
+            try:
+                ended = read_verdict(json.loads(lines[-1]))
+            except ValueError:
+                ended = Ended(failure=f"the command's last line is no verdict: {lines[-1]!r:.200}")
+        return replace(ended, trace="\n".join(errors[-_LINES:])) if ended.failure else ended
 
     return work, kill
 

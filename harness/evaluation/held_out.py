@@ -14,11 +14,12 @@ from typing import Any
 from gymnasium.envs.registration import EnvSpec
 
 from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy
-from harness.evaluation.result import EvalResult, summarise
+from harness.evaluation.result import summarise
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.records.episode_log import episode_line
 from harness.rollout.environment import Environments
+from harness.rollout.faults import check_faults
 from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display, UpdateBars
 from harness.types.sampler import Sampler
@@ -60,12 +61,18 @@ class HeldOut:
         ):
             if self.tasks:
                 with display.episodes(f"{name} evaluation {when}", self._own(rollouts)) as on_end:
-                    results[name] = dataclasses.asdict(self._play(temperature, rollouts, on_end))
+                    lines = self._play(temperature, rollouts, on_end)
+                faults = [line for line in lines if line.get("fault")]
+                # An agent may fail at everything that an untrained model says.
+                if fault := check_faults(faults, len(lines), refuse=when == "after training"):
+                    display.note(f"note: in the {name} evaluation {when} {fault}")
+                results[name] = dataclasses.asdict(summarise(lines, whole_split=self._whole_split))
         return results
 
     def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:
         """Returns the ``evaluation/…`` metrics of one sampled episode per task, after an update."""
-        result = self._play(self.config.rollout.temperature, 1, progress.batch_began(update, self._own(1)))
+        lines = self._play(self.config.rollout.temperature, 1, progress.batch_began(update, self._own(1)))
+        result = summarise(lines, whole_split=self._whole_split)
         return {"evaluation/mean_at_k": result.mean_at_k} | {
             f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k
             for part in result.parts
@@ -80,8 +87,8 @@ class HeldOut:
         """The number of episodes that this rank plays."""
         return len(self.ranks.share(range(len(self.tasks) * rollouts)))
 
-    def _play(self, temperature: float, rollouts: int, on_end: Callable[[Trajectory], None]) -> EvalResult:
-        """The result of all ranks' episodes. `on_end` gets each episode of this rank."""
+    def _play(self, temperature: float, rollouts: int, on_end: Callable[[Trajectory], None]) -> list[dict[str, Any]]:
+        """The episodes of all ranks, as lines of the log. `on_end` gets each episode of this rank."""
         config = self.config
         played = play_policy(
             self.environments,
@@ -92,5 +99,4 @@ class HeldOut:
             horizon=config.evaluation_horizon,
             on_end=on_end,
         )
-        lines = self.ranks.gather([episode_line(t, {}) for t in played])
-        return summarise(lines, whole_split=self._whole_split)
+        return self.ranks.gather([episode_line(t, {}) for t in played])

@@ -79,7 +79,7 @@ def play_script(
             try:
                 _play_once(name, env, trajectory)
             except WorkerError as failure:  # of a reset, or of the expert
-                trajectory.fail(str(failure))
+                trajectory.fail(failure)
             done.append(trajectory)
             on_end(trajectory)
     finally:

@@ -88,7 +88,7 @@ async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: 
         try:
             await _play_once(model, envs, slot, trajectory)
         except WorkerError as failure:
-            trajectory.fail(str(failure))
+            trajectory.fail(failure)
         if trajectory.end != "environment-error":
             break
     return trajectory

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import UserCodeError
 from harness.evaluation.intervals import effective_episodes, wilson_interval
 from harness.evaluation.scores import score_rows
 from harness.types.trajectory import TRUNCATED
@@ -139,13 +139,13 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         endpoint: Whether an endpoint has played, so that the result has a `Usage`.
 
     Raises:
-        ConfigError: Every episode ended with an environment error.
+        UserCodeError: Every episode ended with an environment error.
     """
     valid = _valid(episodes)
     # If a reset failed, the scenario of its task is unknown.
     whole = whole_split and {t["task_id"] for t in episodes} == {t["task_id"] for t in episodes if t["kinds"]}
     if not valid:
-        raise ConfigError(
+        raise UserCodeError(
             f"every episode ended with an environment error, the last: {episodes[-1]['error']}; fix the environment"
         )
     shares = _shares(episodes, whole=whole)

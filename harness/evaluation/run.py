@@ -25,6 +25,7 @@ from harness.evaluation.saturation import saturation, saturation_table, steps_of
 from harness.records.episode_log import episode_line
 from harness.records.files import sha256
 from harness.rollout.environment import Environments
+from harness.rollout.faults import check_faults
 from harness.rollout.given import name_of, spec_from
 from harness.rollout.source import environment
 from harness.settings.environment import GIVEN
@@ -74,6 +75,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
                 "no episode's first message leaves room for an answer in the model's context, so nothing was played; raise "
                 "--max-context, lower --max-action-tokens, or choose a model with a longer context"
             )
+        fault = check_faults([line for line in lines if line.get("fault")], len(lines))
         valid = [line for line in lines if line["end"] != "environment-error"]
         curve = saturation(map(steps_of_line, valid))
         result = dataclasses.replace(
@@ -98,6 +100,8 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
     name = config.model.model if config.policy == ENDPOINT else config.policy
     title = f"{name} on {asked.agent or asked.env.removeprefix(GIVEN)}, split {split}, K = {config.horizon}"
     console.print(result_table(title, result), markup=False)
+    if fault:
+        console.print(f"note: {fault}", highlight=False, soft_wrap=True, markup=False)
     if curve:
         console.print(saturation_table(curve))
     return result

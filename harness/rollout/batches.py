@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 
 from eh_gym import HorizonController
-from eh_gym.errors import WorkerError
 from harness.chat.chat import ChatFormat
 from harness.machine.ranks import Ranks
 from harness.rollout.continuous import ContinuousRollout
@@ -25,8 +24,6 @@ __all__ = ["Batches", "OnBegin"]
 
 OnBegin = Callable[[int, int], OnEnd]
 """Called when a batch begins, with its update and this rank's number of episodes. Returns the callback for each end."""
-
-_LOST_BATCHES = 3  # after this many batches in a row without a finished episode, the environment will not recover
 
 
 class Batches:
@@ -56,7 +53,6 @@ class Batches:
         self._ranks, self._max_staleness = ranks, max_staleness
         self._player: InTurn | ContinuousRollout | None = None  # until the first batch is played
         self._begun: dict[int, Future[Played]] = {}  # by update
-        self._lost = 0  # batches in a row without a finished episode
 
     def paused(self) -> AbstractContextManager[None]:
         """Holds all episodes in this context, in which weights and K change. They go on afterwards."""
@@ -67,16 +63,9 @@ class Batches:
 
         Raises:
             Stopped: The run was interrupted.
-            WorkerError: No episode of three batches in a row was finished, because the environment failed.
         """
         trajectories, seconds = self._ended(update, on_begin)
         metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": seconds}
-        self._lost = 0 if metrics["rollout/episodes"] else self._lost + 1
-        if self._lost == _LOST_BATCHES:
-            raise WorkerError(
-                f"every episode of {self._lost} updates, one after another, ended with an environment error, the last: "
-                f"{trajectories[-1].error}; fix the environment, then continue the run with --resume"
-            )
         return trajectories, metrics | self._cache_metrics()
 
     def prepare(self, update: int, on_begin: OnBegin) -> None:

@@ -60,7 +60,7 @@ class Episode:
         try:
             observation, info = answer.result()
         except WorkerError as failure:
-            return self._failed(str(failure))
+            return self._failed(failure)
         self.trajectory.begin(observation, info)
         try:
             call = info.get("call")
@@ -68,7 +68,7 @@ class Episode:
                 AgentConversation(self._chat, call) if call else Conversation(self._chat, observation, info)
             )
         except UnreadableRequestError as error:
-            return self._failed(str(error))
+            return self._failed(error)
         # A first prompt that is too long is kept, so that the episode is not empty. Without an action it has no loss.
         self.trajectory.add_prompt(self._conversation.prompt_ids)
         return "turn" if len(self.trajectory.ids) < self._max_context else self._over("context")
@@ -119,7 +119,7 @@ class Episode:
         try:
             answered = answer.result()
         except WorkerError as failure:
-            return self._failed(str(failure))
+            return self._failed(failure)
         trajectory, conversation = self.trajectory, self._conversation
         sample = self._last
         assert conversation is not None, "reset_answered() comes before an answer"
@@ -141,7 +141,7 @@ class Episode:
         turn.observation_tokens = trajectory.go_on(ids)
         return "turn"
 
-    def _failed(self, error: str) -> Next:
+    def _failed(self, error: str | BaseException) -> Next:
         """Starts the episode again with the same seed after its environment failed; ends it after the last retry."""
         failed = self.trajectory
         lost = failed.failed_tokens + failed.tokens

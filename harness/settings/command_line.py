@@ -28,7 +28,7 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.errors import ConfigError, EHError, UserCodeError
 from eh_gym.ranges import near
 from harness.settings.section import Choice, choice_of, filled, leaves, settings_in
 
@@ -103,21 +103,22 @@ def flag_of(words: Sequence[str], name: str, default: str = "") -> str:
 def errors_in_one_line(console: Console) -> Iterator[None]:
     """Ends the process with one line if the block raises an error that is meant for the user, or is interrupted.
 
-    The exit code is 2, and 130 after an interrupt. A command that can go on says how: it raises ``KeyboardInterrupt(HOW)``.
+    The exit code is 2, 1 if code of the user's failed, and 130 after an interrupt. A command that can go on says how: it
+    raises ``KeyboardInterrupt(HOW)``.
     """
     try:
         yield
     except EHError as error:
-        end_with_error(console, str(error))
+        end_with_error(console, str(error), code=1 if isinstance(error, UserCodeError) else 2)
     except KeyboardInterrupt as stop:
         console.print("; ".join(["stopped", *map(str, stop.args)]), highlight=False, soft_wrap=True, markup=False)
         sys.exit(130)
 
 
-def end_with_error(console: Console, text: str) -> NoReturn:
-    """Prints the last line of a command that failed, and ends the process with exit code 2."""
+def end_with_error(console: Console, text: str, code: int = 2) -> NoReturn:
+    """Prints the last line of a command that failed, and ends the process with this exit code."""
     console.print(f"[red]error:[/red] {escape(text)}", highlight=False, soft_wrap=True)
-    sys.exit(2)
+    sys.exit(code)
 
 
 def _chosen(default: T, words: Sequence[str]) -> T:

@@ -125,8 +125,8 @@ class UpdateBars:
         self._bars.update(self._episodes, total=self._begun, description=f"episodes up to update {update}")
         return lambda _: self._bars.advance(self._episodes)
 
-    def update_ended(self, update: int, m: dict[str, float]) -> None:
-        """Prints the line of an update, from its metrics `m`."""
+    def update_ended(self, update: int, m: dict[str, float], fault: str = "") -> None:
+        """Prints the line of an update, from its metrics `m`, and what went wrong in most of its episodes."""
         self._bars.advance(self._updates)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
         self._display.note(
@@ -135,7 +135,7 @@ class UpdateBars:
             f"{m['rollout/truncated']:8.3f} {m['tokens/update']:8.0f} {m['train/zero_advantage_groups']:8.2f} "
             f"{_number(m['train/entropy'], '8.3f')} {m['time/update_s']:8.2f}"
         )
-        if warning := self._watch.look(m):
+        if warning := fault or self._watch.look(m):
             self._display.note(f"note: in update {update} {warning}")
 
 

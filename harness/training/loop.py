@@ -55,6 +55,7 @@ def train(
     Raises:
         KeyboardInterrupt: After Ctrl-C or SIGTERM. If training has begun, the last whole update is saved first. A second signal
             stops the run without that.
+        UserCodeError: The environment or the agent failed in all episodes of two updates, or of the last one.
     """
     started = time.perf_counter()
     with (
@@ -91,12 +92,13 @@ def train(
                     with run.clock.stopped("time/evaluation_s", metrics):
                         metrics |= run.held_out.during_training(progress, update)
                 run.write(update, metrics, trajectories)
+                fault = run.faults.look(trajectories, last=update + 1 == config.updates)
                 done = update + 1
                 stops = on_update is not None and run.ranks.first and bool(on_update(update, metrics))
                 stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.received)]), strict=True))
                 if stops or interrupted or done % config.run.checkpoint_every == 0 or done == config.updates:
                     run.save(done)
-                progress.update_ended(update, metrics)
+                progress.update_ended(update, metrics, fault)
                 if interrupted:
                     raise Stopped
                 if stops:

@@ -13,13 +13,14 @@ from typing import Any
 from rich.console import Console
 from torch import OutOfMemoryError
 
-from eh_gym.errors import ConfigError, EHError, StateError
+from eh_gym.errors import ConfigError, EHError, StateError, UserCodeError
 from harness.machine.ranks import Ranks, join
 from harness.machine.runtime import choose_dtype, library_settings, pick_device
 from harness.records.files import lock_folder, write_whole
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import forget, latest_checkpoint, prepare, update_of
 from harness.rollout.given import Given
+from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
 from harness.training.command import RunRequest
@@ -73,9 +74,11 @@ def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[P
         with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
             try:
                 yield run_dir
-            except EHError:
+            except EHError as error:
                 if ranks.first and request.resume is None:
                     forget(run_dir)
+                if isinstance(error, UserCodeError) and latest_checkpoint(run_dir / "checkpoints"):
+                    raise UserCodeError(f"{error}; fix it, then {_how_to_go_on(run_dir, request)}") from error.__cause__
                 raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -97,7 +100,9 @@ def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[P
 def _how_to_go_on(run_dir: Path | None, request: RunRequest) -> str:
     if run_dir is None:
         return "run it again"
-    how = f"train(resume={str(run_dir)!r})" if request.python else f"--resume {run_dir}"
+    objects = {"env": request.config.environment.env, "controller": request.config.wrapper}
+    again = "".join(f", {name}=..." for name, own in objects.items() if own.startswith(GIVEN))
+    how = f"train(resume={str(run_dir)!r}{again})" if request.python else f"--resume {run_dir}"
     checkpoint = latest_checkpoint(run_dir / "checkpoints")
     return f"continue with {how}, from {f'update {update_of(checkpoint)}' if checkpoint else 'its beginning'}"
 

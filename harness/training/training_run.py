@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,7 @@ from harness.records.clock import Clock
 from harness.records.episode_log import write_episodes
 from harness.records.metrics import MetricsLog
 from harness.rollout.batches import Batches
+from harness.rollout.faults import Faults
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
 from harness.training.checkpoint import save_checkpoint, write_training_state
@@ -47,6 +48,7 @@ class Run:
     evaluations: dict[str, Any]
     clock: Clock
     log: MetricsLog | None
+    faults: Faults = field(default_factory=Faults)
 
     def __enter__(self) -> Run:
         return self

@@ -117,6 +117,7 @@ class Trajectory:
         retries: How often the episode was started again because its environment had failed.
         failed_tokens: The tokens of all failed attempts, including this one if `end` is "environment-error".
         failure: The check that failed, ``info["failure"]`` at the end; None if the environment does not name it.
+        trace: The traceback of an agent that failed, or the end of its stderr.
         optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound: a
             lucky guess can be shorter.
         info: The info that the reset returned, without the system prompt, the tools and an agent's request.
@@ -142,6 +143,7 @@ class Trajectory:
     retries: int = 0
     failed_tokens: int = 0
     failure: Any = None
+    trace: str = ""
     optimal_steps: int | None = None
     info: dict[str, Any] = field(default_factory=dict)
 
@@ -179,16 +181,23 @@ class Trajectory:
             return self.fail(f"the environment gave the reward {reward}, which is not a finite number")
         self.reward += float(reward)
         if terminated:
-            self.success, self.failure = bool(info["success"]), info.get("failure")
+            self.success, self.failure, self.trace = bool(info["success"]), info.get("failure"), info.get("trace", "")
             self.end = "terminated"
         elif truncated:
             self.end = "horizon" if info.get("TimeLimit.truncated") else "truncated"
         return self.end if terminated or truncated else None
 
-    def fail(self, error: str) -> EndReason:
+    def fail(self, error: str | BaseException) -> EndReason:
         """Ends the episode because its environment failed with this error."""
-        self.end, self.error = "environment-error", error
+        self.end, self.error, self.trace = "environment-error", str(error), "\n".join(getattr(error, "__notes__", ()))
         return self.end
+
+    @property
+    def fault(self) -> str:
+        """What went wrong in the environment or in the agent program itself; empty if the model decided the episode."""
+        if self.end == "environment-error":
+            return self.error or "unknown"
+        return str(self.failure) if "agent" in self.info and self.failure is not None else ""
 
     def add_prompt(self, ids: Sequence[int]) -> None:
         """Appends tokens that the model did not write."""

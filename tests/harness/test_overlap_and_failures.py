@@ -10,7 +10,7 @@ import gymnasium as gym
 import pytest
 from quiet_run import rows_of_run as run
 
-from eh_gym.errors import WorkerDied, WorkerError
+from eh_gym.errors import UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluation.play import play_policy
 from harness.records.metrics import read_metrics
@@ -123,7 +123,7 @@ class DeadCabinet(CabinetEnv):
 def test_an_environment_that_stays_dead_ends_the_run(quick: GRPOConfig) -> None:
     gym.register("Dead-Cabinet-v0", entry_point=lambda **arguments: DeadCabinet(**arguments))
     try:
-        with pytest.raises(WorkerError, match=r"machine is gone.*--resume"):
+        with pytest.raises(UserCodeError, match=r"all 16 episodes .*machine is gone.* step 0"):
             run(changed(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", **NO_SUCCESS))
     finally:
         del gym.registry["Dead-Cabinet-v0"]

@@ -57,7 +57,8 @@ def test_the_requests_are_observations_and_the_answers_actions(env: Any) -> None
     assert isinstance(info["call"], ModelCall)
     assert playing.step("hm")[:4] == ("win", 0.0, False, False)
     _, reward, terminated, truncated, info = playing.step("win")
-    assert (reward, terminated, truncated, info) == (1.0, True, False, {"success": True, "failure": None})
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert info == {"success": True, "failure": None, "trace": ""}
     playing.reset(options={"task_id": "a"})
     assert playing.step("lose")[1:3] == (0.0, True)
 
@@ -74,6 +75,16 @@ async def raises_later(task: Any, base_url: str) -> None:
 def exits(task: Any, base_url: str) -> None:
     says(base_url, "go")
     sys.exit("bye")
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raises_without_words(task: Any, base_url: str) -> None:
+    says(base_url, "go")
+    raise Unspeakable
 
 
 def has_no_verdict(task: Any, base_url: str) -> float:
@@ -96,11 +107,16 @@ def command(code: str) -> str:
 @pytest.mark.parametrize(
     ("agent", "why"),
     [
-        (raises, "ValueError: spilled the tea"),
+        (raises, "ValueError: spilled the tea ("),
+        (raises_without_words, "Unspeakable: (its text can't be made"),
         (raises_later, "ValueError: spilled the tea"),
         (exits, "SystemExit: bye"),
         (has_no_verdict, "0.5"),
         (command("print(1); raise ValueError(4711)"), "ValueError: 4711"),
+        (
+            command('sys.stderr.write("TypeError: x is no y" + chr(10) + "Node.js v20"); os._exit(1)'),
+            "TypeError: x is no y",
+        ),
         (command("os.kill(os.getpid(), 9)"), "signal 9"),
         (command("print(1); print(2)"), "2"),
         (command("pass"), "printed nothing"),
@@ -112,6 +128,7 @@ def test_what_an_agent_does_wrong_ends_its_episode_with_reward_0(agent: Any, why
     _, reward, terminated, truncated, info = playing.step("words")
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
     assert why in info["failure"]
+    assert ("Traceback" in info["trace"] or "Node" in info["trace"]) == any(w in why for w in ("Error", "Exit", "Unsp"))
     assert playing.reset()[0] == "go", "the next episode begins as if nothing had been"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import gymnasium as gym
 import pytest
 from quiet_run import kill_and_resume, metrics_of, rows_of_run
 
+from eh_gym.errors import UserCodeError
 from harness import GRPOConfig, evaluate_policy, train
 from harness.agents.env import AgentEnv
+from harness.grpo import main as grpo
 from harness.model.policy import Policy
 from harness.records.glossary import GLOSSARY
 from harness.settings.section import changed
@@ -117,9 +120,73 @@ def test_failures_are_counted_and_end_nothing(config: GRPOConfig, tasks: Path) -
         assert row["rollout/environment_retries"] > 0
     lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000001.jsonl").open()]
     failed = [line for line in lines if line["failure"]]
-    assert {(line["failure"], line["reward"], line["end"]) for line in failed} == {
+    assert {(line["failure"][:27], line["reward"], line["end"]) for line in failed} == {
         ("ValueError: spilled the tea", 0.0, "terminated")
     }
+
+
+def asks(task: dict[str, Any], base_url: str) -> None:
+    cabinet_agent.ask(base_url, [{"role": "user", "content": "start c"}])
+
+
+def has_a_typo(task: dict[str, Any], base_url: str) -> float:
+    asks(task, base_url)
+    answer: dict[str, float] = {}
+    return answer["anwser"]
+
+
+def never_asks(task: dict[str, Any], base_url: str) -> float:
+    raise ValueError("never asked")
+
+
+@pytest.mark.parametrize("updates", [1, 9])
+@pytest.mark.parametrize(
+    ("play", "said"),
+    [
+        ("has_a_typo", r"KeyError: 'anwser' \(.*test_training.py, line \d+, in has_a_typo\).*step 1; its trace is in"),
+        ("asks", "expected a verdict, .* got None"),
+        ("never_asks", r"ended without a call of the model: ValueError: never asked \(.*in never_asks\)"),
+    ],
+)
+def test_a_run_whose_agent_always_fails_ends_with_the_reason(
+    config: GRPOConfig, play: str, said: str, updates: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--agent", f"{__name__}:{play}", "--tasks", str(config.environment.tasks), "--model", config.model.model]
+    words += ["--recipe", "smollm2", "--tasks-per-update", "2", "--group-size", "2", "--updates", str(updates)]
+    words += ["--eval-tasks", "0", "--out", str(config.out), "--max-action-tokens", "8", "--threads", "1"]
+    with pytest.raises(SystemExit) as end:
+        grpo([*words, "--warm-start.episodes", "0"])
+    assert end.value.code == 1
+    printed = capsys.readouterr().out
+    assert re.search(f"error: all 4 episodes .* 4 times: .*{said}.* --resume .*, from update 0", printed)
+    assert "model:  " not in printed
+    assert config.out is not None
+    logs = sorted((config.out / "episodes").glob("update-*.jsonl"))
+    assert len(logs) == min(updates, 2)
+    lines = [json.loads(line) for log in logs for line in log.open()]
+    assert all(line["fault"] for line in lines)
+    assert all("Traceback" in line["trace"] for line in lines if "Error" in line["fault"])
+
+
+def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_evaluation(
+    config: GRPOConfig, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = 0
+
+    def play(task: dict[str, Any], base_url: str) -> float:
+        nonlocal calls
+        calls += 1
+        return float(asks(task, base_url) is not None) if calls % 3 == 0 else has_a_typo(task, base_url)
+
+    own = changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=1, eval_tasks=0)
+    result = train(own, env=functools.partial(AgentEnv, play, tasks))
+    assert re.search(
+        r"note: in update 0 \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", capsys.readouterr().out
+    )
+    evaluate_policy(result.model, functools.partial(AgentEnv, play, tasks), rollouts=2, threads=1)
+    assert re.search(r"note: \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", capsys.readouterr().out)
+    with pytest.raises(UserCodeError, match=r"all 8 episodes .*KeyError: 'anwser'"):
+        evaluate_policy(result.model, functools.partial(AgentEnv, has_a_typo, tasks), rollouts=1, threads=1, show=False)
 
 
 def test_an_agent_is_evaluated(model: Path, tasks: Path) -> None:

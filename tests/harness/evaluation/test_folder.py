@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eh_gym.errors import ConfigError, StateError, WorkerDied
+from eh_gym.errors import ConfigError, StateError, UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.result import summarise
@@ -142,7 +142,7 @@ def test_what_the_environment_failed_is_played_again(tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(CabinetEnv, "step", fails)
-        with pytest.raises(ConfigError, match="environment error, the last: the engine died"):
+        with pytest.raises(UserCodeError, match=r"all 12 episodes .*: the engine died"):
             evaluate(tmp_path / "out")
     assert evaluate(tmp_path / "out") == whole
 

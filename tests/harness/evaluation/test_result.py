@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import UserCodeError
 from harness.evaluation.intervals import wilson_interval
 from harness.evaluation.result import EvalResult
 from harness.evaluation.result import summarise as result_of
@@ -53,7 +53,7 @@ def test_an_evaluation_that_lost_every_episode_says_why() -> None:
     """A run does not log the episodes of its evaluations, so that nothing else does."""
     lost = episode(0, success=False)
     lost.fail("WorkerDied: the disk is gone")
-    with pytest.raises(ConfigError, match="the last: WorkerDied: the disk is gone; fix"):
+    with pytest.raises(UserCodeError, match="the last: WorkerDied: the disk is gone; fix"):
         summarise([lost])
 
 
