@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from eh_gym.answers import reset_fault, step_fault
 from eh_gym.errors import ConfigError, EHError, UserCodeError
 from envs.making import make_environment
 
-__all__ = ["CheckedEnv", "checked_environment", "place_of", "said_by"]
+__all__ = ["CheckedEnv", "accepts", "checked_environment", "place_of", "said_by"]
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
@@ -78,6 +79,21 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     @property
     def _where(self) -> str:
         return f"{self._task}{f'step {self._step}' if self._step else 'reset'}"
+
+
+def accepts(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether a function can be called with these arguments; True where Python can't tell, as for builtins.
+
+    >>> accepts(lambda m: None, 0, {}), accepts(print, 0, {})
+    (False, True)
+    """
+    try:
+        inspect.signature(function).bind(*arguments)
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def said_by(error: BaseException) -> str:

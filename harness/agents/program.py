@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError, WorkerError
-from envs.checked import said_by
+from envs.checked import accepts, said_by
 
 __all__ = ["Agent", "Ended", "Running", "find_agent", "read_verdict"]
 
@@ -107,6 +107,8 @@ def find_agent(agent: str | Play) -> Agent:
         ConfigError: The module can't be imported, or has no such function; or there is no such command.
     """
     if callable(agent):
+        if not accepts(agent, {}, "") or getattr(agent, "__annotations__", {}).get("return", 0) in (None, "None"):
+            raise ConfigError(f"an agent must be a function play(task, base_url) that returns a verdict, got {agent!r}")
         name = getattr(agent, "__name__", type(agent).__name__)
         return Agent(name, lambda task, url, on_end: Running(name, *_function(agent, task, url), on_end))
     if match := re.fullmatch(r"([\w.]+):([\w.]+)", agent):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from harness.records.files import write_whole
 from harness.records.glossary import CUSTOM, GLOSSARY
 from harness.records.trackers import open_trackers
 
-__all__ = ["MetricsLog", "read_metrics"]
+__all__ = ["MetricsLog", "check_names", "read_metrics"]
 
 
 class MetricsLog:
@@ -58,9 +58,7 @@ class MetricsLog:
         Raises:
             ConfigError: A name is not in the glossary and does not begin with ``custom/``. Then nothing is written.
         """
-        for name in metrics:
-            if not name.startswith(CUSTOM) and "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
-                raise ConfigError(f"metric {name!r} is not in the glossary; a metric of your own is named {CUSTOM}…")
+        check_names(metrics)
         row = {"update": update} | {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
@@ -74,6 +72,15 @@ class MetricsLog:
         self._file.close()
         for tracker in self._trackers:
             tracker.close()
+
+
+def check_names(metrics: Iterable[str]) -> None:
+    """Raises ConfigError for the name of a metric that is not in the glossary and does not begin with ``custom/``."""
+    for name in metrics:
+        if not name.startswith(CUSTOM) and "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
+            raise ConfigError(
+                f"a metric of your own must be named {CUSTOM}…, got {name!r}, which is not in the glossary either"
+            )
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import numbers
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from eh_gym import HorizonController
+from eh_gym.errors import ConfigError
+from harness.records.metrics import check_names
 from harness.rollout.episode_metrics import mean
 from harness.types.trajectory import Trajectory
 
-__all__ = ["tell_controller"]
+__all__ = ["check_controller", "tell_controller"]
 
 
 def tell_controller(controller: HorizonController | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -26,7 +30,32 @@ def tell_controller(controller: HorizonController | None, trajectories: Sequence
     metrics["horizon/binds"] = float(_binds(played))
     for trajectory in played:
         controller.record(trajectory.outcome())
-    return controller.update() | metrics
+    return {**controller.update(), **metrics}
+
+
+def check_controller(controller: HorizonController) -> None:
+    """Lets a copy of a controller move K once, so that a wrong answer is refused before the first update.
+
+    A controller that can't be copied, or that is shared between processes, is not checked.
+
+    Raises:
+        ConfigError: ``update()`` does not return metrics, or a metric has another name than the log takes.
+    """
+    try:
+        trial = copy.deepcopy(controller)
+    except Exception:  # such as one that holds a file
+        return
+    if trial is controller:
+        return
+    metrics = trial.update()
+    if not isinstance(metrics, Mapping):
+        raise ConfigError(
+            f"update() of {controller!r} must return a dict of metrics, got {metrics!r}; return {{}} if it has none"
+        )
+    check_names(metrics)
+    for name, value in metrics.items():
+        if not isinstance(value, numbers.Real):
+            raise ConfigError(f"update() of {controller!r} must return numbers, got {value!r} for {name!r}")
 
 
 def _binds(trajectories: Sequence[Trajectory]) -> bool:

@@ -15,6 +15,7 @@ from eh_gym import HorizonController
 from eh_gym.answers import is_verdict
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
+from envs.checked import accepts
 from envs.making import takes_split
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import saved_config
@@ -98,8 +99,11 @@ def train(
     if config is not None and not isinstance(config, GRPOConfig):
         raise ConfigError(f"config must be a GRPOConfig, got {config!r}; write train(GRPOConfig(...))")
     called = [*callbacks, *([] if on_update is None else [on_update])]
-    if wrong := [callback for callback in called if not callable(callback)]:
-        raise ConfigError(f"on_update and callbacks must be functions of an update and its metrics, got {wrong[0]!r}")
+    if wrong := [callback for callback in called if not callable(callback) or not accepts(callback, 0, {})]:
+        raise ConfigError(
+            f"on_update and callbacks must be functions of an update and its metrics, got {wrong[0]!r}; write "
+            "def on_update(update, metrics): ..."
+        )
     if controller is not None and not is_controller(controller):
         raise ConfigError(
             f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "

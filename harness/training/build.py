@@ -28,6 +28,7 @@ from harness.records.trackers import require
 from harness.rollout.batches import Batches
 from harness.rollout.environment import Environments, check_kinds, parts_of
 from harness.rollout.given import Given
+from harness.rollout.outcomes import check_controller
 from harness.rollout.source import environment, task_environment
 from harness.rollout.tasks import BatchPlan, TaskStream
 from harness.sampling.agreement import check_agreement
@@ -145,6 +146,8 @@ def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Displ
         weights=list(played.environments().values()),
     )
     controller = given.controller or _controller(config)
+    if controller is not None:
+        check_controller(controller)
     if config.horizon_key and controller is not None:
         check_kinds(env, controller)
     held_out = HeldOut.choose(config, env_id, ranks)

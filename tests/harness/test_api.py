@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import random
 import signal
@@ -20,11 +21,12 @@ import numpy as np
 import pytest
 import torch
 
-from eh_gym import ElasticHorizon
+from eh_gym import ElasticHorizon, FixedHorizon
 from eh_gym.errors import ConfigError, EHError
 from envs.cabinet.env import CabinetEnv
 from harness import GRPOConfig, TrainResult, WarmStart, evaluate_policy, train
 from harness.__main__ import COMMANDS
+from harness.agents.env import AgentEnv
 from harness.agents.program import Agent, find_agent
 from harness.records.run_folder import prepare
 from harness.rollout.rollout import rollout
@@ -197,6 +199,20 @@ def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(
     assert evaluate_policy("expert", lambda: CabinetEnv("test"), tasks=3, show=False).mean_at_k == 1.0
 
 
+class Tells(FixedHorizon):
+    """Its metrics are those that it was made with."""
+
+    def __init__(self, metrics: Any) -> None:
+        super().__init__(9)
+        self.told = metrics
+
+    def update(self) -> Any:
+        return self.told
+
+
+def says_nothing(task: dict[str, Any], base_url: str) -> None: ...
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -206,10 +222,20 @@ def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(
         {"config": "EH-Cabinet-v0"},
         {"on_update": 3},
         {"callbacks": [None]},
+        {"on_update": lambda metrics: None},
+        {"callbacks": [lambda update, metrics, more: None]},
+        {"env": functools.partial(AgentEnv, lambda task: True, [{}])},
+        {"env": functools.partial(AgentEnv, says_nothing, [{}])},
+        {"controller": Tells(None)},
+        {"controller": Tells({"my/k": 3.0})},
+        {"controller": Tells({"custom/k": "three"})},
     ],
 )
-def test_wrong_objects_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"got"):
+def test_wrong_objects_are_refused(wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All of them before a model is made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr("harness.training.build._make_policy")
+    with pytest.raises(ConfigError, match=r"got|custom/"):
         train(**wrong)
 
 

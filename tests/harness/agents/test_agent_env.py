@@ -63,16 +63,16 @@ def test_the_requests_are_observations_and_the_answers_actions(env: Any) -> None
     assert playing.step("lose")[1:3] == (0.0, True)
 
 
-def raises(task: Any, base_url: str) -> None:
+def raises(task: Any, base_url: str) -> Any:
     says(base_url, "go")
     raise ValueError("spilled the tea")
 
 
-async def raises_later(task: Any, base_url: str) -> None:
+async def raises_later(task: Any, base_url: str) -> Any:
     raises(task, base_url)
 
 
-def exits(task: Any, base_url: str) -> None:
+def exits(task: Any, base_url: str) -> Any:
     says(base_url, "go")
     sys.exit("bye")
 
@@ -82,7 +82,7 @@ class Unspeakable(Exception):
         raise RuntimeError("no words")
 
 
-def raises_without_words(task: Any, base_url: str) -> None:
+def raises_without_words(task: Any, base_url: str) -> Any:
     says(base_url, "go")
     raise Unspeakable
 
@@ -92,7 +92,7 @@ def has_no_verdict(task: Any, base_url: str) -> float:
     return 0.5
 
 
-def hangs(task: Any, base_url: str) -> None:
+def hangs(task: Any, base_url: str) -> Any:
     says(base_url, "go")
     time.sleep(5)
 

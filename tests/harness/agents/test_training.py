@@ -125,7 +125,7 @@ def test_failures_are_counted_and_end_nothing(config: GRPOConfig, tasks: Path) -
     }
 
 
-def asks(task: dict[str, Any], base_url: str) -> None:
+def asks(task: dict[str, Any], base_url: str) -> Any:
     cabinet_agent.ask(base_url, [{"role": "user", "content": "start c"}])
 
 
