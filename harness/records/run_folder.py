@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
@@ -24,6 +26,7 @@ __all__ = [
     "forget",
     "free_folder",
     "latest_checkpoint",
+    "lengthen",
     "prepare",
     "saved_config",
     "update_of",
@@ -77,6 +80,14 @@ def saved_config(run_dir: Path) -> GRPOConfig:
             f"{path} can't be resumed from ({error}); it was edited or damaged, is of another version or of a model: restore it, "
             "or give the folder of a run"
         ) from error
+
+
+def lengthen(run_dir: Path, updates: int, say: Callable[[str], None]) -> None:
+    """Writes the number of updates into the settings of a run that is resumed, and says so, if it has changed."""
+    saved = saved_config(run_dir)  # without the changes for this machine
+    if updates != saved.updates:
+        write_whole(run_dir / "config.json", replace(saved, updates=updates).to_json())
+        say(f"the run has {updates} updates now, instead of {saved.updates}")
 
 
 def checkpoint_name(update: int) -> str:

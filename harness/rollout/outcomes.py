@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import numbers
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def check_controller(controller: HorizonController) -> None:
         return
     if trial is controller:
         return
-    metrics = trial.update()
+    metrics: Any = trial.update()
     if not isinstance(metrics, Mapping):
         raise ConfigError(
             f"update() of {controller!r} must return a dict of metrics, got {metrics!r}; return {{}} if it has none"

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.machine.ranks import Ranks
 from harness.records.files import full_disk_named, write_whole
+from harness.records.run_folder import lengthen
 from harness.rollout.given import Given
 from harness.rollout.outcomes import tell_controller
 from harness.settings.grpo import GRPOConfig
@@ -62,6 +63,8 @@ def train(
         Interrupts(display.note) as interrupts,
         build(config, run_dir, display, resume=resume, ranks=ranks, given=given, interrupts=interrupts) as run,
     ):
+        if resume and run.ranks.first:  # nothing refuses it any more
+            lengthen(run_dir, config.updates, display.note)
         if run.ranks.first and run.next_update < config.updates:
             (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
         run.try_update()

@@ -16,7 +16,7 @@ from torch import OutOfMemoryError
 from eh_gym.errors import ConfigError, EHError, StateError, UserCodeError
 from harness.machine.ranks import Ranks, join
 from harness.machine.runtime import choose_dtype, library_settings, pick_device
-from harness.records.files import lock_folder, write_whole
+from harness.records.files import lock_folder
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import forget, latest_checkpoint, prepare, update_of
 from harness.rollout.given import Given
@@ -41,7 +41,9 @@ def carry_out(
     display = Display(console if ranks.first else Console(quiet=True))
     with library_settings(), _opened(request, config, ranks) as run_dir:
         if request.updates is not None:
-            config = ranks.from_first(_lengthened(run_dir, config, request.updates, display) if ranks.first else config)
+            config = replace(config, updates=request.updates)
+            if ranks.first:
+                _check_length(run_dir, config.updates)
         for note in request.notes:
             display.note(note)
         resume = request.resume is not None
@@ -107,20 +109,9 @@ def _how_to_go_on(run_dir: Path | None, request: RunRequest) -> str:
     return f"continue with {how}, from {f'update {update_of(checkpoint)}' if checkpoint else 'its beginning'}"
 
 
-def _lengthened(run_dir: Path, config: GRPOConfig, updates: int, display: Display) -> GRPOConfig:
-    """Writes another number of updates into a run's settings, and returns the present settings with it.
-
-    Raises:
-        ConfigError: The run has already done more updates.
-    """
-    log, path = run_dir / "metrics.jsonl", run_dir / "config.json"
-    saved = GRPOConfig.from_json(path.read_text(encoding="utf-8"))  # without the changes for this machine
-    longer = replace(saved, updates=updates)
+def _check_length(run_dir: Path, updates: int) -> None:
+    """Raises ConfigError if the run has already done more updates."""
+    log = run_dir / "metrics.jsonl"
     done = len(read_metrics(log)) if log.exists() else 0
     if updates < done:
         raise ConfigError(f"the run has done {done} updates, got --updates {updates}; give {done} or more")
-    if updates == config.updates:
-        return config
-    write_whole(path, longer.to_json())
-    display.note(f"the run has {updates} updates now, instead of {config.updates}")
-    return replace(config, updates=updates)

@@ -263,6 +263,17 @@ def test_a_run_that_is_lengthened_is_the_long_one(
     assert "--updates 1" in capsys.readouterr().out
 
 
+def test_a_resume_that_is_refused_changes_nothing(quick: GRPOConfig) -> None:
+    run(changed(quick, updates=1, eval_tasks=0))
+    assert quick.out is not None
+    state = quick.out / "checkpoints" / "update-000001" / "state.json"
+    state.write_text(state.read_text()[:-9])
+    before = {path: path.read_bytes() for path in quick.out.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit):
+        main(["--resume", str(quick.out), "--updates", "50"])
+    assert {path: path.read_bytes() for path in quick.out.rglob("*") if path.is_file()} == before
+
+
 def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) -> None:
     run(changed(quick, updates=1, eval_tasks=0))
     assert quick.out is not None
