@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
+from huggingface_hub import model_info, try_to_load_from_cache
+from huggingface_hub.errors import RepositoryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -176,6 +178,7 @@ def load_policy(
     """
     if (Path(path) / "versions.json").is_file():
         raise ConfigError(f"{path} is the folder of a run; did you mean {Path(path) / 'model'}?")
+    _find(path)
     try:
         tokenizer = _load_tokenizer(path)
         config = _without_dropout(AutoConfig.from_pretrained(path))
@@ -197,6 +200,33 @@ def load_policy(
     ends = getattr(model.generation_config, "eos_token_id", None)
     stop_ids = [] if ends is None else ends if isinstance(ends, list) else [ends]
     return Policy(model, tokenizer, ChatFormat(tokenizer, settings or Model(), stop_ids=stop_ids))
+
+
+def _find(path: str | Path) -> None:
+    """Raises ConfigError at once for a model that is not there: transformers would ask an unreachable hub for a minute.
+
+    What can be a folder alone is not asked for there: a text that begins like a path, has two slashes, or is in a folder.
+    """
+    name, folder = str(path), Path(path)
+    if folder.is_dir():
+        return
+    inside = "/" in name and folder.parent.is_dir()
+    if inside or isinstance(path, Path) or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        held = sorted(f.name for f in folder.parent.iterdir() if f.is_dir()) if inside else []
+        there = f"; {folder.parent}/ holds {', '.join([*held[:8], *(['...'] if held[8:] else [])])}" if held else ""
+        raise ConfigError(f"no folder {name}{there}; give the folder of a model, such as runs/NAME/model, or a hub id")
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        model_info(name, timeout=10)
+    except Exception as error:  # of whichever HTTP client; other answers, such as of a mirror, are left to transformers
+        unreachable = isinstance(error, ConnectionError) or "Connect" in type(error).__name__
+        if unreachable or isinstance(error, RepositoryNotFoundError):
+            why = str(error).splitlines()[0] if unreachable else "it is not there, or needs a token"
+            raise ConfigError(
+                f"no folder {name}, and the hub gives no such model ({why}); give a folder with config.json, model.safetensors "
+                "and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
+            ) from error
 
 
 def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import RepositoryNotFoundError
 
 from eh_gym.errors import ConfigError
 from harness.model.policy import Policy, load_policy
@@ -50,3 +51,41 @@ def test_a_model_with_two_sets_of_rotary_frequencies_is_refused(folder: Path) ->
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="LongRoPE"):
         load_policy(folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("runs/zzz", "no folder runs/zzz; runs/ holds maze1, maze2; "),
+        ("/no/such/model", "no folder /no/such/model; give"),
+        ("./zzz", "no folder ./zzz; ./ holds runs"),
+        (Path("zzz"), "no folder zzz; give"),
+        ("a/b/c", "no folder a/b/c; give"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_not_asked_for_at_the_hub(
+    path: str | Path, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("maze1", "maze2"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.model.policy.model_info", None)
+    with pytest.raises(ConfigError) as refused:
+        load_policy(path)
+    assert str(refused.value).startswith(said.replace("./ holds", f"{Path('.')}/ holds"))
+
+
+@pytest.mark.parametrize(
+    "why", [RepositoryNotFoundError.__new__(RepositoryNotFoundError), ConnectionError("no network")]
+)
+def test_a_hub_that_has_no_such_model_is_asked_once(why: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def model_info(name: str, **_: object) -> None:
+        asked.append(name)
+        raise why
+
+    monkeypatch.setattr("harness.model.policy.model_info", model_info)
+    with pytest.raises(ConfigError, match="no folder nope, and the hub gives no such model"):
+        load_policy("nope")
+    assert asked == ["nope"]
