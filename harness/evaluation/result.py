@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,15 +103,15 @@ class EvalResult(Shares):
     length_mean: float
     length_success_mean: float | None
     length_success_p90: float | None
-    success_lengths: tuple[int, ...]
+    success_lengths: tuple[int, ...] = field(repr=False)
     steps_per_optimum: float | None
     truncated: float
     environment_errors: int
     tokens: int
     category_mean: float | None
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = field(repr=False)
     usage: Usage | None = None
-    saturation: Saturation | None = None
+    saturation: Saturation | None = field(default=None, repr=False)
     split_tasks: int = 0
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from eh_gym import HorizonController
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
 from harness.terminal.watch import Watch
@@ -39,19 +40,22 @@ class Display:
         """Prints one line."""
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    def plan(self, config: GRPOConfig, run_dir: Path, *, resume: bool) -> None:
-        """Prints a table of what the run will do."""
+    def plan(
+        self, config: GRPOConfig, run_dir: Path, *, resume: bool, controller: HorizonController | None = None
+    ) -> None:
+        """Prints a table of what the run will do. `controller` is the object that a Python program has given, if any."""
         table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
         tasks, per_task = config.tasks_per_update, config.group_size
         played = config.environment
         evaluated = f"up to {config.evaluation.tasks} tasks of split {config.evaluation.split}"
-        evaluated += f", K = {config.evaluation_horizon}" + (
+        of = " (evaluation.horizon, not the controller's)" if controller else ""
+        evaluated += f", K = {config.evaluation_horizon}{of}" + (
             "" if config.held_out else "; the run trains on this split, too"
         )
         for row in (
             ("environment", f"{played.agent or played.env} {json.dumps(played.env_args) if played.env_args else ''}"),
             ("model", config.model.model),
-            ("horizon", _horizon_words(config)),
+            ("horizon", repr(controller) if controller else _horizon_words(config)),
             ("updates", f"{config.updates} of {tasks} tasks x {per_task} = {tasks * per_task} episodes"),
             ("evaluation", evaluated if config.evaluation.tasks else "none"),
             ("run folder", str(run_dir)),
@@ -102,7 +106,9 @@ class Display:
                 steps = _number(sampled["length_success_mean"], ".1f"), _number(sampled["steps_per_optimum"], ".2f")
                 table.add_row(when, f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}", *steps)
             self._console.print(table)
-        self.note(f"{config.updates} updates in {training_s:.0f} s, everything in {total_s:.0f} s")
+        self.note(
+            f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s, everything in {total_s:.0f} s"
+        )
         self.note(f"report:      python -m harness.report {run_dir}")
         self.note(f"model:       {run_dir / 'model'}")
         if "tensorboard" in config.run.tracker_names():

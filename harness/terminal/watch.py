@@ -38,9 +38,10 @@ def _too_small(rows: Sequence[Mapping[str, float]]) -> str:
     half = _RECENT // 2
     if len(rows) < _RECENT or sum(binds) <= half or sum(success[half:]) - sum(success[:half]) > half * _RISE:
         return ""
+    but = "the longest successes needed at least half of it" if sum(success) > 0 else "there was no success"
     return (
         f"K may be too small: it is {rows[-1]['horizon/k_mean']:.0f}, in {sum(binds):.0f} of {_RECENT} updates it ended most "
-        "episodes and the longest successes needed at least half of it, and success does not rise. Begin with a larger "
+        f"episodes and {but}, and success does not rise. Begin with a larger "
         "--k0, or raise --delta or --k-min. To see what another K would give, evaluate with a larger one: python -m "
         "harness.evaluate --horizon K"
     )

@@ -47,7 +47,7 @@ def carry_out(
         for note in request.notes:
             display.note(note)
         resume = request.resume is not None
-        display.plan(config, run_dir, resume=resume)
+        display.plan(config, run_dir, resume=resume, controller=given.controller if given else None)
         evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
     if config.sampling.sampler != "vllm":  # an engine beside a rank closes its torch.distributed when the process ends
         ranks.close()

@@ -153,3 +153,8 @@ def test_a_benchmark_s_measures_have_its_names() -> None:
         ("difficulty 1", "75.0"),
         ("difficulty 1, scenarios", "50.0"),
     ]
+
+
+def test_a_result_is_shown_in_some_lines() -> None:
+    result = summarise([episode(seed, success=True) for seed in range(200)])
+    assert len(repr(result)) < 1000

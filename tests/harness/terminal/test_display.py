@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from eh_gym import ElasticHorizon
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
 from harness.terminal.display import Display
@@ -20,3 +21,11 @@ def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pyt
     out = capsys.readouterr().out
     assert "no [qwen] [/x]" in out
     assert "/models/[exp]/[/m]" in out
+
+
+def test_a_controller_of_a_program_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    controller = ElasticHorizon(k0=7, k_max=30)
+    Display(Console(width=300)).plan(from_recipe("quickstart"), tmp_path, resume=False, controller=controller)
+    out = capsys.readouterr().out
+    assert repr(controller) in out
+    assert "K = 50 (evaluation.horizon, not the controller's)" in out

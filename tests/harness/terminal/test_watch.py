@@ -39,3 +39,9 @@ def test_a_k_that_binds_while_nothing_is_learned_may_be_too_small(
     assert not any(said[:-1])
     assert ("--k0" in said[-1]) == warned
     assert not watch.look(rows[-1])  # it is said once
+
+
+@pytest.mark.parametrize(("success", "said"), [(0.0, "there was no success"), (0.1, "the longest successes needed")])
+def test_the_warning_speaks_of_successes_only_if_there_were_any(success: float, said: str) -> None:
+    watch, row = Watch(), {**metrics(success), "horizon/binds": 1.0, "horizon/k_mean": 10.0}
+    assert said in [watch.look(row) for _ in range(6)][-1]
