@@ -6,6 +6,7 @@ Only ``install`` downloads anything. Importing or making an environment never in
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
         return status
     except EHError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -53,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # as of `list | head`; Python would complain again when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _chosen(names: Sequence[str]) -> list[str]:

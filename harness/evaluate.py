@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from eh_gym.errors import ConfigError
 from harness.settings.command_line import errors_in_one_line, flag_of, parse
 from harness.settings.evaluate import EvaluateConfig, official
 from harness.settings.section import changed
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def defaults(words: Sequence[str]) -> EvaluateConfig:
     """Returns the defaults of a command line: with ``--official`` those of the benchmark that it names."""
+    if words and not words[0].startswith("-"):
+        raise ConfigError(f"expected a flag, got {words[0]}; did you mean --policy {words[0]}?")
     default = EvaluateConfig()
     if "--official" not in words:
         return default

@@ -84,7 +84,8 @@ class Display:
     @contextmanager
     def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
         """Shows a bar over the updates, and one over the episodes so far."""
-        self.note(_HEADER)
+        if first < total:
+            self.note(_HEADER)
         with self._progress() as bars:
             yield UpdateBars(self, bars, first, total)
 

@@ -26,3 +26,10 @@ with held(pathlib.Path("lock")):
     waits = []
     with held(tmp_path / "lock", say=lambda line: waits.append(line) or (tmp_path / "go").touch()):
         assert len(waits) == 1
+
+
+def test_a_list_that_nobody_reads_to_its_end_says_nothing() -> None:
+    piped = subprocess.run(
+        f"{sys.executable} -m envs list | true", shell=True, capture_output=True, text=True, timeout=60
+    )
+    assert piped.stderr == ""

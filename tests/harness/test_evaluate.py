@@ -222,3 +222,9 @@ def test_the_way_of_playing_and_the_threads_are_the_flags_and_only_a_small_model
     quiet(policy=str(tmp_path), threads=given, rollout="streaming", **quick)
     assert chosen == ([] if threads is None else [threads])
     assert played.call_args.args[4].rollout == "streaming"
+
+
+def test_a_policy_without_its_flag_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["runs/foo/model", "--tasks", "2"])
+    assert "did you mean --policy runs/foo/model?" in capsys.readouterr().out
