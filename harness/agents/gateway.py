@@ -7,12 +7,16 @@ is enough.
 ``x-stainless-retry-count`` of OpenAI's clients says so, or the client of the earlier one hung up before its answer. A retry
 gets the earlier answer, which is not sampled or counted again. Without these signs, the same request again is another call. If
 a client hangs up before its request is taken, the request leaves the line.
+
+**Connections.** Each is a descriptor and a thread of the trainer. So the descriptors are raised to the most that the system
+allows, and the sessions share an eighth of them. Another eighth is for connections that have named no session yet.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import resource
 import secrets
 import select
 import socket
@@ -23,7 +27,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, cast
+from typing import Any
+from urllib.parse import unquote
 
 from harness.agents.protocol import Api, ModelAnswer, ModelCall, Refusal, model_list, read_call
 from harness.agents.writing import write_answer
@@ -32,13 +37,16 @@ __all__ = ["Gateway", "Session"]
 
 Answer = ModelAnswer | Refusal
 
-_ROUTE = re.compile(r"/([\w-]+)/v1/(models|chat/completions|responses)/?")
+_ROUTE = re.compile(r"/([\w-]+)/v1/(models(?:/.+)?|chat/completions|responses)/?")
 _APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
 _KEPT = 16  # The number of answers that a session keeps for late retries.
 _LOOK_S = 0.5  # How often a waiting request checks that its client is still there.
 _SILENCE_S = 60.0  # A silent connection is closed after this time.
-_MOST_WAITING = 32  # requests of a session
+_MOST_WAITING = 256  # requests of a session
+_MOST_CONNECTIONS = 320  # of a session: those that wait, and some that are idle
+_MOST_STRANGERS = 1024  # connections that have named no session yet
 _MOST_BYTES = 8 * 2**20  # of a request's body
+_MOST_IGNORED = 2**16  # bytes of a refused request that are read
 
 
 class _Waiting:
@@ -68,8 +76,8 @@ class Session:
         self._answered: deque[_Waiting] = deque(maxlen=_KEPT)
         self._end: Refusal | None = None
         self._last: ModelAnswer | None = None
-        # The connections between two requests; None once the session is closed.
-        self._idle: set[socket.socket] | None = set()
+        self._connections: dict[socket.socket, bool] = {}  # whether each is idle, between two requests
+        self._closed = False
 
     def next_call(self, timeout_s: float) -> ModelCall | None:
         """Waits at most `timeout_s` seconds for the agent's next request.
@@ -119,10 +127,10 @@ class Session:
         self.end(Refusal("the session is closed", status=410, code="session_closed"))
         self._gateway.sessions.pop(self.key, None)
         with self._changed:
-            idle, self._idle = self._idle or (), None
-        for connection in idle:
-            with suppress(OSError):  # the client has closed it
-                connection.shutdown(socket.SHUT_RDWR)
+            self._closed = True
+            for connection, idle in self._connections.items():
+                if idle:
+                    _shut(connection)
 
     def _request(self, call: ModelCall, again: bool, hung_up: Callable[[], bool]) -> _Waiting:
         """Puts a request in line, or finds the earlier one that it retries."""
@@ -155,12 +163,32 @@ class Session:
                 self._line.remove(waiting)
             return None
 
-    def _use(self, connection: socket.socket, idle: bool) -> bool:
-        """Marks a connection as idle or in use. Returns False if the session is closed."""
+    def _begin(self, connection: socket.socket) -> None:
+        """A request begins on a connection. If the session has too many, one that is idle makes room."""
         with self._changed:
-            if self._idle is not None:
-                (self._idle.add if idle else self._idle.discard)(connection)
-            return self._idle is not None
+            share = self._gateway.descriptors // 8 // max(1, len(self._gateway.sessions))
+            if connection not in self._connections and len(self._connections) >= max(1, min(share, _MOST_CONNECTIONS)):
+                idle = next((other for other, idle in self._connections.items() if idle), None)
+                if idle is None:
+                    raise Refusal(
+                        f"{len(self._connections)} requests of this session are open",
+                        status=429,
+                        code="too_many_requests",
+                    )
+                _shut(idle)
+                del self._connections[idle]
+            self._connections[connection] = False
+
+    def _pause(self, connection: socket.socket) -> bool:
+        """A connection waits for its next request. Returns False if there is none, because the session is closed."""
+        with self._changed:
+            self._connections[connection] = True
+            return not self._closed
+
+    def _leave(self, connection: socket.socket) -> None:
+        """A connection ends, or goes on in another session."""
+        with self._changed:
+            self._connections.pop(connection, None)
 
     def _end_one(self, waiting: _Waiting) -> None:
         """Answers a request after the end."""
@@ -175,6 +203,7 @@ class Gateway(ThreadingHTTPServer):
     Attributes:
         url: ``http://HOST:PORT``.
         sessions: The open sessions by their keys.
+        descriptors: The most that this process may have.
     """
 
     daemon_threads = True
@@ -184,6 +213,9 @@ class Gateway(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.sessions: dict[str, Session] = {}
+        self.descriptors = _descriptors()
+        self._strangers: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, name="eh-gateway", daemon=True)
         self._thread.start()
 
@@ -204,6 +236,26 @@ class Gateway(ThreadingHTTPServer):
         self.server_close()
         self._thread.join()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serves a connection in a thread of its own. The oldest that has named no session makes room for it."""
+        with self._lock:
+            self._strangers[request] = None
+            if len(self._strangers) > max(1, min(self.descriptors // 8, _MOST_STRANGERS)):
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                _shut(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Ends a connection."""
+        self._named(request)
+        super().shutdown_request(request)
+
+    def _named(self, connection: socket.socket) -> None:
+        """A connection has named a session, or has ended."""
+        with self._lock:
+            self._strangers.pop(connection, None)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores clients that are gone. Any other error is a bug in this file."""
         if not isinstance(sys.exc_info()[1], OSError):
@@ -216,26 +268,40 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # one packet for an answer's head and body
     disable_nagle_algorithm = True
 
+    server: Gateway
+    _session: Session | None = None  # of the latest request
+
     def do_GET(self) -> None:
         try:
-            _, route = self._session()
-            if route != "models":
+            _, route = self._place()
+            kind, _, name = route.partition("/")
+            if kind != "models":
                 raise Refusal(f"GET knows /models only, not /{route}", status=405, code="method_not_allowed")
-            self._send(200, json.dumps(model_list()).encode())
+            self._send(200, json.dumps(model_list(unquote(name))["data"][0] if name else model_list()).encode())
         except Refusal as refusal:
             self._refuse(refusal)
 
     def do_POST(self) -> None:
+        content: bytes | None = None
         try:
+            session, route = self._place()
             content = self._content()
-            session, route = self._session()
+            session._begin(self.connection)
         except Refusal as refusal:
+            if content is None:  # the rest of a large one is not read, so nothing can follow it
+                self.close_connection = True
+                with suppress(OSError, ValueError):  # without it, the client could lose the answer
+                    self.rfile.read(min(max(0, int(self.headers.get("Content-Length", "0"))), _MOST_IGNORED))
             self._refuse(refusal)
             return
-        session._use(self.connection, idle=False)
         self._answer(session, route, content)
-        if not session._use(self.connection, idle=True):
+        if not session._pause(self.connection):
             self.close_connection = True
+
+    def finish(self) -> None:
+        if self._session is not None:
+            self._session._leave(self.connection)
+        super().finish()
 
     def handle_expect_100(self) -> bool:
         """Tells a client at once to send its body. curl waits for this if the body is larger than 1 MiB."""
@@ -267,31 +333,51 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:  # the client is gone; its retry gets the answer
             waiting.hung_up = self._hung_up
 
-    def _session(self) -> tuple[Session, str]:
+    def _place(self) -> tuple[Session, str]:
         """The session and the route that the path names."""
         found = _ROUTE.fullmatch(self.path.partition("?")[0])
         if found is None:
             raise Refusal(
                 f"expected a path /KEY/v1/ROUTE, ROUTE one of models, {', '.join(_APIS)}", status=404, code="not_found"
             )
-        session = cast("Gateway", self.server).sessions.get(found[1])
+        session = self.server.sessions.get(found[1])
         if session is None:
             raise Refusal("no session has this key", status=401, code="invalid_api_key")
+        if self._session not in (None, session):  # a client's pool of connections is for all sessions
+            self._session._leave(self.connection)
+        self._session = session
+        self.server._named(self.connection)
         return session, found[2]
 
     def _content(self) -> bytes:
-        """The body of the request. If it isn't read, the connection is closed afterwards."""
-        self.close_connection, keep = True, self.close_connection
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal():
+        """The body of the request."""
+        length = self.headers.get("Content-Length")
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower() and length is None:
+            return self._chunks()
+        if length is None or not length.isdecimal():
             raise Refusal("the request needs a Content-Length", status=411, code="length_required")
-        if int(length) > _MOST_BYTES:
-            raise Refusal(
-                f"a request has at most {_MOST_BYTES} bytes, got {length}", status=413, code="request_too_large"
-            )
-        content = self.rfile.read(int(length))
-        if len(content) == int(length):
-            self.close_connection = keep
+        return self._read(int(length), _MOST_BYTES)
+
+    def _chunks(self) -> bytes:
+        """A body that says its length piece by piece."""
+        content = b""
+        with suppress(ValueError):
+            while size := int(self.rfile.readline(100).partition(b";")[0], 16):
+                content += self._read(size, _MOST_BYTES - len(content))
+                if self.rfile.readline(3).strip():
+                    break
+            else:
+                while self.rfile.readline(1000).strip():
+                    pass  # fields after the body
+                return content
+        raise Refusal("the chunks of the body are broken", code="invalid_value")
+
+    def _read(self, size: int, most: int) -> bytes:
+        if not 0 <= size <= most:
+            raise Refusal(f"a request has at most {_MOST_BYTES} bytes", status=413, code="request_too_large")
+        content = self.rfile.read(size)
+        if len(content) < size:
+            raise Refusal("the body is shorter than its Content-Length", code="invalid_value")
         return content
 
     def _hung_up(self) -> bool:
@@ -321,3 +407,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Does nothing, because the run's log is not the server's."""
+
+
+def _descriptors() -> int:
+    """Raises the number of descriptors that this process may have as far as the system allows, and returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # macOS refuses "unlimited"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft if soft >= 0 else 2**20
+
+
+def _shut(connection: socket.socket) -> None:
+    """Ends a connection, whose thread then closes it."""
+    with suppress(OSError):  # the client has closed it
+        connection.shutdown(socket.SHUT_RDWR)

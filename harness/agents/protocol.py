@@ -162,9 +162,9 @@ class ModelAnswer:
         return message | ({"tool_calls": self.calls} if self.calls else {})
 
 
-def model_list() -> Json:
-    """The answer to ``GET /models``."""
-    return {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "elastic-horizon"}]}
+def model_list(name: str = MODEL) -> Json:
+    """The answer to ``GET /models``, whose one model answers to any name."""
+    return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "elastic-horizon"}]}
 
 
 def read_call(content: bytes, api: Api, temperature: float | None = None) -> ModelCall:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -179,8 +181,12 @@ def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Sess
 
 
 def wait_for_line(session: Session, length: int) -> None:
+    wait_until(lambda: len(session._line) >= length)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SOON_S
-    while len(session._line) < length:
+    while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -221,12 +227,95 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
 def test_too_large_too_many_and_unmeasured_requests_are_refused(session: Session, pool: ThreadPoolExecutor) -> None:
     assert post(session, b"x" * 100_001)[0] == 413
     assert post(session, b"{}", **{"Transfer-Encoding": "chunked", "Content-Length": "-1"})[0] == 411
+    assert post(session, b"2\r\n{}\r\nz\r\n", **{"Transfer-Encoding": "chunked"})[0] == 400
+    assert post(session, b"ffffff\r\n", **{"Transfer-Encoding": "chunked"})[0] == 413
     waiting = [pool.submit(ask, session, str(number)) for number in range(3)]
     wait_for_line(session, 3)
     with pytest.raises(openai.RateLimitError):
         ask(session, "one more")
     serve(session, *[ModelAnswer("ok")] * 3)
     assert {one.result(SOON_S) for one in waiting} == {"ok"}
+
+
+def test_a_body_may_come_in_chunks(session: Session, pool: ThreadPoolExecutor) -> None:
+    body = json.dumps({"messages": ASKED}).encode()
+    served = pool.submit(serve, session, ModelAnswer("whole"))
+    chunks = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in (body[:9], body[9:])) + b"0\r\nx: y\r\n\r\n"
+    status, answer = post(session, chunks, **{"Transfer-Encoding": "chunked"})
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, "whole")
+    assert served.result(SOON_S) == ["Open a drawer."]
+
+
+def test_any_name_of_a_model_is_found(session: Session) -> None:
+    assert client(session).models.retrieve("meta/llama").id == "meta/llama"
+    assert [model.id for model in client(session).models.list()] == ["policy"]
+
+
+def test_one_session_cannot_take_the_descriptors_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    """Of 160 descriptors, 20 connections may have named no session, and 2 sessions have 10 each."""
+    monkeypatch.setattr(limits, "_descriptors", lambda: 160)
+    with Gateway() as gateway:
+        greedy, other = gateway.open(), gateway.open()
+        before = threading.active_count()
+        greedy.end(budget_used_up(1))
+        held = []
+        for _ in range(100):
+            held.append(begin(greedy, "more"))
+            assert held[-1].recv(1) == b"H", "it gets its error"
+        held += [connect(other, b"POST ") for _ in range(100)]
+        asked = pool.submit(ask, other, "still here?")
+        assert serve(other, ModelAnswer("yes")) == ["still here?"]
+        assert asked.result(SOON_S) == "yes"
+        wait_until(lambda: threading.active_count() <= before + 1 + 10 + 21)
+        for connection in held:
+            connection.close()
+
+
+def test_a_session_whose_connections_all_wait_gets_no_more(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 2)
+    with Gateway() as gateway:
+        session = gateway.open()
+        waiting = [pool.submit(ask, session, str(number)) for number in range(2)]
+        wait_for_line(session, 2)
+        assert post(session, json.dumps({"messages": ASKED}).encode())[0] == 429
+        serve(session, *[ModelAnswer("ok")] * 2)
+        assert {one.result(SOON_S) for one in waiting} == {"ok"}
+
+
+def test_descriptors_are_raised_as_far_as_the_system_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(256, soft // 2), hard))
+        with Gateway() as gateway:
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+            assert gateway.descriptors == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_clients_pool_of_connections_outlives_a_session(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
+    """The end of one session closes no connection on which another one waits."""
+    first, second = gateway.open(), gateway.open()
+    url = urlsplit(first.base_url)
+    connection = http.client.HTTPConnection(url.netloc, timeout=SOON_S)
+
+    def say(session: Session) -> int:
+        path = f"{urlsplit(session.base_url).path}/chat/completions"
+        connection.request("POST", path, json.dumps({"messages": ASKED}))
+        response = connection.getresponse()
+        response.read()
+        return response.status
+
+    for session in (first, second):
+        said = pool.submit(say, session)
+        assert session.next_call(SOON_S) is not None
+        first.close() if session is second else None
+        session.answer(session.next_call(0), ModelAnswer("ok"))  # type: ignore[arg-type]
+        assert said.result(SOON_S) == 200
 
 
 def test_garbage_on_a_connection_harms_nobody(session: Session, pool: ThreadPoolExecutor) -> None:
