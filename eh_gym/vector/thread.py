@@ -248,7 +248,12 @@ class ThreadVectorEnv(SyncVectorEnv):
         return self._batch(), rewards, terminations, truncations, infos
 
     def close_extras(self, **_: Any) -> None:
-        """Cancels calls that have not begun, waits for those that have, and closes every environment."""
+        """Cancels calls that have not begun, waits for those that have, and closes every environment.
+
+        An environment whose calls may take long may have a method ``interrupt``, which makes them raise at once.
+        """
+        for env in self.envs:
+            getattr(env.unwrapped, "interrupt", lambda: None)()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         with contextlib.ExitStack() as closings:  # close the others, even if one fails

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from eh_gym.spaces import UnicodeText
 from envs.options import named_task
 from harness.agents.gateway import Gateway, Session
 from harness.agents.program import Ended, Running, find_agent
-from harness.agents.protocol import ModelAnswer, ModelCall, Refusal, budget_used_up
+from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal, budget_used_up
 from harness.settings.environment import AGENT_ENV
 
 __all__ = ["AgentEnv", "agent_spec", "read_action", "read_tasks", "write_action"]
@@ -87,6 +88,7 @@ class AgentEnv(gym.Env[str, str]):
         self._running: Running | None = None
         self._call: ModelCall | None = None  # the request that waits for its answer
         self._calls = 0
+        self._interrupted = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         """Ends the agent of the last episode, starts the agent, and waits for its first request.
@@ -102,8 +104,12 @@ class AgentEnv(gym.Env[str, str]):
             raise ConfigError(f"expected a task of the split, such as {self.task_ids[0]!r}, got {task_id!r}")
         self.close()
         task = self._tasks[task_id]
-        session = self._session = _gateway(os.getpid()).open(self._temperature)
+        with _STARTING:
+            gateway = _gateway(os.getpid())
+        session = self._session = gateway.open(self._temperature)
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
+        if self._interrupted:
+            self.interrupt()  # it had no agent to end
         self._calls, self._call = 0, session.next_call(self._timeout_s)
         if self._call is None:
             ended = self._ended()
@@ -127,15 +133,21 @@ class AgentEnv(gym.Env[str, str]):
         self._call = self._session.next_call(self._timeout_s)
         if self._call is not None:
             return _shown(self._call), 0.0, False, False, {"call": self._call}
-        ended = self._ended()
+        ended, interrupted = self._ended(), self._interrupted
         self.close()
+        if interrupted:
+            raise WorkerError("the agent was interrupted")
         info = {"success": ended.success, "failure": ended.failure or None, "trace": ended.trace}
         return ended.failure, float(ended.success), True, False, info
 
     def stop_agent(self, why: str) -> None:
-        """Ends an episode because of K (`why` is "horizon") or another reason. Further requests of the agent get an error."""
-        if self._session is None:
+        """Ends an episode because of K (`why` is "horizon") or another reason.
+
+        Further requests of the agent get an error. An agent that does not end by itself is soon killed.
+        """
+        if self._session is None or self._running is None:
             return
+        self._running.stop_soon(self._grace_s)
         if why != "horizon":
             self._session.end(_over(why))
         elif self._at_k == "stop":
@@ -143,6 +155,14 @@ class AgentEnv(gym.Env[str, str]):
             self._session.end(budget_used_up(self._calls), last=said)
         else:
             self._session.end(budget_used_up(self._calls))
+
+    def interrupt(self) -> None:
+        """Kills the agent, from any thread, so that a reset or step that waits for it raises WorkerError. Then comes `close`."""
+        self._interrupted, self._grace_s = True, 0.0
+        session, running = self._session, self._running
+        if session is not None and running is not None:
+            session.end(_over("it is interrupted"))
+            running.stop(0.0)
 
     def close(self) -> None:
         """Ends the agent of the last episode, and kills it if it does not end by itself."""
@@ -224,6 +244,9 @@ def read_action(action: str) -> ModelAnswer:
     return ModelAnswer(action)
 
 
+_STARTING = threading.Lock()
+
+
 @functools.cache
 def _gateway(process: int) -> Gateway:
     """The server of a process, which all its agents share. A forked child makes its own."""
@@ -232,7 +255,7 @@ def _gateway(process: int) -> Gateway:
 
 def _over(why: str) -> Refusal:
     """The answer to requests after the end of their episode."""
-    return Refusal(f"the episode is over: {why}", status=410, code="episode_over")
+    return Refusal(f"the episode is over: {why}", status=OVER, code="episode_over")
 
 
 def _shown(call: ModelCall) -> str:

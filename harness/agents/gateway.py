@@ -30,7 +30,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
-from harness.agents.protocol import Api, ModelAnswer, ModelCall, Refusal, model_list, read_call
+from harness.agents.protocol import OVER, Api, ModelAnswer, ModelCall, Refusal, model_list, read_call
 from harness.agents.writing import write_answer
 
 __all__ = ["Gateway", "Session"]
@@ -124,7 +124,7 @@ class Session:
 
     def close(self) -> None:
         """Ends the session, closes its connections, and forgets its key."""
-        self.end(Refusal("the session is closed", status=410, code="session_closed"))
+        self.end(Refusal("the session is closed", status=OVER, code="session_closed"))
         self._gateway.sessions.pop(self.key, None)
         with self._changed:
             self._closed = True

@@ -16,11 +16,13 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Any
 
 from eh_gym.answers import is_verdict
@@ -35,7 +37,8 @@ Play = Callable[[dict[str, Any], str], Any]
 _KEPT = 16_384  # bytes of the end of a command's output
 _LINES = 50  # lines of a failed command's stderr that are logged
 _EXCEPTION = re.compile(r"(\w+[.:])*\w*(Error|Exception)\b")  # how an exception's line begins, in most languages
-_DRAIN_S = 5.0  # the time for a killed process group to close its pipes
+_DRAIN_S = 5.0  # the time for killed processes to close their pipes
+_KEEPER = str(Path(__file__).with_name("keeper.py"))
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,17 @@ class Running:
         if self._thread.is_alive():
             self._kill()
 
+    def stop_soon(self, grace_s: float) -> None:
+        """Does the same, and does not wait for it."""
+        threading.Thread(target=self.stop, args=(grace_s,), name="eh-agent-end", daemon=True).start()
+
     def _run(self) -> None:
         try:
             self.ended = self._work()
         except BaseException as error:  # also SystemExit, which must not end the run
             self.ended = Ended(failure=said_by(error), trace=traceback.format_exc())
-        self._on_end()
+        finally:
+            self._on_end()
 
 
 @dataclass(frozen=True)
@@ -179,12 +187,12 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
 
 
 def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """Runs a command in a process group, which ends with it. The last line of its stdout is the verdict."""
+    """Runs a command under a keeper, which ends its processes with it. The last line of its stdout is the verdict."""
     own = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any", "EH_TASK": json.dumps(dict(task))}
     try:
         process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-I", "-S", _KEEPER, *words],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **own},
@@ -196,15 +204,17 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
         ) from error
 
     def kill() -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdin is not None
+        with suppress(OSError):
+            process.stdin.close()
+            process.send_signal(signal.SIGCONT)  # if the agent has stopped its keeper
 
     def work() -> Ended:
         assert process.stdout is not None
         assert process.stderr is not None
         printed, complained = _Tail(process.stdout), _Tail(process.stderr)
         code = process.wait()
-        kill()  # processes that it left behind
+        kill()
         lines, errors = printed.lines(), complained.lines()
         if code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from eh_gym.errors import EHError
 from eh_gym.surrogates import escaped
 
-__all__ = ["Api", "ModelAnswer", "ModelCall", "Refusal", "budget_used_up", "model_list", "read_call"]
+__all__ = ["OVER", "Api", "ModelAnswer", "ModelCall", "Refusal", "budget_used_up", "model_list", "read_call"]
 
 Api = Literal["chat", "responses"]
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -24,6 +24,9 @@ Json = dict[str, Any]
 
 MODEL = "policy"
 """The model's name in the list of models. A request may name any other."""
+
+OVER = 404
+"""The status of every answer after the end of an episode. LangChain.js tries a 410 again, and mini-swe-agent a 400 and a 403."""
 
 # The values that a request may give each option; None stands for every value. A null counts as no option.
 _ANY = None
@@ -94,9 +97,9 @@ class Refusal(EHError):
 
 
 def budget_used_up(k: int) -> Refusal:
-    """The answer to an agent's call after the `k`-th. Clients don't retry a 410."""
+    """The answer to an agent's call after the `k`-th."""
     return Refusal(
-        f"The budget of {k} model calls is used up; the episode is over.", status=410, code="horizon_reached"
+        f"The budget of {k} model calls is used up; the episode is over.", status=OVER, code="horizon_reached"
     )
 
 

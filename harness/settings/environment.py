@@ -44,7 +44,7 @@ class Environment(Section):
     """The agent, in place of --env: MODULE:FUNCTION, called as play(task, base_url), returns whether it succeeded; or a command,
     such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step is a call of the model."""
     at_k: Literal["error", "stop"] = "error"
-    """What an agent's call after the K-th gets: an error (HTTP 410, horizon_reached), or a last message that says so (stop)."""
+    """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so (stop)."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
     env_threads: Annotated[int, Range(0)] = 64

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
 import sys
 import threading
 import time
 import urllib.error
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,10 @@ from cabinet_agent import ask
 
 import eh_gym
 from eh_gym.errors import ConfigError, WorkerError
+from eh_gym.vector import ThreadVectorEnv
+from harness.agents import env as agent_env
 from harness.agents.env import AgentEnv, read_action, read_tasks
+from harness.agents.gateway import Gateway
 from harness.agents.program import read_verdict
 from harness.agents.protocol import ModelCall
 
@@ -97,11 +104,16 @@ def hangs(task: Any, base_url: str) -> Any:
     time.sleep(5)
 
 
+def hangs_on(task: Any, base_url: str) -> None:
+    says(base_url, "go")
+    time.sleep(60)
+
+
 def command(code: str) -> str:
     folder = Path(__file__).parents[2] / "support"
     lines = f"import sys; sys.path.insert(0, {str(folder)!r}); from cabinet_agent import ask; import os; "
     lines += 'ask(os.environ["OPENAI_BASE_URL"], [dict(role="user", content="go")]); '
-    return f"{sys.executable} -c '{(lines + code).replace(chr(39), chr(34))}'"
+    return shlex.join([sys.executable, "-c", lines + code])
 
 
 @pytest.mark.parametrize(
@@ -159,6 +171,104 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, t
         time.sleep(0.05)
 
 
+LEAVES = """
+import subprocess, time, sys
+p = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open("{pids}", "w").write(f"{{p.pid}} {{os.getpid()}}")
+"""
+
+
+def alive(pids: Path) -> bool:
+    stats = [Path(f"/proc/{pid}/stat") for pid in pids.read_text().split()] if pids.exists() else []
+    with suppress(FileNotFoundError):
+        return any(stat.exists() and ") Z" not in stat.read_text() for stat in stats)
+    return True
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")
+def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_verdict_up(
+    env: Any, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    playing = env(command("exec(" + json.dumps(LEAVES.format(pids=pids)) + "); print(1)"))
+    playing.reset()
+    began = time.monotonic()
+    assert playing.step("words")[1] == 1.0
+    assert time.monotonic() - began < 4
+    assert not alive(pids)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")
+def test_commands_end_with_a_trainer_that_is_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    agent = command("exec(" + json.dumps(LEAVES.format(pids=pids)) + "); time.sleep(600)")
+    trainer = f"""
+from harness.agents.env import AgentEnv
+env = AgentEnv({agent!r}, [{{}}])
+env.reset()
+env.step("words")
+"""
+    process = subprocess.Popen([sys.executable, "-c", trainer])
+    wait_until(pids.exists)
+    wait_until(lambda: len(pids.read_text().split()) == 2)
+    assert alive(pids)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not alive(pids))
+
+
+def test_an_agent_that_goes_on_after_k_is_killed_before_its_slot_is_needed(env: Any, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    playing = env(command(f'open("{pids}", "w").write(str(os.getpid())); import time; time.sleep(600)'))
+    playing._grace_s = 0.1
+    wrapped = limited(playing, 1)
+    wrapped.reset()
+    playing._session.answer(playing._call, read_action("words"))
+    wait_until(lambda: pids.exists() and bool(pids.read_text()))
+    playing.stop_agent("horizon")
+    wait_until(lambda: not alive(pids))
+
+
+@pytest.mark.parametrize("agent", [hangs_on, command("import time; time.sleep(600)")])
+def test_closing_the_slots_interrupts_agents_that_hang(agent: Any) -> None:
+    envs = ThreadVectorEnv([lambda: AgentEnv(agent, TASKS)] * 4)
+    envs.reset()
+    steps = [envs.submit_step(slot, "words") for slot in range(3)]
+    time.sleep(0.2)
+    began = time.monotonic()
+    envs.close()
+    assert time.monotonic() - began < 4
+    for step in steps:
+        with pytest.raises(WorkerError, match="interrupted"):
+            step.result(0)
+
+
+def test_agents_that_begin_together_share_one_server(monkeypatch: pytest.MonkeyPatch, env: Any) -> None:
+    made: list[Gateway] = []
+
+    class Slow(Gateway):
+        def __init__(self) -> None:
+            time.sleep(0.2)
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(agent_env, "Gateway", Slow)
+    agent_env._gateway.cache_clear()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: env(until_won).reset(), range(4)))
+        assert len(made) == 1
+    finally:
+        agent_env._gateway.cache_clear()
+
+
 @pytest.mark.parametrize("agent", [lambda task, base_url: 1, lambda task, base_url: 1 / 0, "true"])
 def test_an_agent_that_ends_without_a_call_says_nothing_about_the_model(agent: Any, env: Any) -> None:
     with pytest.raises(WorkerError, match="without a call"):
@@ -202,7 +312,7 @@ def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count
     playing.stop_agent("horizon")
     assert caller.done.wait(30)
     told = ["answer 0", "answer 1", *said]
-    assert caller.told == [*told, *[(410, "horizon_reached")] * (5 - len(told))]
+    assert caller.told == [*told, *[(404, "horizon_reached")] * (5 - len(told))]
 
 
 def test_an_agent_that_ends_after_its_kth_call_has_not_been_cut_off(env: Any) -> None:

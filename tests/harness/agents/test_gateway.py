@@ -218,7 +218,7 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     for asked in (*waiting, pool.submit(ask, session, max_retries=5)):
         error = asked.exception(SOON_S)
         assert isinstance(error, openai.APIStatusError)
-        assert error.status_code == 410
+        assert error.status_code == 404
         assert error.code == "horizon_reached"
         assert "3" in error.message
     assert session.next_call(SOON_S) is None
