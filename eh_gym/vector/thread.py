@@ -247,13 +247,14 @@ class ThreadVectorEnv(SyncVectorEnv):
         truncations = np.array([result[3] for result in results], dtype=np.bool_)
         return self._batch(), rewards, terminations, truncations, infos
 
-    def close_extras(self, **_: Any) -> None:
-        """Cancels calls that have not begun, waits for those that have, and closes every environment.
-
-        An environment whose calls may take long may have a method ``interrupt``, which makes them raise at once.
-        """
+    def interrupt(self) -> None:
+        """Calls the method ``interrupt`` of environments that have one: their calls raise at once. Only `close` may follow."""
         for env in self.envs:
             getattr(env.unwrapped, "interrupt", lambda: None)()
+
+    def close_extras(self, **_: Any) -> None:
+        """Cancels calls that have not begun, interrupts or waits for those that have, and closes every environment."""
+        self.interrupt()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         with contextlib.ExitStack() as closings:  # close the others, even if one fails

@@ -50,7 +50,8 @@ class AgentEnv(gym.Env[str, str]):
         at_k: The answer to the request after the last step: an error (``horizon_reached``), or a last message which says that
             the budget is used up. Later requests get the error.
         timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
-        temperature: The temperature that requests may ask for.
+        temperature: The temperature of the run.
+        sampling: Whether options such as a temperature of a request's own have no effect (run), or are refused (strict).
 
     Attributes:
         task_ids: The ids of the split's tasks.
@@ -70,6 +71,7 @@ class AgentEnv(gym.Env[str, str]):
         at_k: Literal["error", "stop"] = "error",
         timeout_s: float = 300.0,
         temperature: float = 1.0,
+        sampling: Literal["run", "strict"] = "run",
     ) -> None:
         self._agent = find_agent(agent)
         every = read_tasks(tasks)
@@ -82,6 +84,7 @@ class AgentEnv(gym.Env[str, str]):
             )
         self.task_ids: Sequence[str] = list(self._tasks)
         self._at_k, self._timeout_s, self._temperature = at_k, timeout_s, temperature
+        self._strict = sampling == "strict"
         self._grace_s = _GRACE_S
         self.observation_space = self.action_space = UnicodeText(_LONGEST)
         self._session: Session | None = None
@@ -106,7 +109,7 @@ class AgentEnv(gym.Env[str, str]):
         task = self._tasks[task_id]
         with _STARTING:
             gateway = _gateway(os.getpid())
-        session = self._session = gateway.open(self._temperature)
+        session = self._session = gateway.open(self._temperature, strict=self._strict)
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
         if self._interrupted:
             self.interrupt()  # it had no agent to end

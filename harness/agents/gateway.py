@@ -23,8 +23,9 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -65,10 +66,10 @@ class Session:
         base_url: The base URL for the agent's client, with any API key.
     """
 
-    def __init__(self, gateway: Gateway, temperature: float | None) -> None:
+    def __init__(self, gateway: Gateway, temperature: float | None, strict: bool) -> None:
         self.key = secrets.token_urlsafe(24)
         self.base_url = f"{gateway.url}/{self.key}/v1"
-        self.temperature = temperature
+        self.temperature, self.strict = temperature, strict
         self._gateway = gateway
         self._changed = threading.Condition()
         self._line: deque[_Waiting] = deque()
@@ -215,6 +216,7 @@ class Gateway(ThreadingHTTPServer):
         self.sessions: dict[str, Session] = {}
         self.descriptors = _descriptors()
         self._strangers: dict[socket.socket, None] = {}
+        self._noted: set[str] = set()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, name="eh-gateway", daemon=True)
         self._thread.start()
@@ -222,11 +224,24 @@ class Gateway(ThreadingHTTPServer):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, temperature: float | None = None) -> Session:
-        """Opens a session. Its requests may name this temperature; with None, no temperature."""
-        session = Session(self, temperature)
+    def open(self, temperature: float | None = None, *, strict: bool = False) -> Session:
+        """Opens a session. `read_call` says what its requests may ask for."""
+        session = Session(self, temperature, strict)
         self.sessions[session.key] = session
         return session
+
+    def note(self, overridden: Sequence[str]) -> None:
+        """Warns once of each option of requests that has no effect."""
+        with self._lock:
+            new = [name for name in overridden if name not in self._noted]
+            self._noted.update(new)
+        if new:
+            warnings.warn(
+                f"the agent sets {', '.join(new)}, which has no effect: the run samples in its own way (docs/agents.md); "
+                "--agent-sampling strict refuses such calls",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Closes all sessions and stops the server."""
@@ -314,7 +329,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if route not in _APIS:
                 raise Refusal(f"POST knows {' and '.join(_APIS)}, not /{route}", status=405, code="method_not_allowed")
-            call = read_call(content, _APIS[route], session.temperature)
+            call = read_call(content, _APIS[route], session.temperature, strict=session.strict)
+            self.server.note(call.overridden)
             again = self.headers.get("x-stainless-retry-count", "0") != "0"
             waiting = session._request(call, again, self._hung_up)
             answer = session._wait(waiting, self._hung_up)

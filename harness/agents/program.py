@@ -142,6 +142,8 @@ def read_verdict(value: Any) -> Ended:
     'expected a verdict, True or False or 1 or 0, got 0.5; compare a score with the least that counts as a success'
     """
     found = value.get("reward") if isinstance(value, Mapping) else value
+    if getattr(found, "shape", None) == ():  # an array's or a tensor's one number
+        found = found.item()
     if is_verdict(found):
         return Ended(success=bool(found))
     return Ended(

@@ -3,7 +3,8 @@
 Both APIs become one form. A message has a role, and text as its content. The arguments of a call are an object, because
 frameworks repeat a call's JSON with other spaces. So a model's answer in a later request equals `ModelAnswer.message`. A
 request for something that the run can't do is refused with a sentence. ``tool_choice="required"`` and ``parallel_tool_calls``,
-which the agent can check by itself, are accepted but do not constrain the model.
+which the agent can check by itself, are accepted but do not constrain the model. The run's own sampling is in place of a
+request's, and a ``response_format`` is a wish.
 """
 
 from __future__ import annotations
@@ -33,10 +34,15 @@ _ANY = None
 _COMMON: dict[str, tuple[Any, ...] | None] = {
     "model": _ANY,
     "stream": (True, False),
-    "temperature": _ANY,
+    "temperature": (),
     "tools": _ANY,
     "tool_choice": _ANY,
     "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "seed": (),
+    "verbosity": (),
     "parallel_tool_calls": (True, False),
     "metadata": _ANY,
     "prompt_cache_key": _ANY,
@@ -62,6 +68,7 @@ _OPTIONS: dict[Api, dict[str, tuple[Any, ...] | None]] = {
         "logit_bias": ({},),
         "modalities": (["text"],),
         "response_format": ({"type": "text"},),
+        "reasoning_effort": (),
     },
     "responses": _COMMON
     | {
@@ -71,9 +78,16 @@ _OPTIONS: dict[Api, dict[str, tuple[Any, ...] | None]] = {
         "include": ([], ["reasoning.encrypted_content"]),
         "background": (False,),
         "text": ({}, {"format": {"type": "text"}}),
+        "reasoning": ({},),
         "top_logprobs": (0,),
         "truncation": ("disabled",),
     },
+}
+
+# The options that another value is accepted of, without effect, unless the sampling is strict.
+_OVERRIDDEN = {
+    *("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty"),
+    *("logit_bias", "verbosity", "reasoning", "reasoning_effort", "response_format", "text"),
 }
 
 
@@ -120,6 +134,7 @@ class ModelCall:
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
         model: The name that the request gives the model; the answer repeats it.
         usage_in_stream: Whether a streamed chat ends with the numbers of tokens.
+        overridden: The options that have no effect.
     """
 
     messages: list[Json]
@@ -133,6 +148,7 @@ class ModelCall:
     tool_choice: str = "auto"
     model: str = MODEL
     usage_in_stream: bool = False
+    overridden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,13 +186,14 @@ def model_list(name: str = MODEL) -> Json:
     return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "elastic-horizon"}]}
 
 
-def read_call(content: bytes, api: Api, temperature: float | None = None) -> ModelCall:
+def read_call(content: bytes, api: Api, temperature: float | None = None, *, strict: bool = False) -> ModelCall:
     """Reads a request.
 
     Args:
         content: The request's body.
         api: Its form.
-        temperature: The only temperature that a request may ask for; with None, it may ask for none.
+        temperature: The temperature of the run; None if it has none.
+        strict: Refuse the options that would be overridden.
 
     Raises:
         Refusal: The body is broken, or asks for something that is not possible.
@@ -188,16 +205,18 @@ def read_call(content: bytes, api: Api, temperature: float | None = None) -> Mod
     if not isinstance(body, dict):
         raise Refusal("the body must be a JSON object", code="invalid_json")
     body = {name: value for name, value in body.items() if value is not None}
-    options = _OPTIONS[api]
+    options, overridden = _OPTIONS[api], []
     for name, value in body.items():
         if name not in options:
             raise Refusal(f"the option {name!r} can't be honoured here; leave it out", code="unsupported_parameter")
-        allowed = options[name]
-        if allowed is not None and value not in allowed:
-            choices = " or ".join(json.dumps(choice) for choice in allowed)
+        allowed = (temperature,) if name == "temperature" else options[name]
+        if allowed is None or value in allowed:
+            continue
+        if name in _OVERRIDDEN and not strict:
+            overridden.append(name)
+        else:
+            choices = " or ".join(json.dumps(choice) for choice in allowed) or "the run's own"
             raise Refusal(f"{name!r} must be {choices}, got {_short(value)}; leave it out")
-    if (asked := body.get("temperature")) is not None and asked != temperature:
-        raise Refusal(f"the run samples at a temperature of its own, got temperature={_short(asked)}; leave it out")
     try:
         messages = _chat_messages(body) if api == "chat" else _response_messages(body)
         tools, choice = _tools(body, api)
@@ -214,6 +233,7 @@ def read_call(content: bytes, api: Api, temperature: float | None = None) -> Mod
             tool_choice=choice,
             model=_string(body.get("model", MODEL)),
             usage_in_stream=bool(body.get("stream_options", {}).get("include_usage")),
+            overridden=tuple(overridden),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Refusal(f"the request is not of OpenAI's form: {error!r}", code="invalid_value") from None
@@ -279,10 +299,14 @@ def _text(content: Any) -> str:
     """A message's content, which may be a text, a list of its parts, or null."""
     if content is None or isinstance(content, str):
         return escaped(content or "")
+    read = []
     for part in content:
-        if part["type"] not in ("text", "input_text", "output_text"):
-            raise Refusal(f"the model reads and writes text only, got a part of type {_short(part['type'])}")
-    return "\n".join(_string(part["text"]) for part in content)
+        kind = part["type"]
+        if kind in ("text", "input_text", "output_text", "refusal"):
+            read.append(_string(part["refusal" if kind == "refusal" else "text"]))
+        elif kind not in ("thinking", "redacted_thinking", "reasoning"):  # frameworks keep a thought as a part
+            raise Refusal(f"the model reads and writes text only, got a part of type {_short(kind)}")
+    return "\n".join(read)
 
 
 def _tools(body: Json, api: Api) -> tuple[list[Json], str]:
@@ -301,6 +325,11 @@ def _tools(body: Json, api: Api) -> tuple[list[Json], str]:
         choices: dict[str, list[Json]] = {"none": [], "auto": tools, "required": tools}
         if choice in choices:
             return choices[choice], choice
+    elif choice["type"] == "allowed_tools":
+        allowed = choice["allowed_tools"] if api == "chat" else choice
+        names = [(tool["function"] if api == "chat" else tool)["name"] for tool in allowed["tools"]]
+        if allowed["mode"] in ("auto", "required") and (named := [t for t in tools if t["function"]["name"] in names]):
+            return named, allowed["mode"]
     else:
         name = choice["function"]["name"] if api == "chat" else choice["name"]
         if named := [tool for tool in tools if tool["function"]["name"] == name]:
@@ -316,7 +345,7 @@ def _stops(stop: Any) -> tuple[str, ...]:
 
 
 def _positive(limit: Any) -> int:
-    if not isinstance(limit, int) or limit < 1:
+    if type(limit) is not int or limit < 1:
         raise Refusal(f"the most tokens of an answer must be a whole number >= 1, got {_short(limit)}")
     return limit
 

@@ -100,6 +100,8 @@ class Batches:
             mine = self._begun.pop(update).result()
         every = [played for played in self._ranks.gather([mine]) if played is not None]
         if len(every) < self._ranks.size:
+            if self._player is not None:
+                self._player.envs.interrupt()  # before a checkpoint is written, which may take minutes
             raise Stopped
         return Played([t for played in every for t in played.trajectories], max(played.seconds for played in every))
 

@@ -33,7 +33,7 @@ class ContinuousRollout:
     """Plays batches as `play_streaming` does, in a thread of its own. Only that thread uses the sampler and the slots."""
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        self._envs, self._slots, self._sampler = envs, Slots(envs, sampler, chat), sampler
+        self.envs, self._slots, self._sampler = envs, Slots(envs, sampler, chat), sampler
         self._calls: Answers = SimpleQueue()
         self._playing: set[Future[Played]] = set()
         self._closed = False
@@ -89,7 +89,7 @@ class ContinuousRollout:
 
     def close(self) -> None:
         """Closes the slots, which ends a batch that is still being played. Then ends the thread."""
-        self._envs.close()
+        self.envs.close()
         self._closed = True
         self._calls.put(lambda: None)
         self._thread.join()

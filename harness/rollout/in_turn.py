@@ -34,12 +34,12 @@ class InTurn:
     """Plays each batch from its beginning to its end, in the caller's thread."""
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        self._envs, self._sampler, self._chat = envs, sampler, chat
+        self.envs, self._sampler, self._chat = envs, sampler, chat
 
     def begin(self, episodes: Sequence[EpisodeRequest], settings: Rollout, on_end: OnEnd) -> Future[Played]:
         """Plays a batch. The future that it returns is done."""
         start = time.perf_counter()
-        trajectories = rollout(self._envs, self._sampler, self._chat, episodes, settings, on_end=on_end)
+        trajectories = rollout(self.envs, self._sampler, self._chat, episodes, settings, on_end=on_end)
         played: Future[Played] = Future()
         played.set_result(Played(trajectories, time.perf_counter() - start))
         return played
@@ -50,4 +50,4 @@ class InTurn:
 
     def close(self) -> None:
         """Closes the slots."""
-        self._envs.close()
+        self.envs.close()

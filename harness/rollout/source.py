@@ -27,7 +27,7 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
     Args:
         settings: The environment or agent, and where it runs.
         slots: The number of environments that this process plays at once.
-        temperature: The temperature of the samples. Requests of an agent program may ask for no other one.
+        temperature: The temperature of the samples.
 
     Raises:
         ConfigError: The environment is an object of the Python program that began the run.
@@ -45,6 +45,7 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
             at_k=settings.at_k,
             timeout_s=settings.agent_timeout_s,
             temperature=temperature,
+            sampling=settings.agent_sampling,
         )
     if settings.env_workers == "local":
         return spec_of(settings.env)

@@ -45,6 +45,9 @@ class Environment(Section):
     such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step is a call of the model."""
     at_k: Literal["error", "stop"] = "error"
     """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so (stop)."""
+    agent_sampling: Literal["run", "strict"] = "run"
+    """Whether an agent's own temperature, seed and the like, and the form of answers that it wants, have no effect (run), or are
+    refused (strict)."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
     env_threads: Annotated[int, Range(0)] = 64
@@ -86,7 +89,7 @@ class Environment(Section):
                 raise ConfigError(
                     f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out"
                 )
-            for name in ("at_k", "agent_timeout_s"):
+            for name in ("at_k", "agent_sampling", "agent_timeout_s"):
                 if getattr(self, name) != getattr(Environment, name):
                     raise ConfigError(f"--{name.replace('_', '-')} is for --agent, and none is given; leave it out")
             return

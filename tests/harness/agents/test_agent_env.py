@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cabinet_agent import ask
 
@@ -338,7 +339,9 @@ def test_a_verdict_is_yes_or_no() -> None:
     assert [read_verdict(value).success for value in (True, 1, 1.0, {"reward": 1}, False, 0, 0.0)] == [True] * 4 + [
         False
     ] * 3
-    for value in (None, 0.5, "1", 2, float("nan"), {"score": 1}, [1]):
+    assert read_verdict(np.array(1)).success
+    assert read_verdict({"reward": np.array(1.0)}).success
+    for value in (None, 0.5, np.array(0.5), np.array([1]), "1", 2, float("nan"), {"score": 1}, [1]):
         assert read_verdict(value).failure
 
 

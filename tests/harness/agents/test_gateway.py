@@ -8,6 +8,7 @@ import resource
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -249,6 +250,19 @@ def test_a_body_may_come_in_chunks(session: Session, pool: ThreadPoolExecutor) -
 def test_any_name_of_a_model_is_found(session: Session) -> None:
     assert client(session).models.retrieve("meta/llama").id == "meta/llama"
     assert [model.id for model in client(session).models.list()] == ["policy"]
+
+
+def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
+    session = gateway.open()
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        for options in ({"top_p": 0.9}, {"top_p": 0.8, "seed": 1}, {"seed": 2}):
+            served = pool.submit(serve, session, ModelAnswer("ok"))
+            assert post(session, json.dumps({"messages": ASKED, **options}).encode())[0] == 200
+            served.result()
+    said = [str(one.message).split(",")[0] for one in noted if one.category is RuntimeWarning]
+    assert said == ["the agent sets top_p", "the agent sets seed"]
+    assert post(gateway.open(strict=True), json.dumps({"messages": ASKED, "seed": 2}).encode())[0] == 400
 
 
 def test_one_session_cannot_take_the_descriptors_of_the_run(

@@ -16,9 +16,9 @@ ANSWER = ModelAnswer("Let me see.", [CALL], "thinking", "tool_calls", 7, 3)
 OPEN = {"name": "open", "description": "Opens.", "parameters": {"type": "object", "properties": {}}}
 
 
-def read(api: Any = "chat", sampled_at: float | None = None, **body: Any) -> ModelCall:
+def read(api: Any = "chat", sampled_at: float | None = None, strict: bool = False, **body: Any) -> ModelCall:
     body = ({"messages": [ASKED]} if api == "chat" else {"input": [ASKED]}) | body
-    return read_call(json.dumps(body).encode(), api, sampled_at)
+    return read_call(json.dumps(body).encode(), api, sampled_at, strict=strict)
 
 
 def test_an_answer_that_a_chat_repeats_is_the_message_that_was_answered() -> None:
@@ -66,19 +66,58 @@ def test_tools_have_one_form_and_the_choice_limits_them() -> None:
 
 
 def test_the_runs_temperature_may_be_named() -> None:
-    assert read(sampled_at=0.7, temperature=0.7).messages == [ASKED]
+    assert read(sampled_at=0.7, temperature=0.7, strict=True).overridden == ()
+    assert read(sampled_at=0.7, temperature=1.0).overridden == ("temperature",)
     with pytest.raises(Refusal, match="temperature"):
-        read(sampled_at=0.7, temperature=1.0)
+        read(sampled_at=0.7, temperature=1.0, strict=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"temperature": 0, "top_p": 0.95, "top_k": 20, "min_p": 0.1, "seed": 7},
+        {"frequency_penalty": 0.1, "presence_penalty": 1, "repetition_penalty": 1.1, "logit_bias": {"5": -100}},
+        {"reasoning_effort": "low", "verbosity": "low", "response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}},
+        {"api": "responses", "reasoning": {"effort": "low"}, "text": {"format": {"type": "json_object"}}},
+    ],
+)
+def test_the_run_samples_in_its_own_way_whatever_a_request_asks_for(body: dict[str, Any]) -> None:
+    assert set(read(**body).overridden) == body.keys() - {"api"}
+    with pytest.raises(Refusal, match="leave it out"):
+        read(**body, strict=True)
+    assert read(top_p=1, top_k=-1, min_p=0.0, response_format={"type": "text"}, strict=True).overridden == ()
+
+
+def test_refusals_and_thoughts_in_a_history_are_read() -> None:
+    parts = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "refusal", "refusal": "No."},
+        {"type": "text", "text": "x"},
+    ]
+    assert read(messages=[ASKED, {"role": "assistant", "content": parts}, ASKED]).messages[1]["content"] == "No.\nx"
+
+
+def test_the_choice_may_be_some_of_the_tools() -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in "abc"]
+    some = {"mode": "required", "tools": tools[:2]}
+    call = read(tools=tools, tool_choice={"type": "allowed_tools", "allowed_tools": some})
+    assert (call.tools, call.tool_choice) == (tools[:2], "required")
+    flat = [{"type": "function", "name": name} for name in "abc"]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": flat[1:]}
+    assert read("responses", tools=flat, tool_choice=choice).tools == tools[1:]
+    with pytest.raises(Refusal, match="tool_choice"):
+        read(tools=tools, tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}})
 
 
 @pytest.mark.parametrize(
     ("named", "body"),
     [
         ("'n'", {"n": 2}),
-        ("temperature", {"temperature": 0.5}),
-        ("'top_p'", {"top_p": 0.9}),
-        ("'response_format'", {"response_format": {"type": "json_object"}}),
-        ("'max_tokens'|most tokens", {"max_tokens": 0}),
+        ("'top_logprobs'", {"top_logprobs": 5}),
+        ("'guided_json'", {"guided_json": {}}),
+        ("most tokens", {"max_tokens": 0}),
+        ("most tokens", {"max_tokens": True}),
         ("'stop'", {"stop": ["a", ""]}),
         ("tool", {"tools": [{"type": "custom", "custom": {}}]}),
         ("'tool_choice'", {"tool_choice": {"type": "function", "function": {"name": "shut"}}}),
