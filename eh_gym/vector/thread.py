@@ -143,6 +143,8 @@ class ThreadVectorEnv(SyncVectorEnv):
         future: Future[T] = Future()
         try:
             result = run()
+        except KeyboardInterrupt:  # a signal, which is not the slot's
+            raise
         except BaseException as error:
             future.set_exception(error)
         else:

@@ -141,7 +141,7 @@ def read_verdict(value: Any) -> Ended:
     >>> read_verdict(0.5).failure
     'expected a verdict, True or False or 1 or 0, got 0.5; compare a score with the least that counts as a success'
     """
-    found = value.get("reward") if isinstance(value, Mapping) else value
+    found: Any = value.get("reward") if isinstance(value, Mapping) else value
     if getattr(found, "shape", None) == ():  # an array's or a tensor's one number
         found = found.item()
     if is_verdict(found):

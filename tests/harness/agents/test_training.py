@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from harness.agents.env import AgentEnv
 from harness.grpo import main as grpo
 from harness.model.policy import Policy
 from harness.records.glossary import GLOSSARY
+from harness.records.run_folder import prepare
 from harness.settings.section import changed
 
 SUPPORT = Path(cabinet_agent.__file__).parent
@@ -98,6 +102,34 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     path = f"{Path(cabinet_agent.__file__).parents[2]}:{SUPPORT}"
     kill_and_resume(killed, (2,), child_env | {"PYTHONPATH": path})
     assert metrics_of(killed) == whole
+
+
+def test_a_run_whose_agents_hang_ends_within_ten_seconds_of_sigterm(
+    config: GRPOConfig, child_env: dict[str, str], tmp_path: Path
+) -> None:
+    hung = tmp_path / "hung"
+    (tmp_path / "hanging.py").write_text(
+        f"""import time, cabinet_agent, pathlib
+def play(task, base_url):
+    cabinet_agent.ask(base_url, [{{"role": "user", "content": "start c"}}])
+    pathlib.Path({str(hung)!r}).touch()
+    time.sleep(600)
+"""
+    )
+    hangs = changed(config, agent="hanging:play", eval_tasks=0, out=tmp_path / "hangs", env="EH-Agent-v0")
+    prepare(hangs)
+    path = f"{SUPPORT.parents[1]}:{SUPPORT}:{tmp_path}"
+    words = [sys.executable, "-m", "harness.grpo", "--resume", str(hangs.out)]
+    with subprocess.Popen(words, env=child_env | {"PYTHONPATH": path}, stdout=subprocess.DEVNULL) as process:
+        try:
+            while not hung.exists():
+                assert process.poll() is None
+                time.sleep(0.1)
+            time.sleep(0.5)
+            process.terminate()
+            assert process.wait(10) == 130
+        finally:
+            process.kill()
 
 
 def test_failures_are_counted_and_end_nothing(config: GRPOConfig, tasks: Path) -> None:
