@@ -19,9 +19,10 @@ from gymnasium.envs.registration import EnvSpec
 from eh_gym.errors import ConfigError, WorkerError
 from eh_gym.spaces import UnicodeText
 from envs.options import named_task
-from harness.agents.gateway import Gateway, Session
+from harness.agents.gateway import Gateway
 from harness.agents.program import Ended, Running, find_agent
 from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal, budget_used_up
+from harness.agents.session import Session
 from harness.settings.environment import AGENT_ENV
 
 __all__ = ["AgentEnv", "agent_spec", "read_action", "read_tasks", "write_action"]

@@ -14,9 +14,10 @@ import pytest
 
 import eh_gym  # noqa: F401 - registers the cabinet
 from harness.agents.env import AgentEnv, write_action
-from harness.agents.gateway import Gateway, Session
+from harness.agents.gateway import Gateway
 from harness.agents.program import find_agent
 from harness.agents.protocol import ModelAnswer, ModelCall, budget_used_up
+from harness.agents.session import Session
 
 HERE = Path(__file__).parent
 SOON_S = 60.0

@@ -18,8 +18,10 @@ import openai
 import pytest
 
 from harness.agents import gateway as limits
-from harness.agents.gateway import Gateway, Session
+from harness.agents import session as limits_of_session
+from harness.agents.gateway import Gateway
 from harness.agents.protocol import ModelAnswer, Refusal, budget_used_up
+from harness.agents.session import Session
 
 ASKED: list[Any] = [{"role": "user", "content": "Open a drawer."}]
 MADE = {"id": "call1", "type": "function", "function": {"name": "open", "arguments": {"drawer": "c"}}}
@@ -30,7 +32,7 @@ CONNECTIONS = openai.DefaultHttpxClient(verify=False)
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
-    monkeypatch.setattr(limits, "_MOST_WAITING", 3)
+    monkeypatch.setattr(limits_of_session, "_MOST_WAITING", 3)
     monkeypatch.setattr(limits, "_MOST_BYTES", 100_000)
     with Gateway() as gateway:
         yield gateway
@@ -290,7 +292,7 @@ def test_one_session_cannot_take_the_descriptors_of_the_run(
 def test_a_session_whose_connections_all_wait_gets_no_more(
     monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
-    monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(limits_of_session, "_MOST_CONNECTIONS", 2)
     with Gateway() as gateway:
         session = gateway.open()
         waiting = [pool.submit(ask, session, str(number)) for number in range(2)]
