@@ -267,6 +267,17 @@ def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: Thread
     assert post(gateway.open(strict=True), json.dumps({"messages": ASKED, "seed": 2}).encode())[0] == 400
 
 
+def test_sixty_four_calls_of_a_session_may_wait_at_once() -> None:
+    with Gateway() as gateway, ThreadPoolExecutor(64) as pool:
+        session = gateway.open()
+        asked = [
+            pool.submit(post, session, json.dumps({"messages": ASKED, "user": str(n)}).encode()) for n in range(64)
+        ]
+        wait_for_line(session, 64)
+        serve(session, *[ModelAnswer("ok")] * 64)
+        assert {one.result(SOON_S)[0] for one in asked} == {200}
+
+
 def test_one_session_cannot_take_the_descriptors_of_the_run(
     monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
