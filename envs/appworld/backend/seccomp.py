@@ -68,6 +68,7 @@ _FCNTL = (0, 1, 2, 3, 4, 1030)
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS TIOCGWINSZ FIONREAD FIONBIO FIONCLEX FIOCLEX
 _PRCTL = (2, 3, 15, 16, 21, 39)  # GET_PDEATHSIG GET_DUMPABLE SET_NAME GET_NAME GET_SECCOMP GET_NO_NEW_PRIVS
 _AF_UNIX = 1
+_SIGCONT = 18  # it would discard the SIGSTOP that halts a world between two steps
 
 OWN_PID = -1  # a placeholder in a program for the pid of the process that installs it
 
@@ -114,14 +115,17 @@ def _checks(opens: bool) -> dict[str, list[Instruction]]:
 
     refuse = (_RETURN, 0, 0, _REFUSE)
     thread = [_low(0), (_ANY_BIT, 1, 0, ~_THREAD_BITS & 0xFFFFFFFF), (_ANY_BIT, 1, 0, _CLONE_THREAD), refuse, allow]
-    itself = _one_of(0, (OWN_PID,), _REFUSE)
+
+    def itself(number: int) -> list[Instruction]:
+        return [_low(number), (_EQUAL, 0, 1, _SIGCONT), refuse, *_one_of(0, (OWN_PID,), _REFUSE)]
+
     return {
         "open": reading(1),
         "openat": reading(2),
         "clone": thread,
-        "kill": itself,
-        "tkill": itself,
-        "tgkill": itself,
+        "kill": itself(1),
+        "tkill": itself(1),
+        "tgkill": itself(2),
         "socketpair": _one_of(0, (_AF_UNIX,), _REFUSE),
         "sendto": [*_null(4), allow],  # send() only: with an address it could reach other processes' datagram sockets
         "fcntl": _one_of(1, _FCNTL, _REFUSE),

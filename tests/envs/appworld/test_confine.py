@@ -516,6 +516,9 @@ DECISIONS = [
     ((56, 220), (THREAD | NEWUSER,), EPERM),
     ((62, 129), (PID, 9), ALLOW),  # kill
     ((62, 129), (-PID, 9), EPERM),
+    ((62, 129), (PID, signal.SIGCONT), EPERM),
+    ((234, 131), (PID, PID, signal.SIGCONT), EPERM),  # tgkill, as raise() makes it
+    ((234, 131), (PID, PID, signal.SIGALRM), ALLOW),
     ((302, 261), (0, 7, 0, 0xFFFF), ALLOW),  # prlimit64
     ((302, 261), (0, 7, 1 << 32, 0), EPERM),  # a pointer whose lower half is zero
     ((41, 198), (), EPERM),  # socket
