@@ -1,4 +1,4 @@
-"""AppWorld with its real engine and its official evaluation. Each episode has a confined process; another process judges it.
+"""AppWorld with its real engine and its official evaluation. An episode's code is confined, apart from the apps.
 
 `backend/` and `mini/` run in AppWorld's own virtualenv, everything else in the user's Python.
 """

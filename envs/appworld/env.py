@@ -1,8 +1,8 @@
 """EH-AppWorld: AppWorld's tasks, which the agent solves by writing Python, with the real engine and official evaluation.
 
-Each episode has a process of its own, forked from one that has already imported AppWorld. Another process gives the
-verdict: it makes the episode's API calls again in a clean world. `harness.evaluate` computes the measures over several tasks,
-such as scenario goal completion.
+Each episode has two processes, forked from ones that have already imported AppWorld: the agent's code runs in one, the apps
+and their databases are in the other, which also gives the verdict. `harness.evaluate` computes the measures over several
+tasks, such as scenario goal completion.
 """
 
 from __future__ import annotations
@@ -52,18 +52,17 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
     the end also ``success`` and ``verdict`` (``passed`` and ``total``: numbers of tests; ``failures``: the requirements that
     were not met).
 
-    Code can destroy its world: it can end or hang the process, forge the process's answers, or make calls that no judge can
-    repeat. The episode then ends with reward 0 and ``info["world_lost"]``. If the host fails, the episode is truncated with
-    ``info["environment_error"]``, and the next reset starts the host again. docs/appworld.md says which failures count
-    as which. An interrupt (Ctrl-C) in a step ends the episode.
+    Code can destroy its world: it can end or hang its process, or fill the apps. The episode then ends with reward 0 and
+    ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``, and the next reset
+    starts the host again. docs/appworld.md says which failures count as which. An interrupt (Ctrl-C) in a step ends the episode.
 
     Args:
         split: train (90 tasks), dev (57), test_normal (168), test_challenge (417), or mini: a small world of this project's
             own, whose scores are not AppWorld scores.
         step_timeout_s: The seconds that one action's code may run, a whole number >= 1.
         max_observation_chars: Longer outputs lose their middle. A note takes its place.
-        max_api_calls: The number of API calls that one action may make. Their requests may take 3 MB, and those of an episode
-            32 MB. Further calls raise an exception in the code.
+        max_api_calls: The number of API calls that one action may make. Further calls raise an exception in the code, and so
+            does a call of more than 4 MiB.
         memory_mb: The memory that one episode's code may take, in MiB.
         confined: Whether to confine the code as far as the host allows. ``python -m envs doctor`` says how far that is.
             False is for debugging only: the model's code can then do everything that you can do.

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,16 +34,26 @@ _SPAWN_TIMEOUT_S = 60.0
 # Killing a process takes milliseconds. A zygote that does not answer is killed, with all its forks.
 _END_TIMEOUT_S = 10.0
 _PREFIX = "eh-appworld-"
-_NEEDED = ("socket", "root/data")  # files in a zygote's folder, without which it can't fork
 # The environment variables that a zygote gets. Agents' code can read all of them, and a trainer's hold keys and tokens.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 class Zygote:
-    """A parent process that has imported AppWorld, and the processes forked from it, worlds or judges. Thread-safe."""
+    """A parent process that has imported AppWorld, and the processes forked from it. Thread-safe.
 
-    def __init__(self, python: Path, root: Path, role: str, confined: bool) -> None:
-        self._start = {"root": str(root), "role": role, "confined": confined}
+    Args:
+        python: AppWorld's Python.
+        start: Is asked at every start for what the zygote gets to know: its ``role`` and what backend/zygote.py says.
+        needed: Files in its folder without which it can't fork.
+
+    Attributes:
+        told: What it has said at its start.
+    """
+
+    def __init__(
+        self, python: Path, start: Callable[[], Mapping[str, Any]], needed: Sequence[str] = ("socket",)
+    ) -> None:
+        self._start, self._needed = start, needed
         self._lock = threading.Lock()
         command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
         kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
@@ -54,14 +64,14 @@ class Zygote:
         self._folder: Path | None = None
         self._ready = self._closed = False  # whether `start` has finished; whether `close` was called
         self._abandoned: set[str] = set()  # forks whose owner was interrupted
-        self.layers: list[str] = []
+        self.told: Mapping[str, Any] = {}
         self._end: Callable[[], object] = weakref.finalize(self, Worker.kill, self._worker)
 
     @property
     def alive(self) -> bool:
         """Whether the zygote is running and can fork, which needs its files in the temporary folder."""
         running = self._ready and self._worker.alive
-        return running and all(os.path.lexists(_known(self._folder) / name) for name in _NEEDED)
+        return running and all(os.path.lexists(_known(self._folder) / name) for name in self._needed)
 
     @property
     def pid(self) -> int | None:
@@ -91,11 +101,11 @@ class Zygote:
             self._end = weakref.finalize(self, _end, self._worker, self._folder, lock, os.getpid())
             self._worker.start()
             try:
-                answer = self._worker.call("start", self._start | {"folder": str(self._folder)}, _START_TIMEOUT_S)
+                params = {**self._start(), "folder": str(self._folder)}
+                self.told = self._worker.call("start", params, _START_TIMEOUT_S)
             except WorkerError:
                 self._worker.kill()
                 raise
-            self.layers = answer["layers"]
             self._ready = True
 
     def fork(self, options: Mapping[str, Any]) -> Fork:
@@ -155,8 +165,6 @@ class Unread(WorkerDied):
 class Fork:
     """The parent's side of a forked process. Only one thread at a time may use it.
 
-    On Linux the process is stopped between two questions, so that threads of an agent's code take no processor time meanwhile.
-
     Attributes:
         pid: Its process id, for diagnosis. It may belong to another process once this one has ended.
         cpu_s: The seconds of processor time that it has used, once it has ended; 0 if they are not known.
@@ -170,23 +178,31 @@ class Fork:
         self._finalizer = weakref.finalize(self, zygote.abandon, name)
         self._finalizer.atexit = False
 
+    def give(self, other: Fork) -> None:
+        """Gives this process the connection of another one, which it talks to from now on.
+
+        Raises:
+            WorkerDied: The process has ended.
+        """
+        try:
+            socket.send_fds(self._connection, [b"\0"], [other._connection.fileno()])
+        except OSError as error:
+            raise WorkerDied(f"the process has gone away: {error}") from error
+        other._connection.close()
+
     def ask(
-        self, *messages: bytes, timeout_s: float, max_bytes: int = wire.MAX_BYTES, max_more_bytes: int | None = None
-    ) -> tuple[dict[str, Any], bytes]:
-        """Sends messages and returns the answer. A process that fails to answer is killed.
+        self, message: Mapping[str, Any] | None = None, *, timeout_s: float, max_bytes: int = wire.MAX_BYTES
+    ) -> dict[str, Any]:
+        """Sends a message, if there is one, and returns the answer. A process that fails to answer is killed.
 
         Args:
-            messages: JSON.
-            timeout_s: The seconds for all messages and the answer.
+            message: What is sent, as JSON.
+            timeout_s: The seconds for the message and the answer.
             max_bytes: The longest answer that is read.
-            max_more_bytes: The longest second message after the answer; None if there is no second one.
-
-        Returns:
-            The answer, and the second message's bytes, which are not parsed.
 
         Raises:
             WorkerTimeout: No answer came in time.
-            Unread: The process has ended before it had read the messages.
+            Unread: The process has ended before it had read the message.
             WorkerDied: The process has ended.
             WorkerProtocolError: The process sent something else than a message.
             WorkerCallError: The process reports that it failed.
@@ -194,24 +210,16 @@ class Fork:
         if self._ended:
             raise WorkerDied("the process was ended")
         try:
-            self._signal(signal.SIGCONT)
-            answer = self._answer(messages, timeout_s, max_bytes, max_more_bytes)
-            self._signal(signal.SIGSTOP)
+            return self._answer(message, timeout_s, max_bytes)
         except BaseException:  # also an interrupt, or the next question would get this answer
             self.end()
             raise
-        return answer
 
-    def _answer(
-        self, messages: Sequence[bytes], timeout_s: float, max_bytes: int, max_more_bytes: int | None
-    ) -> tuple[dict[str, Any], bytes]:
+    def _answer(self, message: Mapping[str, Any] | None, timeout_s: float, max_bytes: int) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
-        more: bytes | bytearray | None = b""
         try:
-            read = self._send(messages, deadline)
+            read = message is None or self._send(wire.encode(message), deadline)
             answer = wire.receive(self._connection, deadline, max_bytes)
-            if max_more_bytes is not None and isinstance(answer, dict) and "error" not in answer:
-                more = wire.receive_body(self._connection, deadline, max_more_bytes)
         except TimeoutError as error:
             raise WorkerTimeout(f"no answer after {timeout_s:g} s; the process was killed") from error
         except ConnectionResetError as error:
@@ -220,23 +228,31 @@ class Fork:
             raise WorkerDied(f"the process has gone away: {error}") from error
         except ValueError as error:
             raise WorkerProtocolError(f"the process sent {escaped(str(error))}") from error
-        if answer is None or more is None:
+        if answer is None:
             raise WorkerDied("the process has gone away") if read else Unread("the process has gone away")
         if not isinstance(answer, dict):
             raise WorkerProtocolError(f"the process sent {escaped(str(answer)[:200])}")
         if "error" in answer:
             raise WorkerCallError(escaped(str(answer["error"])[:8000]))
-        return answer, bytes(more)
+        return answer
 
-    def _send(self, messages: Sequence[bytes], deadline: float) -> bool:
-        """Sends the messages. Returns False if the process did not take all of them; it may still have answered why."""
+    def _send(self, message: bytes, deadline: float) -> bool:
+        """Sends a message. Returns False if the process did not take all of it; it may still have answered why."""
         try:
-            for message in messages:
-                self._connection.settimeout(max(0.001, deadline - time.monotonic()))
-                self._connection.sendall(wire.frame(message))
+            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+            self._connection.sendall(wire.frame(message))
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """On Linux the process is stopped afterwards, so that threads of an agent's code take no processor time meanwhile."""
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGSTOP)
 
     def end(self) -> None:
         """Kills the process. Idempotent."""
@@ -268,7 +284,7 @@ def _folder() -> tuple[Path, IO[str]]:
     """Makes a private folder and locks a file beside it. Removes folders whose lock is free: their processes have ended.
 
     A process id would not do, because it is unknown in another container or on another machine that shares this folder. The
-    locked file does not show the folder's name. Unconfined code of an agent can list this process's open files, and the judges'
+    locked file does not show the folder's name. Unconfined code of an agent can list this process's open files, and the apps'
     folder leads to the answers.
     """
     import fcntl  # not on Windows, where this module can be imported

@@ -1,31 +1,26 @@
 """Turns recorded episodes into AppWorld's experiment outputs, for ``appworld evaluate`` and ``appworld pack``.
 
-An episode's actions run once more in a confined world, which records their API calls. A judge gives its verdict on these calls,
-and AppWorld's plain engine makes them again and writes the state that they leave.
+An episode's actions run once more, in a world like that of the episode, whose engine then writes the state that they leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eh_gym.errors import ConfigError, EHError, WorkerError
-from eh_gym.worker import Worker, backend_command
+from eh_gym.errors import ConfigError, WorkerError
 from envs.appworld import data
 from envs.appworld.actions import code_of, refusal_of
-from envs.appworld.hosts import Host, Settings, shared_host
+from envs.appworld.hosts import Host, Settings, World, shared_host
 from envs.backends import backend_python
 
 __all__ = ["OutputWriter", "Replayed", "output_writer"]
 
-_WRITE_TIMEOUT_S = 600.0
-
 
 @dataclass(frozen=True)
 class Replayed:
-    """One episode, played again: the judge's verdict on its state, and whether the agent completed its task.
+    """One episode, played again: the verdict on its state, and whether the agent completed its task.
 
     An episode that was not completed counts as a failure in the environment, whatever the verdict.
     """
@@ -37,8 +32,8 @@ class Replayed:
 class OutputWriter:
     """Writes the episodes of one experiment; use `output_writer`."""
 
-    def __init__(self, root: Path, experiment: str, host: Host, worker: Worker) -> None:
-        self._root, self._experiment, self._host, self._worker = root, experiment, host, worker
+    def __init__(self, folder: Path, host: Host) -> None:
+        self._folder, self._host = folder, host
 
     def write(self, task_id: str, actions: Sequence[str]) -> Replayed:
         """Plays the actions of an episode again and writes its outputs.
@@ -48,38 +43,43 @@ class OutputWriter:
             actions: The agent's messages.
 
         Raises:
-            WorkerError: There was no world, or no verdict.
-            EHError: The outputs can't be written.
+            WorkerError: There was no world, or no verdict, because of the host.
         """
-        world, turns, completed = self._host.open(task_id), [], False
+        turns: list[tuple[str, str]] = []
+        world = self._host.open(task_id, record=True)
         try:
-            for action in actions:
-                if refusal := refusal_of(action):  # the environment did not run it either
-                    turns.append((action, refusal))
-                    continue
-                code = code_of(action)
-                try:
-                    result = world.execute(code)
-                except WorkerError:
-                    if world.host_failed:
-                        raise
-                    break  # the code has destroyed its world, and what it did before counts
-                turns.append((code, result["output"]))
-                completed = completed or bool(result["completed"])
-            success = bool(world.verdict()["success"])
-            made = world.calls  # a judge has made them, so they are well-formed
+            completed = self._play(world, actions, turns)
+            return Replayed(self._saved(world, task_id, turns), completed)
+        except WorkerError:
+            if world.host_failed:
+                raise
         finally:
             world.close()
-        episode = {"task_id": task_id, "calls": made, "turns": turns}
-        params = {"root": str(self._root), "experiment": self._experiment, **episode}
-        error = self._worker.call("write", params, timeout_s=_WRITE_TIMEOUT_S)
-        if error:
-            raise EHError(f"AppWorld could not write the outputs of the task {task_id}: {error}")
-        return Replayed(success, completed)
+        # The code has destroyed the apps, too: they are left as they were at the beginning.
+        world = self._host.open(task_id, record=True)
+        try:
+            return Replayed(self._saved(world, task_id, turns), completed=False)
+        finally:
+            world.close()
+
+    def _play(self, world: World, actions: Sequence[str], turns: list[tuple[str, str]]) -> bool:
+        completed = False
+        for action in actions:
+            if refusal := refusal_of(action):  # the environment did not run it either
+                turns.append((action, refusal))
+                continue
+            code = code_of(action)
+            result = world.execute(code)
+            turns.append((code, result["output"]))
+            completed = completed or bool(result["completed"])
+        return completed
+
+    def _saved(self, world: World, task_id: str, turns: list[tuple[str, str]]) -> bool:
+        world.save(self._folder / "tasks" / task_id, turns)  # before the evaluation, which may change records
+        return bool(world.verdict()["success"])
 
 
-@contextmanager
-def output_writer(root: Path, experiment: str, split: str, settings: Settings) -> Iterator[OutputWriter]:
+def output_writer(root: Path, experiment: str, split: str, settings: Settings) -> OutputWriter:
     """Makes a writer for one experiment.
 
     Args:
@@ -102,6 +102,4 @@ def output_writer(root: Path, experiment: str, split: str, settings: Settings) -
     except OSError as error:
         raise ConfigError(f"the folder {root} can't be used ({error.strerror}); give another --out") from error
     python = backend_python("appworld")
-    host = shared_host(python, roots, settings)
-    with Worker(backend_command(python, Path(__file__).parent / "backend" / "outputs.py")) as worker:
-        yield OutputWriter(root, experiment, host, worker)
+    return OutputWriter(root / "experiments" / "outputs" / experiment, shared_host(python, roots, settings))

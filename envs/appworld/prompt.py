@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envs.appworld.backend.wire import MAX_CALLS_BYTES
 from envs.appworld.hosts import Settings
-from envs.appworld.record import MAX_EPISODE_BYTES
 
 __all__ = ["first_message", "system_prompt"]
 
@@ -25,8 +23,7 @@ print("what you want to see")
 ```
 Without a block the whole message is run as code. Only the first block is run. Variables live on from block to block. Work in \
 small steps, and look at each result before you rely on it. Outputs of more than {max_output_chars:,} characters lose their \
-middle. One block may run for {step_timeout_s:g} seconds and make {max_api_calls:,} API calls. Their requests may take \
-{step_mb} MB, those of the whole task {episode_mb} MB.
+middle. One block may run for {step_timeout_s:g} seconds and make {max_api_calls:,} API calls.
 
 The apps, called as apis.<app>.<api>(name=value, ...), all arguments by keyword:
 {apps}
@@ -75,8 +72,6 @@ def system_prompt(apps: Mapping[str, str], settings: Settings) -> str:
         max_output_chars=settings.max_observation_chars,
         step_timeout_s=settings.step_timeout_s,
         max_api_calls=settings.max_api_calls,
-        step_mb=MAX_CALLS_BYTES >> 20,
-        episode_mb=MAX_EPISODE_BYTES >> 20,
     )
 
 

@@ -69,13 +69,13 @@ def write_appworld_outputs(
     lines = kept.first_of_each_task()
     experiment = f"{name}_{split}"
     differing, stopped = [], []
-    with output_writer(out, experiment, split, settings) as writer:
-        for number, line in enumerate(lines, start=1):
-            again = writer.write(line["task_id"], [turn["action"] for turn in line["turns"]])
-            if (again.success and again.completed) != line["success"]:
-                differing.append(line["task_id"])
-            if again.success and not again.completed:
-                stopped.append(line["task_id"])
-            on_task(number, len(lines))
+    writer = output_writer(out, experiment, split, settings)
+    for number, line in enumerate(lines, start=1):
+        again = writer.write(line["task_id"], [turn["action"] for turn in line["turns"]])
+        if (again.success and again.completed) != line["success"]:
+            differing.append(line["task_id"])
+        if again.success and not again.completed:
+            stopped.append(line["task_id"])
+        on_task(number, len(lines))
     missing = len(task_ids(split)) - len(lines)
     return AppWorldOutputs(experiment, split, len(lines), missing, tuple(differing), tuple(stopped))

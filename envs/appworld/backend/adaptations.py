@@ -18,15 +18,15 @@ from typing import Any
 VERSION = "0.1.3.post1"
 
 
-def apply(version: str, *, warm: bool) -> None:
-    """Applies the adaptations for before the zygote's warm-up or, with ``warm``, those for after it.
+def apply(version: str, when: str) -> None:
+    """Applies the adaptations for ``when``: "before" the warm-up of the apps' zygote, "after" it, or in the "shell"'s zygote.
 
     Raises:
         ValueError: The adaptations were written for another version of AppWorld.
     """
     if version != VERSION:
         raise ValueError(f"expected appworld {VERSION}, got {version}; run: python -m envs install appworld --force")
-    for adapt in _AFTER_WARM_UP if warm else _BEFORE_WARM_UP:
+    for adapt in {"before": _BEFORE_WARM_UP, "after": _AFTER_WARM_UP, "shell": _OF_SHELL}[when]:
         adapt()
 
 
@@ -78,22 +78,13 @@ def call_inline() -> None:
     requester.TestClient = Client
 
 
-def keep_shell() -> None:
-    """Make the IPython shell in the zygote. The world uses it instead of making its own."""
+def no_shell() -> None:
+    """Make no IPython shell in the apps' process: the agent's code runs elsewhere."""
+    from types import SimpleNamespace
+
     import appworld.environment as environment
-    from traitlets.config.loader import Config
 
-    make = environment.InteractiveShellEmbed
-    config = Config()
-    config.HistoryManager.enabled = False  # as the engine sets it
-    hook = sys.excepthook
-    ready = [make(config=config)]
-    sys.excepthook = hook
-
-    def take(*_: Any, **options: Any) -> Any:
-        return ready.pop() if ready else make(**options)
-
-    environment.InteractiveShellEmbed = take
+    environment.InteractiveShellEmbed = lambda **_: SimpleNamespace(user_ns={}, run_cell=lambda _: None)
 
 
 def load_databases_once() -> None:
@@ -229,25 +220,31 @@ def stay_frozen() -> None:
 def save_nothing() -> None:
     """Do not write the files that the engine writes when a world opens and after each step.
 
-    An evaluation reads these files, so a judge calls ``flush`` first.
+    An evaluation reads the files of the state, so ``flush`` comes first.
     """
     from appworld.environment import AppWorld
 
-    global _save_state
-    _save_state = AppWorld._save_state
-    AppWorld._save_state = lambda *_: None
-    AppWorld.save_logs = lambda _: None
-    AppWorld._prepare_directories = lambda _: None
+    for name in ("_prepare_directories", "_save_state", "save_logs"):
+        _original[name] = getattr(AppWorld, name)
+        setattr(AppWorld, name, lambda *_: None)
 
 
-_save_state: Callable[..., None] | None = None
+_original: dict[str, Callable[..., None]] = {}
 
 
 def flush(world: Any) -> None:
     """Writes the world's state to the files that the evaluation reads."""
-    (_save_state or type(world)._save_state)(world, world.output_db_home_path_on_disk)
+    _original.get("_save_state", type(world)._save_state)(world, world.output_db_home_path_on_disk)
+
+
+def save(world: Any) -> None:
+    """Writes all files that the engine writes."""
+    _original["_prepare_directories"](world)
+    flush(world)
+    _original["save_logs"](world)
 
 
 # Later ones build on earlier ones.
-_BEFORE_WARM_UP = (keep_app, call_inline, keep_details, keep_patterns, keep_guard)
-_AFTER_WARM_UP = (load_databases_once, inherit_databases, save_nothing, keep_shell, stay_frozen)
+_BEFORE_WARM_UP = (no_shell, keep_app, call_inline, keep_details, keep_patterns, keep_guard)
+_AFTER_WARM_UP = (load_databases_once, inherit_databases, save_nothing, stay_frozen)
+_OF_SHELL = (keep_patterns, keep_guard)

@@ -32,11 +32,16 @@ class Children:
     """The living processes, and the socket to which the environment connects.
 
     `folder` is private. It has the socket, and a working directory for each process. `clean_up` gets the pid of each process that
-    is gone.
+    is gone, `report` the connection of a process and its exception.
     """
 
-    def __init__(self, folder: str, clean_up: Callable[[int], None] = lambda pid: None) -> None:
-        self._folder, self._clean_up = folder, clean_up
+    def __init__(
+        self,
+        folder: str,
+        clean_up: Callable[[int], None] = lambda pid: None,
+        report: Callable[[socket.socket, dict[str, str]], object] = wire.send,
+    ) -> None:
+        self._folder, self._clean_up, self._report = folder, clean_up, report
         self._pid = os.getpid()
         self._living: dict[str, _Child] = {}
         self._listener = socket.socket(socket.AF_UNIX)
@@ -116,6 +121,6 @@ class Children:
             except Exception as error:
                 text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
                 with contextlib.suppress(Exception):
-                    wire.send(connection, {"error": text[:_LONGEST_ERROR]})
+                    self._report(connection, {"error": text[:_LONGEST_ERROR]})
         finally:
             os._exit(0)

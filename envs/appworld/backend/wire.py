@@ -14,7 +14,6 @@ from typing import Any
 
 _LENGTH = struct.Struct(">I")
 MAX_BYTES = 32 * 1024 * 1024
-MAX_CALLS_BYTES = 3 * 1024 * 1024  # of the API calls of one step
 
 
 def encode(value: Any) -> bytes:
@@ -39,22 +38,7 @@ def send(connection: socket.socket, message: Any) -> None:
 
 
 def receive(connection: socket.socket, deadline: float | None = None, max_bytes: int = MAX_BYTES) -> Any | None:
-    """Reads the next message; None if the other side has hung up. See `receive_body` for the rest.
-
-    Raises:
-        ValueError: The bytes are not a message, or the message is too long.
-    """
-    body = receive_body(connection, deadline, max_bytes)
-    if body is None:
-        return None
-    try:
-        return json.loads(body)
-    except RecursionError as error:
-        raise ValueError("a message nested too deeply") from error
-
-
-def receive_body(connection: socket.socket, deadline: float | None, max_bytes: int) -> bytearray | None:
-    """Reads the bytes of the next message; None if the other side has hung up.
+    """Reads the next message; None if the other side has hung up.
 
     Args:
         connection: The socket to read from.
@@ -62,7 +46,7 @@ def receive_body(connection: socket.socket, deadline: float | None, max_bytes: i
         max_bytes: The longest message that is read.
 
     Raises:
-        ValueError: The message is too long.
+        ValueError: The bytes are not a message, or the message is too long.
         TimeoutError: The message did not come in time.
         OSError: The connection broke.
     """
@@ -72,7 +56,13 @@ def receive_body(connection: socket.socket, deadline: float | None, max_bytes: i
     (size,) = _LENGTH.unpack(head)
     if size > max_bytes:
         raise ValueError(f"a message of {size:,} bytes; {max_bytes:,} are allowed")
-    return _read(connection, size, deadline)
+    body = _read(connection, size, deadline)
+    if body is None:
+        return None
+    try:
+        return json.loads(body)
+    except RecursionError as error:
+        raise ValueError("a message nested too deeply") from error
 
 
 def _read(connection: socket.socket, size: int, deadline: float | None) -> bytearray | None:

@@ -1,13 +1,15 @@
-"""The zygote: imports AppWorld once, and then forks a process for every world and every verdict.
+"""A zygote: imports AppWorld once, and then forks a process for every world.
 
-It is a worker's backend (eh_gym/worker/child.py). Its only other thread is that worker's watching thread, which holds no lock
-while it sleeps. An environment connects to the zygote's socket and asks for a process (children.py); the new process then owns
-the connection. A forked process inherits everything that is the same for all tasks, so it only costs what it changes.
-The zygote has no deadlines: the environment (forks.py) ends a process that takes too long.
+There are two: one forks the processes of the apps (apps.py), the other those of the agents' code (shell.py), which never had
+the apps or their data. Each is a worker's backend (eh_gym/worker/child.py). Its only other thread is that worker's watching
+thread, which holds no lock while it sleeps. An environment connects to the zygote's socket and asks for a process
+(children.py); the new process then owns the connection. A forked process inherits everything that is the same for all tasks,
+so it only costs what it changes. The zygote has no deadlines: the environment (forks.py) ends a process that takes too long.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -16,7 +18,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import adaptations, calls, confine, judge, world
+from . import adaptations, apps, confine, link, shell, wire
 from .children import Children
 
 # Modules that the engine imports late, modules that are imported late by those that the agent's code may import (the guard
@@ -33,57 +35,92 @@ _IMPORTED_LATE = (
 
 
 class _Zygote:
-    """The state that ``start`` sets up. The other requests use it."""
+    """What both zygotes have: the processes that they have forked."""
 
-    def __init__(self, root: str, role: str, folder: str, confined: bool) -> None:
-        self.role, self.confined = role, confined
-        if role == "judge":
-            confine.isolate_judges()
-        self.folder = folder
-        self.children = Children(folder, self._clean_up)
+    def __init__(self, folder: str, report: Callable[[socket.socket, dict[str, str]], object]) -> None:
+        self.folder, self.pid = folder, os.getpid()
+        os.environ.update(APPWORLD_ROOT=os.path.join(folder, "root"), IPYTHONDIR=folder, PYTHON_DOTENV_DISABLED="1")
+        os.chdir(folder)
+        gc.disable()  # the imports leave a great many objects: collecting again and again takes a fifth of the start
+        self.children = Children(folder, self.clean_up, report)
+        self.told: dict[str, Any] = {"layers": []}
+
+    def ready(self) -> None:
+        """Call it when everything is imported."""
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+    def clean_up(self, pid: int) -> None:
+        """Removes what a process has left."""
+
+    def spawn(self, name: str, options: Mapping[str, Any]) -> int:
+        """Forks a process with this name, and returns its pid."""
+        raise NotImplementedError
+
+
+class _AppsZygote(_Zygote):
+    """Forks the processes of the apps. `root` holds the data, with the ground truth."""
+
+    def __init__(self, folder: str, root: str) -> None:
+        confine.isolate_judges()
+        super().__init__(folder, wire.send)
         # The engine writes its outputs next to its data. In this folder we can remove them, and the data's own root, which may
         # belong to the user, stays unchanged.
         own = os.path.join(folder, "root")
         os.mkdir(own)
         os.symlink(os.path.join(root, "data"), os.path.join(own, "data"))
-        os.environ.update(APPWORLD_ROOT=own, IPYTHONDIR=folder, PYTHON_DOTENV_DISABLED="1")
-        os.chdir(folder)
-        gc.disable()  # the imports leave a great many objects: collecting again and again takes a fifth of the start
         import appworld
         from appworld.task import load_task_ids
 
         appworld.update_root(own)
-        adaptations.apply(appworld.__version__, warm=False)
-        _warm_up(_any_task(root, load_task_ids), judged=role == "judge")
-        adaptations.apply(appworld.__version__, warm=True)
-        self.find: Callable[[str, str], tuple[str, str] | None] = calls.public_routes()
-        self.layers = confine.isolate_host() if confined else []
-        self.readable = confine.interpreter_folders()
-        gc.collect()
-        gc.freeze()
-        gc.enable()
-        self.pid = os.getpid()
+        adaptations.apply(appworld.__version__, "before")
+        _warm_up_apps(_any_task(root, load_task_ids))
+        adaptations.apply(appworld.__version__, "after")
+        self.told["apis"] = shell.table()
+        self.ready()
 
     def spawn(self, name: str, options: Mapping[str, Any]) -> int:
-        """Forks a process with this name, and returns its pid."""
-
         def live(connection: socket.socket, slot: int, scratch: str) -> None:
-            limits = confine.Limits(**options["limits"])
-            if self.role == "judge":
-                confine.limit(limits)
-                judge.serve(connection, options, self.find)
-            else:
-                world.serve(connection, options, lambda: self._confine(slot, scratch, limits))
+            confine.limit(confine.Limits(**options["limits"]))
+            apps.serve(connection, options)
 
         return self.children.spawn(name, live)
 
-    def _confine(self, slot: int, scratch: str, limits: confine.Limits) -> None:
-        if self.confined:
-            confine.confine(slot, scratch, limits, self.readable, parent=self.pid)
-
-    def _clean_up(self, pid: int) -> None:
-        outputs = os.path.join(self.folder, "root", "experiments", "outputs", world.experiment_name(pid))
+    def clean_up(self, pid: int) -> None:
+        outputs = os.path.join(self.folder, "root", "experiments", "outputs", apps.experiment_name(pid))
         shutil.rmtree(outputs, ignore_errors=True)
+
+
+class _ShellZygote(_Zygote):
+    """Forks the processes of the agents' code. `apis` is what the other zygote told."""
+
+    def __init__(self, folder: str, apis: Mapping[str, Any], confined: bool) -> None:
+        super().__init__(folder, lambda connection, told: connection.sendall(link.frame(told)))
+        import appworld
+
+        adaptations.apply(appworld.__version__, "shell")
+        _import_late()
+        throwaway, _ = shell.prepare(apis)
+        for code in (_USES, "1 / 0", "x ="):
+            throwaway.execute(code)
+        self.world, self.transport = shell.prepare(apis)
+        self.confined = confined
+        self.told["layers"] = confine.isolate_host() if confined else []
+        self.readable = confine.interpreter_folders()
+        self.ready()
+
+    def spawn(self, name: str, options: Mapping[str, Any]) -> int:
+        def live(connection: socket.socket, slot: int, scratch: str) -> None:
+            limits = confine.Limits(**options["limits"])
+
+            def confined() -> None:
+                if self.confined:
+                    confine.confine(slot, scratch, limits, self.readable, parent=self.pid)
+
+            shell.serve(connection, options, self.world, self.transport, confined)
+
+        return self.children.spawn(name, live)
 
 
 _zygote: _Zygote | None = None
@@ -94,8 +131,8 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     global _zygote
     if method == "start":
         assert _zygote is None, "start comes once"
-        _zygote = _Zygote(params["root"], params["role"], params["folder"], params["confined"])
-        return {"layers": _zygote.layers}
+        _zygote = {"apps": _AppsZygote, "shell": _ShellZygote}[params.pop("role")](**params)
+        return _zygote.told
     assert _zygote is not None, "start comes first"
     if method == "spawn":
         for name in params["abandoned"]:
@@ -111,24 +148,28 @@ def _any_task(root: str, load_task_ids: Callable[[str], list[str]]) -> str:
     return load_task_ids(names[0].removesuffix(".txt"))[0]
 
 
-def _warm_up(task_id: str, judged: bool) -> None:
-    """Opens a world, uses it, and closes it, so that only its imports and caches are left."""
-    from appworld import AppWorld
-    from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
+def _import_late() -> None:
     from appworld.common.safety_guard import ALLOWED_MODULE_NAMES
     from inflection import pluralize, singularize
 
     for name in (*sorted(ALLOWED_MODULE_NAMES), *_IMPORTED_LATE):
         importlib.import_module(name)
-    opened, _ = world.open_world(task_id, 60, 1000)
-    for code in (_USES, "1 / 0", "x ="):
-        opened.execute(code)
     pluralize("no rule"), singularize("no rule")  # each tries all of its regular expressions, and so compiles them
+
+
+def _warm_up_apps(task_id: str) -> None:
+    """Opens a world, uses it, evaluates it, and closes it, so that only its imports and caches are left."""
+    from appworld import AppWorld
+    from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
+
+    _import_late()
+    opened = apps.open_world(task_id)
+    with contextlib.suppress(Exception):  # of its last call
+        exec(_CALLS, {"apis": opened.apis, "print": lambda _: None})
     for _, app in opened.models.items():
         for model in app.SQLModel.name_to_model().values():
             model.overrides("_post_change")  # reads the model's source file and caches the answer
-    if judged:  # an evaluation imports pytest for its assertions, which takes half of its time
-        judge.evaluate(opened)
+    apps.evaluate(opened)  # it imports pytest for its assertions, which takes half of its time
     AppWorld.close_all()
     shutil.rmtree(opened.base_output_directory, ignore_errors=True)
     # Connections to files must not cross a fork.
@@ -138,6 +179,8 @@ def _warm_up(task_id: str, judged: bool) -> None:
 
 _USES = """\
 print(pendulum.now().format("dddd Do MMMM YYYY"), pendulum.now().diff_for_humans(), pendulum.duration(days=3).in_words())
+"""
+_CALLS = """\
 passwords = {entry["account_name"]: entry["password"] for entry in apis.supervisor.show_account_passwords()}
 profile = apis.supervisor.show_profile()
 print(apis.api_docs.show_app_descriptions())

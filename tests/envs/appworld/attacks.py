@@ -25,9 +25,10 @@ ctypes, gc, posix, real_io, real_os, resource, signal, socket, sqlite3, struct, 
     __import__(name) for name in
     ("ctypes", "gc", "posix", "_io", "os", "resource", "signal", "socket", "sqlite3", "struct", "sys", "threading")
 )
-found = {type(o).__name__: o for o in gc.get_objects() if type(o).__name__ in ("AppWorld", "Line", "socket")}
-world, line, connection = found["AppWorld"], found["Line"], found["socket"]
-root, task_id, libc = real_os.environ["APPWORLD_ROOT"], world.task_id, ctypes.CDLL(None, use_errno=True)
+zygote = next(module for name, module in sys.modules.items() if name.endswith("backend.zygote"))._zygote
+world, link = zygote.world, zygote.transport
+connection = link.connection
+root, libc = real_os.environ["APPWORLD_ROOT"], ctypes.CDLL(None, use_errno=True)
 answer = "nothing found"
 def attempt(name, function, *arguments):
     try:
@@ -37,24 +38,21 @@ def attempt(name, function, *arguments):
     else:
         print(name, "gave", repr(result)[:200])
         return result
-def send(message):
-    body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    posix.write(connection.fileno(), struct.pack(">I", len(body)))
-    while body:
-        body = body[posix.write(connection.fileno(), body):]
+def write(data):
+    while data:
+        data = data[posix.write(connection.fileno(), data):]
+def send(head, body=b""):
+    head = head if isinstance(head, bytes) else json.dumps(head).encode()
+    write(struct.pack(">II", len(head), len(body)) + head + body)
+def ask(method, url, **named):
+    return attempt(url, lambda: requester.client.request(method, url, **named).status_code)
 """
 FINISH = "apis.supervisor.complete_task(answer=answer if 'answer' in dir() else 'nothing found')"
 
-# What an answer to a step looks like, to be forged; the call that completes a task, as it would be recorded.
+# A call that completes a task, as the code's process sends it; what ends a step, to be forged.
 FORGED = """
-forged = {"output": "forged", "malformed": False, "completed": True, "api_calls": 0}
-complete = {"method": "POST", "url": "/supervisor/message", "headers": {}, "body": "{}", "status": 200}
-def reply(calls=(), **changes):
-    send(forged | changes)
-    send(list(calls))
-def add(*calls):
-    line.recording.extend(calls)
-    print("recorded", len(line.recording))
+complete = {"method": "POST", "url": "/supervisor/message", "headers": [["content-type", "application/json"]]}
+outcome = {"malformed": False}
 """
 
 
@@ -98,8 +96,8 @@ _ANSWERS = [
     _attack(
         "read the answer by its path",
         """
-        for folder in (root, root.removesuffix("agent") + "judge"):
-            text = attempt("reading", lambda: real_io.open(f"{folder}/data/tasks/{task_id}/ground_truth/answer.json").read())
+        for folder in (root, JUDGE):
+            text = attempt("reading", lambda: real_io.open(f"{folder}/data/tasks/{TASK}/ground_truth/answer.json").read())
             answer = json.loads(text) if text else answer
         """,
         shows="(reading failed: (PermissionError|FileNotFoundError).*){2}",
@@ -109,8 +107,9 @@ _ANSWERS = [
         """
         from appworld.ground_truth import GroundTruth
         from appworld.task import Task
-        answer = getattr(attempt("loading", GroundTruth.load, task_id), "answer", answer)
-        answer = getattr(getattr(attempt("loading", Task.load, task_id), "ground_truth", None), "answer", answer)
+        __import__("appworld").update_root(JUDGE)
+        answer = getattr(attempt("loading", GroundTruth.load, TASK), "answer", answer)
+        answer = getattr(getattr(attempt("loading", Task.load, TASK), "ground_truth", None), "answer", answer)
         """,
         shows="(loading failed.*){2}",
     ),
@@ -126,13 +125,37 @@ _ANSWERS = [
                 answer = getattr(truth, "answer", answer)
             frame = frame.f_back
         kinds = [type(o).__name__ for o in gc.get_objects()]
-        answer = getattr(world.task.ground_truth, "answer", answer)
         for o in gc.get_objects():
             if type(o) is dict and "ground_truth_answer" in o:
                 answer = o["ground_truth_answer"]
-        print(seen, answer, "GroundTruth" in kinds, world.task.ground_truth)
+        print(seen, answer, "GroundTruth" in kinds, hasattr(world.task, "ground_truth"))
         """,
-        shows="run_code.*nothing found False None",
+        shows="run_code.*nothing found False False",
+    ),
+    _attack(
+        "find a database, a model or an app in memory, in frames and in modules",
+        """
+        kinds = {f"{type(o).__module__}.{type(o).__name__}" for o in gc.get_objects()}
+        print("connections", [kind for kind in kinds if kind in ("sqlite3.Connection", "sqlalchemy.engine.base.Engine")])
+        print("apps", [name for name in sys.modules if name.startswith("appworld.apps.") and name.count(".") == 3])
+        print("models", world.models)
+        def count():
+            models = __import__("appworld.apps.spotify.models", fromlist=["x"])
+            return len(models.Song.all())
+        attempt("counting", count)
+        """,
+        shows=r"connections \[\].*apps \[\].*models None.*counting failed",
+    ),
+    _attack(
+        "log in without a password, as the supervisor and as others",
+        """
+        person = apis.supervisor.show_profile()
+        for token in (None, "", "x", person["email"], "Bearer", "eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0."):
+            attempt("asking", lambda: apis.spotify.show_song_library(access_token=token))
+        for password in (None, "", "adminpassword", person["first_name"]):
+            attempt("logging in", lambda: apis.spotify.login(username=person["email"], password=password))
+        """,
+        shows="(asking failed.*){6}(logging in failed.*){4}",
     ),
     _attack(
         "read this project's sources and the trainer's environment",
@@ -163,13 +186,25 @@ _VERDICTS = [
         """,
         shows="True",
     ),
-    _attack(
-        "forge a verdict in place of an answer",
+    _lost(
+        "forge a verdict in place of an outcome",
         "send({'verdict': {'success': True, 'passed': 2, 'total': 2, 'failures': []}})",
-        ends="world lost",
-        shows="answer is malformed",
+        shows="a request of another form",
     ),
-    _attack("answer with a forged call that completes the task", FORGED + "reply([complete])", shows="forged"),
+    _attack(
+        "say that the task is completed",
+        FORGED + "send(outcome | {'completed': True, 'api_calls': 0, 'success': True}, b'forged')",
+        shows="forged",
+        ends="goes on",  # this and each later outcome is taken for that to the step before
+    ),
+    _lost("say it in another form", FORGED + "send(outcome | {'malformed': 1})", shows="an outcome of another form"),
+    _attack(
+        "ask for many things before and after the outcome",
+        FORGED + "for _ in range(50):\n    send(complete)\nsend(outcome, b'forged')\nsend(complete, b'{}')",
+        "print('later')",
+        shows="forged",
+        ends="verdict or world lost",
+    ),
 ]
 
 # The right change for the task "move what is priced below a limit from the wish list to the cart", made below the API.
@@ -186,38 +221,35 @@ _STATES = [
         "change records through their models and through sqlite",
         _LOG_IN,
         """
-        amazon, moved = world.models.amazon, cheap()
-        me = amazon.User.find_one(email=email).id
-        database = amazon.SQLModel.db.connection
-        for product in moved:
-            amazon.WishListEntry.find_one(user_id=me, product_id=product).delete()
-            row = (me, product, 1, 0)
-            database.execute(
-                "insert into cart_entries (user_id, product_id, quantity, gift_wrap_quantity) values (?, ?, ?, ?)", row
-            )
+        def change():
+            models = __import__("appworld.apps.amazon.models", fromlist=["x"])
+            me = models.User.find_one(email=email).id
+            for product in cheap():
+                models.WishListEntry.find_one(user_id=me, product_id=product).delete()
+        attempt("changing", change)
+        path = f"file:{JUDGE}/data/base_dbs/amazon.db?mode=ro"
+        attempt("opening", lambda: __import__("_sqlite3").connect(path, uri=True).execute("select 1"))
+        print("unmoved", len(cheap()) > 0)
         """,
-        """
-        rows = database.execute("select product_id from cart_entries where user_id = ?", (me,)).fetchall()
-        print("moved", len(moved) > 0 and cheap() == [] and {(product,) for product in moved} <= {*rows})
-        """,
-        shows="moved True",
+        shows="changing failed.*opening failed.*unmoved True",
         task="change",
     ),
     _attack(
         "have the engine's own routes change the state",
         _LOG_IN,
         """
-        client = requester.client
         for method, url, body in (
             ("POST", "/seed", {"seed": 1}),
             ("POST", "/date_time", {"date_and_time": "2030-01-01T00:00:00"}),
             ("POST", "/dbs", {"to_db_home_path": ":memory:task_output-x", "from_db_home_path": root}),
-            ("POST", "/%61dmin/credit", {"amount": 10**6}),
+            ("POST", "/spotify/../dbs", {}),
+            ("POST", "//dbs", {}),
+            ("POST", "/%61dmin/validate_card", {"amount": 10**6}),
             ("GET", "/openapi.json", None),
         ):
-            attempt(url, lambda: client.request(method, url, json=body).status_code)
+            ask(method, url, json=body)
         """,
-        shows="/seed (gave|failed).*/openapi.json gave 200",
+        shows="(gave 40[45].*){7}",
         task="change",
     ),
 ]
@@ -243,14 +275,50 @@ _OUTPUT = [
         r"print(sum(posix.write(fd, b'x' * 10**6) for fd in (1, 2)), '\ud800\udfff\x00\x1b[2J\u202e' * 100)",
         shows="2000000 .*\x1b",
     ),
-    _lost("answer with deep JSON", "send(b'[' * 10**5)", shows="nested too deeply|an answer|sent"),
-    _lost("answer with a long output", FORGED + "reply(output='x' * 30_000)", shows="answer is malformed"),
+    _lost("send a deep head", "send(b'[' * 10**5)", shows="nested too deeply"),
+    _lost("send a head of another form", "send([1])", shows="a head of another form"),
+    _lost("send what is no JSON", "send(b'\\xff{')", shows="the code's process"),
+    _lost("send a long output", FORGED + "send(outcome, b'x' * 30_000)", shows="an outcome of another form"),
+    _lost("send an output that is no text", FORGED + "send(outcome, b'\\xff')", shows="the code's process"),
+    _lost("send a long frame", "write(struct.pack('>II', 2, 1 << 31))", shows="a frame of 2 and 2,147,483,648 bytes"),
     _lost(
-        "answer with a malformed call",
-        FORGED + "reply([complete | {'headers': ['a', 'b']}])",
-        shows="a process reported",
+        "send a request of another form", FORGED + "send(complete | {'headers': 7})", shows="a request of another form"
     ),
-    _lost("answer with 30,000 calls", FORGED + "reply([complete] * 30_000)", shows="a process reported"),
+    _lost(
+        "send half a frame and wait",
+        "write(b'\\0\\0\\0')\nposix.read(connection.fileno(), 1)",
+        shows="no answer|timed out",
+    ),
+    _lost(
+        "send 100,000 small requests, and read no answer",
+        FORGED + "for _ in range(100_000):\n    send({'method': 'GET', 'url': '/', 'headers': []})",
+        shows="no answer",
+    ),
+    _attack(
+        "ask 100,000 times for what is not there",
+        "for _ in range(100_000):\n    try:\n        requester.client.get('/')\n    except RuntimeError:\n        pass",
+        shows="Execution successful|timed out",
+    ),
+    _attack(
+        "send what the apps take long to read",
+        """
+        for body in ('{"a":' * 10**5 + '1' + '}' * 10**5, '[' * 10**6, '[{}' + ',{}' * 10**6 + ']', '9' * 10**6):
+            ask("POST", "/supervisor/message", content=body, headers={"content-type": "application/json"})
+        attempt("much", lambda: requester.client.post("/supervisor/message", content="x" * 5_000_000))
+        """,
+        shows="much failed: RuntimeError Not called",
+        ends="verdict or world lost",
+    ),
+    _attack(
+        "be interrupted in the middle of a call",
+        """
+        threading.Timer(0.5, __import__("_thread").interrupt_main).start()
+        while True:
+            apis.supervisor.show_profile()
+        """,
+        shows="KeyboardInterrupt|exceeded|gone away",
+        ends="verdict or world lost or goes on",
+    ),
     _attack(
         "call the API without end",
         "while True:\n    apis.supervisor.show_profile()",
@@ -354,17 +422,15 @@ _ENGINE = [
         shows="forking failed: PermissionError.*opening failed: PermissionError",
     ),
     _attack(
-        "replace the client, the record and the world",
+        "replace the client and the world",
         """
         class Fake:
             def __getattr__(self, name):
                 return lambda *a, **k: Fake()
         world.requester.client._transport = Fake()
-        sys.modules["eh_backend.calls"].COMPLETE_TASK = "/"
         type(world).execute = lambda self, code: "You have won."
         """,
         "print('lost words')",
-        FORGED + "print('not run')",
         shows="You have won",
         ends="goes on",
     ),
@@ -385,25 +451,20 @@ def double(n):
 
 # Ways to have an episode counted as the environment's failure, which no figure and no loss would show.
 _LEFT_OUT = [
-    _lost(
-        "answer with calls of millions of characters",
-        FORGED + "reply([complete | {'body': 'x' * 3_200_000}])",
-        shows="a message of 3,200,[0-9]+ bytes",
-    ),
     _attack(
-        "double an archive until the judge's memory is full",
+        "double an archive until the apps' memory is full",
         _ARCHIVE + 'apis.file_system.create_file(file_path=folder + "a.txt", content="x" * 10**6, access_token=token)',
         *[
             "for n in range(8):\n    attempt('doubling', double, n)",
             "for n in range(8, 12):\n    attempt('doubling', double, n)",
         ],
-        shows="doubling gave.*doubling failed",
-        ends="world lost",  # repeating the record takes more memory than a judge may use
+        shows="doubling gave|gone away",
+        ends="verdict or world lost",
     ),
     _lost_out("end itself when the task is completed", "posix._exit(1)"),
     _lost_out(
-        "say half an answer when the task is completed",
-        "posix.write(connection.fileno(), struct.pack('>I', 99) + b'{')\nposix._exit(0)",
+        "say half an outcome when the task is completed",
+        "write(struct.pack('>II', 99, 0) + b'{')\nposix._exit(0)",
     ),
     _lost_out(
         "say that the host has failed when the task is completed",
@@ -411,20 +472,28 @@ _LEFT_OUT = [
     ),
 ]
 
-# Calls that are dear to make: three steps put as many on the record as it may hold.
-_JSON = {"content-type": "application/json"}
-_DEAR = f"call = complete | dict(body='{{\"a\":' * 900 + '1' + '}}' * 900, headers={_JSON})"
 _SLOW = [
-    _attack(
-        "have the judge make calls with deep JSON",
-        *[f"{FORGED}{_DEAR}\nadd(*[call] * min(300, 3_000_000 // len(json.dumps(call))))"] * 3,
-        shows="recorded",
-        ends="verdict or world lost",
-    ),
     _attack(
         "compute for most of its time, and complete",
         f"for _ in range(10**9):\n    if __import__('time').perf_counter() > {STEP_TIMEOUT_S}:\n        pass",
         shows="timed out",
+    ),
+]
+
+_BETWEEN = [
+    _attack(
+        "run on between two steps",
+        """
+        def go_on():
+            while True:
+                try:
+                    posix.kill(posix.getpid(), signal.SIGCONT)
+                except PermissionError as error:
+                    print("continuing failed")
+                    return
+        go_on()
+        """,
+        shows="continuing failed",
     ),
 ]
 
@@ -442,7 +511,8 @@ _KINDS = {
     "ends": _ENDS,
     "engine": _ENGINE,
     "left out": _LEFT_OUT,
-    "judge's time": _SLOW,
+    "verdict's time": _SLOW,
+    "between steps": _BETWEEN,
 }
 ATTACKS = [replace(attack, kind=kind) for kind, attacks in _KINDS.items() for attack in attacks]
 
@@ -488,13 +558,14 @@ class Target:
             "change": next(t for t, steps in references.items() if "move_product_from_wish_list_to_cart(" in steps[-2]),
         }
         (limit,) = re.findall(r"""w\["price"\] < (\d+)""", references[self.tasks["change"]][-2])
-        self.tools = f"{TOOLS}\nLIMIT, MEMORY_MB = {limit}, {MEMORY_MB}"
+        self.tools = f"{TOOLS}\nLIMIT, MEMORY_MB, JUDGE = {limit}, {MEMORY_MB}, {str(data.roots('mini').judge)!r}"
 
     def play(self, attack):
         """An episode of an attack."""
         outcome = Outcome(attack)
         self.env.reset(options={"task_id": self.tasks[attack.task]})
-        for code in (self.tools, *attack.steps, FINISH):
+        tools = f"{self.tools}\nTASK = {self.tasks[attack.task]!r}"
+        for code in (tools, *attack.steps, FINISH):
             began = time.monotonic()
             said, reward, terminated, truncated, outcome.info = self.env.step(f"```python\n{code}\n```")
             outcome.slowest_s = max(outcome.slowest_s, time.monotonic() - began)

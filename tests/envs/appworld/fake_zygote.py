@@ -5,6 +5,7 @@ It is a worker's backend, like envs/appworld/backend/zygote.py, and forks its wo
 
 import importlib.util
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -21,30 +22,38 @@ def _backend(name):
     return importlib.import_module(f"backend.{name}")
 
 
-children, wire = _backend("children"), _backend("wire")
+children, link, wire = _backend("children"), _backend("link"), _backend("wire")
 _children = None
 
 
 def handle(method, params):
-    """Answers the worker protocol as the real zygote does."""
+    """Answers the worker protocol as the real zygotes do."""
     global _children
     if method == "start":
         os.makedirs(os.path.join(params["folder"], "root", "data"))
         _children = children.Children(params["folder"])
-        return {"layers": []}
+        return {"layers": [], "apis": {}}
     if method == "end":
         return _children.end(params["name"])
     for name in params["abandoned"]:
         _children.end(name)
-    task_id = params["options"]["task_id"]
-    return _children.spawn(params["name"], lambda connection, slot, scratch: _live(connection, task_id))
+    options = params["options"]
+    live = (lambda c, *_: _apps(c, options["task_id"])) if "task_id" in options else (lambda c, *_: _shell(c))
+    return _children.spawn(params["name"], live)
 
 
-def _live(connection, task_id):
+def _apps(connection, task_id):
+    code = socket.socket(fileno=socket.recv_fds(connection, 1, 1)[1][0])
+    code.setblocking(True)  # the environment's end has a timeout
     supervisor = {"first_name": "A", "last_name": "B", "email": "a@b", "phone_number": "1"}
     about = {"instruction": task_id, "supervisor": supervisor, "datetime": "2023-05-18T12:00:00", "apps": {}}
     wire.send(connection, {"ready": about})
     while (request := wire.receive(connection)) is not None:
-        said = f"{task_id}: {request['code']}"
+        code.sendall(link.frame({}, f"{task_id}: {request['code']}".encode()))
+        said = link.receive(code)[1].decode()
         wire.send(connection, {"output": said, "malformed": False, "completed": False, "api_calls": 0})
-        wire.send(connection, [])
+
+
+def _shell(connection):
+    while (frame := link.receive(connection)) is not None:
+        connection.sendall(link.frame(*frame))

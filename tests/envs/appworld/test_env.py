@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 import eh_gym  # noqa: F401 - registers the environments
-from eh_gym.errors import WorkerTimeout
 from envs.appworld import data, hosts
 
 FINISH = "apis.supervisor.complete_task()"
@@ -184,76 +183,48 @@ def test_code_that_cannot_be_interrupted_ends_the_episode_without_reward(hasty, 
     assert reward == 1.0
 
 
-def test_a_world_that_was_killed_before_the_first_action_is_made_again(env):
+@pytest.mark.parametrize("part", ["_apps", "_shell"])
+def test_a_world_that_was_killed_before_the_first_action_is_made_again(env, part):
     """Of what runs on a machine without memory, idle worlds die first."""
-    world = env.unwrapped._world._fork.pid
-    os.kill(world, signal.SIGKILL)
+    process = getattr(env.unwrapped._world, part).pid
+    os.kill(process, signal.SIGKILL)
     said, _, terminated, truncated, info = env.step("print(1)")
     assert (said, terminated, truncated) == ("1\n", False, False)
     assert not {"world_lost", "environment_error"} & set(info)
-    assert env.unwrapped._world._fork.pid != world
+    assert getattr(env.unwrapped._world, part).pid != process
     assert play_expert(env)[1] == 1.0
 
 
-def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_another(env):
-    worlds, _ = env.unwrapped._host.pids
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_another(env, number):
+    lost = env.unwrapped._host.pids[number]
     env.step("print(1)")
-    kill(worlds)
+    kill(lost)
     _, reward, terminated, truncated, info = env.step("print(1)")
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert info["environment_error"]
     assert info["success"] is False
     env.reset(seed=0)
     assert env.step("print(1)")[0] == "1\n"
-    assert env.unwrapped._host.pids[0] != worlds
+    assert env.unwrapped._host.pids[number] != lost
 
 
-@pytest.fixture
-def judge(env, monkeypatch):
-    """Has a judge fail whose number (from 1) and calls make a function say so; returns the list of the judges' calls."""
+def test_without_a_verdict_the_world_is_lost_because_of_the_code(env):
+    """The apps have only done what it asked for."""
+    env.step("print(1)")
+    world = env.unwrapped._world
+    execute = world.execute
 
-    def replace(fails, error=WorkerTimeout):
-        host, judged = env.unwrapped._host, []
-        original = host.judge
+    def and_then_die(code):
+        answer = execute(code)
+        os.kill(world._apps.pid, signal.SIGKILL)
+        return answer
 
-        def judge(task_id, frames, timeout_s):
-            judged.append(len(frames))
-            if fails(len(judged), frames):
-                raise error("no answer after 120 s; the process was killed")
-            return original(task_id, frames, timeout_s)
-
-        monkeypatch.setattr(host, "judge", judge)
-        return judged
-
-    return replace
-
-
-@pytest.mark.parametrize(
-    ("fails", "error", "reason", "calls"),
-    [
-        # The calls can't be repeated, and a judge without calls can be asked: the agent's failure.
-        (lambda number, frames: frames, WorkerTimeout, "world_lost", [1, 1, 0]),
-        (lambda number, frames: True, hosts._Computing, "world_lost", [1]),
-        # No judge works at all.
-        (lambda number, frames: True, WorkerTimeout, "environment_error", [1, 1, 0]),
-    ],
-)
-def test_whose_failure_it_is_that_there_is_no_verdict(env, judge, fails, error, reason, calls):
-    judged = judge(fails, error)
+    world.execute = and_then_die
     text, reward, terminated, truncated, info = env.step(FINISH)
-    assert (reward, info["success"]) == (0.0, False)
-    assert (terminated, truncated) == ((True, False) if reason == "world_lost" else (False, True))
-    assert [name for name in ("world_lost", "environment_error") if name in info] == [reason]
-    assert "WorkerTimeout" in info[reason]
-    assert "a judge could not repeat" in info[reason]
-    assert ("destroyed its world" in text) == (reason == "world_lost")
-    assert judged == calls
-
-
-def test_a_verdict_that_failed_once_is_made_again(env, judge):
-    judged = judge(lambda number, frames: number == 1)
-    assert play_expert(env)[1] == 1.0
-    assert len(judged) == 2
+    assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
+    assert "world_lost" in info
+    assert "destroyed its world" in text
 
 
 def test_solutions_pass_whatever_random_numbers_the_agent_draws_and_leave_the_data_as_they_are(env):

@@ -19,7 +19,7 @@ from envs.appworld.backend import wire
 from envs.appworld.forks import Fork
 
 NO_PROCESS = 2**22 + 1  # more than any process id
-CODE = wire.encode({"code": "print(1)"})
+CODE = {"code": "print(1)"}
 
 
 class Zygote:
@@ -103,7 +103,8 @@ def test_a_process_stands_still_while_it_is_not_asked():
     fork = Fork(Zygote(), here, "7", pid)
     try:
         for _ in range(2):
-            assert fork.ask(CODE, timeout_s=60)[0] == {"said": 1}
+            with fork.running():
+                assert fork.ask(CODE, timeout_s=60) == {"said": 1}
             deadline = time.monotonic() + 60
             while Path(f"/proc/{pid}/stat").read_text().split()[2] != "T":
                 assert time.monotonic() < deadline
@@ -143,6 +144,13 @@ def leave(zygote):
     os.waitpid(pid, 0)
 
 
+def told(zygote):
+    """What a process says that has got the connection of another."""
+    fork, other = zygote.fork({"task_id": "a_1"}), zygote.fork({})
+    fork.give(other)
+    return fork.ask(timeout_s=60)
+
+
 @pytest.mark.parametrize(
     ("happens", "survives"),
     [(leave, True), (lambda zygote: shutil.rmtree(zygote._folder), False)],
@@ -151,12 +159,12 @@ def leave(zygote):
 def test_a_zygote_keeps_its_folder_or_is_replaced(monkeypatch, tmp_path, happens, survives):
     fake, command = Path(__file__).with_name("fake_zygote.py"), forks.backend_command
     monkeypatch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
-    zygote = forks.Zygote(Path(sys.executable), tmp_path, "world", True)
+    zygote = forks.Zygote(Path(sys.executable), dict)
     zygote.start()
     first = zygote.pid
     happens(zygote)
     assert zygote.alive == survives
-    assert zygote.fork({"task_id": "a_1"}).ask(timeout_s=60)[0]["ready"]["instruction"] == "a_1"
+    assert told(zygote)["ready"]["instruction"] == "a_1"
     assert (zygote.pid == first) == survives
     zygote.close()
     assert not zygote._folder.exists()

@@ -1,0 +1,209 @@
+"""The trusted process of a world: the apps, their databases, and in the end the evaluation.
+
+The agent's code runs in another process (shell.py), which asks this one over a link. The environment talks to this process only.
+What counts is decided here: which calls are made, how many, whether the task is complete, and the verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from . import adaptations, link, wire
+
+_MANY = 10**9  # the engine's own limits hold in the code's process
+_TIMEOUT_S = 3600  # the engine's own timeout; the environment's is shorter
+_COMPLETE_TASK = ("POST", "/supervisor/message")  # the call of apis.supervisor.complete_task
+_HEADERS, _LONGEST_METHOD = 100, 20
+
+
+def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
+    """Opens the task's world, gets the link to the code's process, and answers until the environment hangs up.
+
+    Requests are ``{"code"}``, ``{"verdict": True}`` (after it there is no more code) and ``{"save", "turns"}``.
+
+    Args:
+        connection: The socket to the environment. The link's descriptor comes over it, first.
+        options: ``task_id``, ``max_api_calls`` (in one step), ``max_output_chars``, ``record`` (whether to keep the calls).
+    """
+    world = World(options)
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+    if not descriptors:
+        return
+    code = link.Link(socket.socket(fileno=descriptors[0]), connection)
+    code.send({"datetime": world.about["datetime"]})
+    told, _ = code.receive()
+    if "error" in told:
+        raise RuntimeError(f"the code's process: {told['error']}")
+    wire.send(connection, {"ready": world.about})
+    while (request := wire.receive(connection)) is not None:
+        if "code" in request:
+            wire.send(connection, world.step(code, request["code"]))
+        elif "verdict" in request:
+            code.close()
+            wire.send(connection, {"verdict": world.verdict()})
+        else:
+            world.save(request["save"], request["turns"])
+            wire.send(connection, {"saved": True})
+
+
+def open_world(task_id: str) -> Any:
+    """The engine's world for a task."""
+    from appworld import AppWorld
+
+    return AppWorld(
+        task_id=task_id,
+        experiment_name=experiment_name(os.getpid()),
+        load_ground_truth=False,
+        timeout_seconds=_TIMEOUT_S,
+        max_interactions=_MANY,
+        max_api_calls_per_interaction=_MANY,
+    )
+
+
+def experiment_name(pid: int) -> str:
+    """The name of the folder for a process's outputs."""
+    return f"eh-{pid}"
+
+
+class World:
+    """One episode's apps. `about` is what is known about the task before the first step."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        from appworld.apps import get_all_apps
+
+        self._options, self._world = options, open_world(options["task_id"])
+        self._transport = self._world.requester.client._transport
+        self._public = tuple(f"/{app}/" for app in get_all_apps(skip_admin=True))
+        self._calls, self._completed = 0, False  # of this step
+        self._recorded: list[dict[str, Any]] = []
+        task = self._world.task
+        self.about = {
+            "instruction": task.instruction,
+            "supervisor": {k: task.supervisor[k] for k in ("first_name", "last_name", "email", "phone_number")},
+            "datetime": task.datetime.isoformat(),
+            "apps": dict(task.app_descriptions),
+        }
+
+    def step(self, code: link.Link, text: str) -> dict[str, Any]:
+        """Has the code's process run a step, and answers its calls meanwhile.
+
+        Returns:
+            ``output``, ``malformed`` (both as the code's process says), ``completed`` and ``api_calls``; or ``lost`` (what has
+            become of the code's process) and ``unread`` (it had not begun).
+        """
+        self._calls, self._completed, begun = 0, False, False
+        self._world.safety_guard.enable()  # as in the plain engine, where it also takes functions away from the apps
+        try:
+            code.send({"run": True}, text.encode("utf-8", "surrogatepass"))
+            while True:
+                head, body = code.receive()
+                begun = True
+                if "malformed" in head:
+                    return self._outcome(head, body)
+                code.send(*self._answer(head, body))
+        except ConnectionResetError as error:
+            return {"lost": f"the code's process: {error}", "unread": not begun}
+        except (OSError, ValueError) as error:
+            return {"lost": f"the code's process: {error}", "unread": False}
+        finally:
+            self._world.safety_guard.disable()
+
+    def verdict(self) -> dict[str, Any]:
+        """AppWorld's own evaluation of the state that the calls have left.
+
+        Returns:
+            ``success``; ``passed`` and ``total``, numbers of tests; ``failures``, the requirements that were not met.
+        """
+        tracker = evaluate(self._world)
+        return {
+            "success": bool(tracker.success),
+            "passed": tracker.pass_count,
+            "total": tracker.num_tests,
+            "failures": [failure["requirement"] for failure in tracker.failures],
+        }
+
+    def save(self, folder: str, turns: list[tuple[str, str]]) -> None:
+        """Writes the episode as the engine writes an experiment's task: the databases' changes, the code and the calls."""
+        world = copy.copy(self._world)  # the evaluation needs its own paths
+        world.output_directory = folder
+        for name in ("logs", "misc", "version", "checkpoints"):
+            setattr(world, f"output_{name}_directory", os.path.join(folder, name))
+        world.output_db_home_path_on_disk = os.path.join(folder, "dbs")
+        world.environment_io = [{"input": code, "output": output} for code, output in turns]
+        world.requester.request_tracker.requests = self._recorded
+        adaptations.save(world)
+
+    def _outcome(self, head: dict[str, Any], body: bytes) -> dict[str, Any]:
+        output, most = body.decode("utf-8", "surrogatepass"), self._options["max_output_chars"]
+        if len(output) > most or not isinstance(head["malformed"], bool):
+            raise ValueError("an outcome of another form")
+        told = {"output": output, "malformed": head["malformed"]}
+        return told | {"completed": self._completed, "api_calls": self._calls}
+
+    def _answer(self, head: dict[str, Any], body: bytes) -> link.Frame:
+        most = self._options["max_api_calls"]
+        if self._calls >= most:
+            text = f"Not called: a step may make {most:,} API calls, and this one has made them."
+            return {"refused": text}, b""
+        self._calls += 1
+        request = _request(head, body)
+        path = unquote(request.url.path)  # as the application will see it
+        if not f"{path}/".startswith(self._public):  # the engine's own, such as /dbs, and the admin's
+            text = json.dumps(
+                {"message": f"No app named '{path.lstrip('/').split('/')[0]}' found."}, separators=(",", ":")
+            )
+            return {"status": 404, "headers": [["content-type", "application/json"]]}, text.encode()  # as the engine's
+        try:
+            response = self._transport.handle_request(request)
+        except (
+            Exception
+        ) as error:  # as in the plain engine: for example, an app gets a number that its database cannot hold
+            return {"raised": link.described(error)}, b""
+        self._completed |= (request.method, path) == _COMPLETE_TASK and response.status_code == 200
+        if self._options["record"]:
+            self._recorded.append(_logged(request, path))
+        return {"status": response.status_code, "headers": response.headers.multi_items()}, response.read()
+
+
+def evaluate(opened: Any) -> Any:
+    """AppWorld's evaluation of a world as it is."""
+    from appworld.evaluator import evaluate_task
+
+    adaptations.flush(opened)
+    return evaluate_task(task_id=opened.task_id, experiment_name=opened.experiment_name, save_report=False)
+
+
+def _request(head: dict[str, Any], body: bytes) -> Any:
+    """The request that a head and a body describe.
+
+    Raises:
+        ValueError: No client could have sent it.
+    """
+    import httpx
+
+    try:
+        method, url, headers = head["method"], head["url"], head["headers"]
+        if len(headers) > _HEADERS or len(method) > _LONGEST_METHOD or not url.startswith("/"):
+            raise ValueError("it is too long")
+        pairs = [(str(name), str(value)) for name, value in headers]
+        return httpx.Request(method, "http://testserver" + url, headers=pairs, content=body)
+    except Exception as error:
+        raise ValueError("a request of another form") from error
+
+
+def _logged(request: Any, path: str) -> dict[str, Any]:
+    """A call in the form of the engine's log."""
+    data: Any = {}
+    text = request.read().decode("utf-8", "replace")
+    with contextlib.suppress(ValueError):
+        data = json.loads(text or "{}")
+    if not isinstance(data, dict) or not data:
+        data = dict(parse_qsl(text))  # a form, as the login APIs take it
+    return {"method": request.method.lower(), "url": path, "data": dict(parse_qsl(request.url.query.decode())) | data}

@@ -1,0 +1,163 @@
+"""What crosses between the two processes of a world: the engine's requests from the code, and the apps' answers to them.
+
+A frame is the sizes of its head and of its body, the head as JSON, and the body as bytes. The code's process may send anything,
+so the apps' process bounds both sizes, looks at the form of each head, and never waits for the code to read or to write.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import sys
+from typing import Any
+
+Frame = tuple[dict[str, Any], bytes]
+
+_SIZES = struct.Struct(">II")
+MAX_HEAD_BYTES = 256 << 10
+MAX_BODY_BYTES = 4 << 20  # of what the code sends: a request, or the output of a step
+_PIECE_BYTES = 64 << 10
+_LONGEST_CHAIN = 8  # exceptions
+_LONGEST_TEXT = 20_000  # characters of an exception's text
+
+
+def frame(head: dict[str, Any], body: bytes = b"") -> bytes:
+    """A frame, as it is sent."""
+    text = json.dumps(head, separators=(",", ":")).encode("ascii")
+    return _SIZES.pack(len(text), len(body)) + text + body
+
+
+def receive(connection: socket.socket) -> Frame | None:
+    """Waits for a frame of the apps' process; None if it has hung up."""
+    sizes = _read(connection, _SIZES.size)
+    if sizes is None:
+        return None
+    head, body = _SIZES.unpack(sizes)
+    data = _read(connection, head + body)
+    return None if data is None else (json.loads(data[:head]), bytes(data[head:]))
+
+
+def _read(connection: socket.socket, size: int) -> bytearray | None:
+    data = bytearray(size)
+    rest = memoryview(data)
+    while rest:
+        count = connection.recv_into(rest)
+        if not count:
+            return None
+        rest = rest[count:]
+    return data
+
+
+class Link:
+    """The end in the apps' process. It reads nothing new until the code has taken what was sent to it.
+
+    Args:
+        connection: The socket to the code's process.
+        caller: The socket to the environment. If it hangs up while this waits for the code, the world is over.
+    """
+
+    def __init__(self, connection: socket.socket, caller: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection, self._caller = connection, caller
+        self._incoming, self._outgoing = bytearray(), memoryview(b"")
+
+    def send(self, head: dict[str, Any], body: bytes = b"") -> None:
+        """Has a frame sent while ``receive`` waits."""
+        self._outgoing = memoryview(bytes(self._outgoing) + frame(head, body))
+
+    def receive(self) -> Frame:
+        """Sends what is to be sent, and waits for the next frame.
+
+        Raises:
+            OSError: The code's process has gone away: ConnectionResetError if it had not read all that was sent to it.
+            ValueError: It has sent something else than a frame.
+        """
+        while True:
+            if self._outgoing:
+                self._wait(select.POLLOUT)
+                try:
+                    self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
+                except BrokenPipeError as error:
+                    raise ConnectionResetError("it has gone away") from error
+            elif (found := self._taken()) is not None:
+                return found
+            else:
+                self._wait(select.POLLIN)
+                piece = self._connection.recv(_PIECE_BYTES)
+                if not piece:
+                    raise ConnectionError("it has gone away")
+                self._incoming += piece
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._connection.close()
+
+    def _wait(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self._connection, event)
+        poll.register(self._caller, select.POLLIN)
+        if any(fd == self._caller.fileno() for fd, _ in poll.poll()):
+            raise ConnectionError("the environment has hung up")
+
+    def _taken(self) -> Frame | None:
+        data = self._incoming
+        if len(data) < _SIZES.size:
+            return None
+        head, body = _SIZES.unpack_from(data)
+        if head > MAX_HEAD_BYTES or body > MAX_BODY_BYTES:
+            raise ValueError(f"a frame of {head:,} and {body:,} bytes")
+        start, end = _SIZES.size + head, _SIZES.size + head + body
+        if len(data) < end:
+            return None
+        try:
+            found = json.loads(data[_SIZES.size : start])
+        except RecursionError as error:
+            raise ValueError("a head nested too deeply") from error
+        if not isinstance(found, dict):
+            raise ValueError("a head of another form")
+        taken = bytes(data[start:end])
+        del data[:end]
+        return found, taken
+
+
+def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[str, Any] | None:
+    """An exception of an app as JSON: the names of its types, its text, and the exceptions that led to it."""
+    if error is None or not chain:
+        return None
+    text = str(error)[:_LONGEST_TEXT]
+    return {
+        "args": list(error.args) if all(type(value) in (int, float, bool) for value in error.args) else [text],
+        "types": [[kind.__module__, kind.__qualname__] for kind in type(error).__mro__],
+        "text": text,
+        "cause": described(error.__cause__, chain - 1),
+        "context": None if error.__suppress_context__ else described(error.__context__, chain - 1),
+    }
+
+
+def rebuilt(told: dict[str, Any]) -> Exception:
+    """The exception that ``described`` has described. Its type has the same name, and is derived from the first known one."""
+    known: type[Exception] = next(filter(None, (_known(*names) for names in told["types"])))
+    module, name = told["types"][0]
+    text: str = told["text"]
+    parts = {
+        "__module__": module,
+        "__qualname__": name,
+        "__init__": lambda self, *_: None,
+        "__str__": lambda self: text,
+    }
+    error: Exception = type(name, (known,), parts)(*told["args"])
+    try:
+        raise error  # a traceback shows its heading only if it is not empty
+    except Exception:
+        pass
+    error.__context__ = rebuilt(told["context"]) if told["context"] else None
+    if told["cause"]:
+        error.__cause__ = rebuilt(told["cause"])
+    return error
+
+
+def _known(module: str, name: str) -> type[Exception] | None:
+    found = getattr(sys.modules.get(module), name, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None

@@ -1,0 +1,206 @@
+"""The process in which the agent's code of one episode runs. It has ``apis`` and ``requester``, and nothing of the databases.
+
+The code may do anything to this process. Whatever it makes it say, the apps' process (apps.py) decides what counts. The shell,
+the engine's client and ``apis`` are made in the zygote, because only the date depends on the task.
+"""
+
+from __future__ import annotations
+
+import ast
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+from . import adaptations, link
+
+_MANY = 10**9
+
+
+class Apps:
+    """An httpx transport to the apps' process."""
+
+    def __init__(self) -> None:
+        self.connection: socket.socket | None = None
+        self._lock = threading.Lock()
+
+    def handle_request(self, request: Any) -> Any:
+        """Makes one request. It is part of httpx's transport interface.
+
+        Raises:
+            RuntimeError: The request is too long, or the step has made as many calls as it may.
+            Exception: As in the app.
+        """
+        import httpx
+
+        head = {
+            "method": request.method,
+            "url": request.url.raw_path.decode("ascii"),
+            "headers": request.headers.multi_items(),
+        }
+        body = request.read()
+        if (
+            len(body) > link.MAX_BODY_BYTES or len(str(head)) > link.MAX_HEAD_BYTES // 6
+        ):  # as JSON, up to six times as long
+            raise RuntimeError(f"Not called: a request may take {link.MAX_BODY_BYTES:,} bytes.")
+        told, content = self._exchange(link.frame(head, body))
+        if "refused" in told:
+            raise RuntimeError(told["refused"])
+        if "raised" in told:
+            raise link.rebuilt(told["raised"])
+        headers = [tuple(pair) for pair in told["headers"]]
+        return httpx.Response(told["status"], headers=headers, stream=httpx.ByteStream(content), request=request)
+
+    def close(self) -> None:
+        """Does nothing. It is part of httpx's transport interface."""
+
+    def _exchange(self, request: bytes) -> link.Frame:
+        # The engine's timeout comes as this signal's exception. In the middle, it would leave an answer unread, which the next
+        # call would take for its own.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
+        try:
+            with self._lock:
+                assert self.connection is not None, "connected"
+                try:
+                    self.connection.sendall(request)
+                    answer = link.receive(self.connection)
+                except BaseException:  # such as an interrupt that does not come as a signal
+                    self.connection.close()
+                    raise
+            if answer is None:
+                raise ConnectionError("the apps have gone away")
+            return answer
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+
+
+def prepare(apis: Mapping[str, Mapping[str, Any]]) -> tuple[Any, Apps]:
+    """The engine's world without apps, and the transport of its client. Call it in the zygote.
+
+    ``apis`` is what `table` returns.
+    """
+    import appworld.collections.apis as collection
+    import appworld.environment as environment
+    import appworld.requester as engine
+    from appworld.apps import get_all_apps
+    from appworld.common.constants import DB_VERSION
+
+    class TestClient(engine.TestClient):  # type: ignore[misc]
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    async def nothing(*_: Any) -> None:
+        pass
+
+    transport = Apps()
+    client = TestClient(nothing)
+    client._transport = transport
+
+    def ignore(*_: Any, **__: Any) -> None:
+        pass
+
+    engine.Requester._get_client = lambda _: client
+    engine.set_local_dbs = engine.set_local_show_api_response_schemas = ignore
+    engine._get_api_name_to_doc = lambda app, include_private_apis=False: apis[app]["documents"]
+    collection.get_name_to_apis = lambda app, ignore_private_apis=True: dict.fromkeys(apis[app]["names"])
+    task = SimpleNamespace(
+        db_version=DB_VERSION,
+        models_from_db_home_path="",
+        model_collection=SimpleNamespace(from_db_home_path=""),
+        allowed_apps=get_all_apps(skip_admin=True),
+        datetime=datetime(2023, 5, 18, 12),
+    )
+    environment.Task = SimpleNamespace(load=lambda **_: task)
+    environment.ModelCollection = SimpleNamespace(load=ignore)
+    adaptations.save_nothing()
+    world = environment.AppWorld(
+        task_id="task",
+        experiment_name="world",
+        load_ground_truth=False,
+        max_interactions=_MANY,  # ElasticTimeLimit limits the steps
+    )
+    return world, transport
+
+
+def table() -> dict[str, dict[str, Any]]:
+    """App -> the names of its APIs, and each one's method and path, as the engine finds them in the apps' sources."""
+    from appworld.apps import get_all_apps
+    from appworld.common.utils import get_name_to_apis
+    from appworld.requester import _get_api_name_to_doc
+
+    return {
+        app: {
+            "names": list(get_name_to_apis(app)),
+            "documents": {
+                name: {"method": document["method"], "path": document["path"]}
+                for name, document in _get_api_name_to_doc(app, include_private_apis=True).items()
+            },
+        }
+        for app in get_all_apps()
+    }
+
+
+def serve(
+    connection: socket.socket, options: Mapping[str, Any], world: Any, transport: Apps, confine: Callable[[], object]
+) -> None:
+    """Runs the steps that the apps' process asks for, until it hangs up.
+
+    Args:
+        connection: The socket to the apps' process.
+        options: ``timeout_s``, ``max_api_calls`` (in one step), ``max_output_chars``.
+        world: The zygote's, from `prepare`.
+        transport: Likewise.
+        confine: Is called before any of the agent's code runs.
+    """
+    from appworld.apps.api_lib import set_local_date_and_time, set_local_random_seed
+
+    told = link.receive(connection)
+    if told is None:
+        return
+    world.task.datetime = world.requester.date_and_time = datetime.fromisoformat(told[0]["datetime"])
+    set_local_date_and_time(world.task.datetime)
+    set_local_random_seed()
+    world.timeout_seconds = max(1, round(options["timeout_s"]))
+    world.requester.request_tracker.max_num_requests = options["max_api_calls"]
+    confine()
+    transport.connection = connection
+    connection.sendall(link.frame({"ready": True}))
+    while (request := link.receive(connection)) is not None:
+        head, output = step(world, request[1].decode("utf-8", "surrogatepass"), options["max_output_chars"])
+        connection.sendall(link.frame(head, output.encode("utf-8", "surrogatepass")))
+
+
+def step(world: Any, code: str, max_output_chars: int) -> tuple[dict[str, Any], str]:
+    """Executes code with the engine. Returns ``malformed`` (it is not Python), and the output."""
+    try:
+        output = world.execute(code)
+    except BaseException as error:  # not caught by the engine (KeyboardInterrupt, say): its guard is still on
+        output = f"Execution failed. Traceback:\n{type(error).__name__}: {error}"
+        world.safety_guard.disable()
+    return {"malformed": not _parses(code)}, shorten(output, max_output_chars)
+
+
+def shorten(text: str, limit: int) -> str:
+    r"""Cuts the middle out of a text longer than ``limit`` characters and puts a note in its place.
+
+    >>> shorten("0123456789" * 100, 60)
+    '0123456789\n[980 characters left out]\n0123456789'
+    """
+    if len(text) <= limit:
+        return text
+    half = max(0, (limit - 40) // 2)  # the note takes less than 40 characters
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[len(text) - half :]}"
+
+
+def _parses(code: str) -> bool:
+    code = code.strip()  # as the engine does before it runs the code
+    if not code:
+        return False
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True
