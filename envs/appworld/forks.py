@@ -294,7 +294,8 @@ def _folder() -> tuple[Path, IO[str]]:
         with contextlib.suppress(OSError), _lock(old).open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(old)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    folder = parent / f"{_PREFIX}{secrets.token_urlsafe(16)}"  # an agent's code could guess a shorter name
+    folder.mkdir(mode=0o700)
     if len(str(folder / "socket")) > 100:
         folder.rmdir()
         raise ConfigError(f"the path {folder} is too long for a socket; set TMPDIR to a shorter folder such as /tmp")
