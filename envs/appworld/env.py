@@ -207,15 +207,20 @@ _Result = tuple[str, float, bool, bool, dict[str, Any]]
 def _lost(error: WorkerError) -> _Result:
     """The end of an episode whose code is to blame for it."""
     text = f"Your code has destroyed its world, and the episode is over: {_reason(error)}"
-    name = f"{type(error).__name__}: {error}"
+    name = _printable(f"{type(error).__name__}: {error}")
     return text, 0.0, True, False, {"malformed": False, "api_calls": 0, "success": False, "world_lost": name}
 
 
 def _failed(error: WorkerError) -> _Result:
     """The end of an episode whose host is to blame for it."""
     text = f"The environment failed, and this episode is over: {_reason(error)}"
-    name = f"{type(error).__name__}: {error}"
+    name = _printable(f"{type(error).__name__}: {error}")
     return text, 0.0, False, True, {"malformed": False, "api_calls": 0, "success": False, "environment_error": name}
+
+
+def _printable(text: str) -> str:
+    """A text whose control characters are escaped: some of it may be an agent's, and it is shown in terminals."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _reason(error: WorkerError) -> str:

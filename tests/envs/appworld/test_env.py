@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 import eh_gym  # noqa: F401 - registers the environments
+from eh_gym.errors import WorkerDied
 from envs.appworld import data, hosts
+from envs.appworld import env as appworld_env
 
 FINISH = "apis.supervisor.complete_task()"
 LOG_IN = """\
@@ -238,3 +240,8 @@ def test_solutions_pass_whatever_random_numbers_the_agent_draws_and_leave_the_da
         _, reward, _, _, info = play_expert(env, before="import random\nrandom.seed(3)\nrandom.random()\n")
         assert reward == 1.0, info
     assert files() == before
+
+
+def test_a_lost_world_is_described_without_control_characters():
+    said = appworld_env._lost(WorkerDied("\x1b[2J\u202e is gone\nas é"))[4]["world_lost"]
+    assert said == "WorkerDied: \\x1b[2J\\u202e is gone\nas é"
