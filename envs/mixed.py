@@ -17,8 +17,6 @@ from eh_gym.spaces import UnicodeText
 from envs.ids import LazyIds, task_ids_of
 from envs.options import named_task
 
-__all__ = ["MixedEnv", "mixed", "read_environments"]
-
 Info = dict[str, Any]
 
 

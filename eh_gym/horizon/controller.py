@@ -14,18 +14,6 @@ import numpy as np
 
 from eh_gym.errors import ConfigError
 
-__all__ = [
-    "EpisodeOutcome",
-    "HorizonController",
-    "MadeIn",
-    "ReadsInfo",
-    "check_outcome",
-    "episode_horizon",
-    "horizon_for_of",
-    "is_controller",
-    "is_whole",
-]
-
 HorizonFor = Callable[[Mapping[str, Any], int | None], int]
 """The optional method ``horizon_for(info, seed)`` of a controller, which gives each episode its own K."""
 

@@ -20,8 +20,6 @@ from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
 from eh_gym.horizon.saved import Saved
 from eh_gym.ranges import Range
 
-__all__ = ["ElasticHorizon", "Rounding", "Statistic"]
-
 Statistic = Literal["mean", "p50", "p75", "p90", "p95", "max"]
 Rounding = Literal["floor", "nearest", "floor-state"]
 

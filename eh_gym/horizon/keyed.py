@@ -19,8 +19,6 @@ from eh_gym.horizon.controller import (
 )
 from eh_gym.horizon.saved import Saved
 
-__all__ = ["KeyedHorizon"]
-
 
 class KeyedHorizon(Saved):
     """Gives every episode the K of its task's kind, and tells that kind's controller how it ended.

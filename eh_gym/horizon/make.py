@@ -14,8 +14,6 @@ from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, Multiplicative
 from eh_gym.horizon.task import TaskHorizon
 from eh_gym.ranges import near
 
-__all__ = ["HORIZONS", "find_controller", "make_controller"]
-
 HORIZONS: dict[str, type[HorizonController]] = {
     "elastic": ElasticHorizon,
     "fixed": FixedHorizon,

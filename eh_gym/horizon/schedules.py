@@ -15,8 +15,6 @@ from eh_gym.horizon.controller import EpisodeOutcome, check_outcome, is_whole
 from eh_gym.horizon.saved import Saved
 from eh_gym.ranges import Range
 
-__all__ = ["FixedHorizon", "LinearHorizon", "MultiplicativeHorizon", "StagedHorizon", "TTIHorizon"]
-
 
 class _Schedule(Saved):
     """Counts updates. A subclass computes K from the count."""

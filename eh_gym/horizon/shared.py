@@ -35,8 +35,6 @@ from eh_gym.horizon.controller import (
     is_controller,
 )
 
-__all__ = ["SharedHorizon"]
-
 
 class SharedHorizon:
     """Lets environments in other processes read K and record outcomes.

@@ -19,8 +19,6 @@ from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.saved import Saved
 from eh_gym.ranges import Range
 
-__all__ = ["TaskHorizon"]
-
 _MOST_TASKS = 10_000  # beyond this number, the task that was met longest ago is forgotten
 
 

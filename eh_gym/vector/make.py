@@ -17,8 +17,6 @@ from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import HorizonController
 from eh_gym.vector.thread import ThreadVectorEnv
 
-__all__ = ["make_vec"]
-
 
 def make_vec(
     env_id: str | EnvSpec,

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_whole
 
-__all__ = ["ThreadVectorEnv"]
-
 _MOST_THREADS = 64
 ResetResult = tuple[Any, dict[str, Any]]
 StepResult = tuple[Any, float, bool, bool, dict[str, Any]]

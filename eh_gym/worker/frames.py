@@ -13,8 +13,6 @@ from typing import Any
 from eh_gym.errors import WorkerDied, WorkerProtocolError, WorkerTimeout
 from eh_gym.worker import child
 
-__all__ = ["PARTING_S", "receive", "send"]
-
 PARTING_S = 10.0  # for the exit status and the last output of a process that has closed its pipe
 _LONGEST_WAIT_S = 2e6  # poll() takes no more; deadlines beyond it, infinity too, end here
 

@@ -16,8 +16,6 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from eh_gym.worker.process import Worker
 
-__all__ = ["Session", "WorkerPool", "close_shared_pools", "shared_pool"]
-
 
 class Session:
     """One user's place in a worker; made by ``WorkerPool.session``. ``id`` is unique within the pool."""

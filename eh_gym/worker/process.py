@@ -30,8 +30,6 @@ from eh_gym.errors import (
 from eh_gym.worker import child
 from eh_gym.worker.frames import PARTING_S, receive, send
 
-__all__ = ["Worker", "backend_command"]
-
 _KEPT_STDERR = 64 * 1024  # bytes of a worker's stderr that are kept, the last ones
 _SHOWN_STDERR = 2000  # characters of it that an error message shows
 

@@ -16,8 +16,6 @@ from envs.actors.host import EnvKind
 from envs.actors.pool import ActorPool, Seat
 from envs.making import registered
 
-__all__ = ["RemoteEnv", "in_actors"]
-
 
 def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
     """A spec from which `gym.make` and `eh_gym.make_vec` make environments that run in the pool.

@@ -16,8 +16,6 @@ from gymnasium.envs.registration import EnvSpec
 from eh_gym.errors import MissingBackendError
 from envs.ids import task_ids_of
 
-__all__ = ["About", "EnvHost", "EnvKind"]
-
 
 @dataclass(frozen=True)
 class EnvKind:

@@ -19,8 +19,6 @@ from typing import Any
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied, WorkerTimeout
 from envs.actors.host import About, EnvHost, EnvKind
 
-__all__ = ["ActorPool", "Seat", "close_shared_actors", "shared_actors"]
-
 _BEGIN_TIMEOUT_S = 120.0  # for all first actors to begin; later, if all actors are lost, for a new one
 # Longer than the environments' own deadlines. An actor that takes longer for one call is killed.
 _CALL_TIMEOUT_S = 600.0

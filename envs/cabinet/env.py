@@ -24,12 +24,9 @@ from envs.cabinet.tasks import (
     CabinetTask,
     make_task,
     recurring_tasks,
-    success_ceiling,
     task_ids,
 )
 from envs.options import named_task
-
-__all__ = ["CabinetEnv", "CabinetLockedEnv", "CabinetOpenEndedEnv", "success_ceiling"]
 
 _CALL = re.compile(r"([a-z]+)\(([a-z0-9]*)\)")
 _MALFORMED = "error"

@@ -15,19 +15,6 @@ from dataclasses import dataclass
 from eh_gym.errors import ConfigError
 from envs.ids import LazyIds
 
-__all__ = [
-    "DRAWERS",
-    "LONGEST_CHAIN",
-    "LONGEST_LOCKED_CHAIN",
-    "SPLITS",
-    "CabinetTask",
-    "TaskIds",
-    "make_task",
-    "recurring_tasks",
-    "success_ceiling",
-    "task_ids",
-]
-
 DRAWERS = "abcdefghijkl"
 LONGEST_CHAIN = 11
 LONGEST_LOCKED_CHAIN = 10

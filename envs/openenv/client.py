@@ -29,8 +29,6 @@ except ImportError as error:
         f"EH-Remote-v0 needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'"
     ) from error
 
-__all__ = ["RemoteEnv"]
-
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _LONGEST_MESSAGE = 1_000_000  # characters of an action; the rest is cut
 _PAUSE_S = 0.2  # between two attempts to connect

@@ -40,8 +40,6 @@ except ImportError as error:
         f"serving an environment needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'"
     ) from error
 
-__all__ = ["ServedEnv", "TextAction", "TextObservation", "make_app", "make_server", "serve"]
-
 _LONGEST_MESSAGE = 1_000_000  # characters
 _UNGUARDED = ("/health",)  # paths that need no token
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["TOKEN_VARIABLE", "checked_token", "find_token", "is_loopback"]
-
 TOKEN_VARIABLE = "EH_ENV_TOKEN"
 _TOKEN = re.compile(r"[!-~]{16,200}")
 

@@ -28,8 +28,6 @@ from harness.chat.template import Message, Template
 from harness.chat.tools import ToolFormat, call_names, result_message
 from harness.settings.model import Model
 
-__all__ = ["ChatFormat", "Reply"]
-
 # The markers have upper and lower case, so that a template that changes the case is detected.
 _REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"
 _THOUGHT, _SYSTEM = "Eh-Thought-Mark", "Eh-System-Mark"

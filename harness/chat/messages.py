@@ -17,8 +17,6 @@ from harness.chat.chat import ChatFormat, Reply
 from harness.chat.template import Message
 from harness.chat.tools import call_id, result_message
 
-__all__ = ["MessageFormat"]
-
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTIONS = """# Tools
 

@@ -12,8 +12,6 @@ from transformers import PreTrainedTokenizerBase
 
 from harness.settings.model import REASONING_FORMATS
 
-__all__ = ["NO_REASONING", "Reasoning", "find_reasoning", "first_with"]
-
 
 @dataclass(frozen=True)
 class Reasoning:

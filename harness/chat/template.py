@@ -12,8 +12,6 @@ from transformers import PreTrainedTokenizerBase
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Message", "Template"]
-
 Message = dict[str, Any]
 """A message as chat templates take it: ``{"role": …, "content": …}``, with ``"tool_calls"`` if there are some."""
 

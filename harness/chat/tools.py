@@ -17,8 +17,6 @@ from transformers.utils.chat_parsing import parse_response
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.chat.template import Message, Template
 
-__all__ = ["ToolFormat", "call_id", "call_names", "result_message"]
-
 _CALL = "Eh-Call-Mark"
 _ASKED: Message = {"role": "user", "content": "question"}
 

@@ -17,8 +17,6 @@ from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
 from harness.types.seeding import derive_seed
 
-__all__ = ["clone_expert"]
-
 
 def clone_expert(
     config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display, run: Path

@@ -31,8 +31,6 @@ from harness.types.seeding import derive_seed
 from harness.types.trajectory import TokenSequence, Trajectory, Turn
 from harness.update.optimizer import make_optimizer, parameters_of
 
-__all__ = ["Cloned", "clone_key", "demonstrations", "is_pretrained", "warm_start"]
-
 _LEAST_PRETRAINED = 10_000_000  # parameters; a smaller model is a tiny one
 _MAX_STEPS, _MAX_POLISH_STEPS = 60, 40  # the most steps of a demonstration
 

@@ -13,8 +13,6 @@ from envs.appworld.hosts import Settings
 from envs.appworld.outputs import output_writer
 from harness.evaluation.folder import evaluation_of
 
-__all__ = ["AppWorldOutputs", "write_appworld_outputs"]
-
 _NAME = re.compile(r"[a-z0-9_-]+")  # a rule of appworld pack
 
 

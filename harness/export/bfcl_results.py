@@ -19,8 +19,6 @@ from envs.bfcl.splits import CATEGORIES, task_ids
 from harness.evaluation.folder import evaluation_of
 from harness.records.files import make_folder, write_whole
 
-__all__ = ["BFCLResults", "result_entry", "write_bfcl_results"]
-
 _NAMES = {"python": "Qwen/Qwen3-8B", "hermes": "Qwen/Qwen3-8B-FC", "native": "openbmb/MiniCPM-SALA-FC"}
 """For each action format, a name in bfcl-eval's list of models whose handler reads that format.
 

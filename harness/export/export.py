@@ -10,8 +10,6 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-__all__ = ["Export", "export"]
-
 
 @dataclass(frozen=True)
 class Export:

@@ -34,8 +34,6 @@ from eh_gym.errors import StateError
 from harness.model.policy import Policy, score_batch
 from harness.model.shards import whole
 
-__all__ = ["Ranks", "join"]
-
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1

@@ -16,18 +16,6 @@ from transformers.utils import logging
 
 from eh_gym.errors import ConfigError
 
-__all__ = [
-    "choose_dtype",
-    "compiles",
-    "gpu_bytes",
-    "library_settings",
-    "pick_device",
-    "pick_dtype",
-    "return_memory",
-    "set_threads",
-    "visible_gpus",
-]
-
 _SMALL = 50_000_000  # parameters
 
 
@@ -46,13 +34,6 @@ def pick_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"device {name!r} is not available here ({error}); use --device cpu or auto") from error
     return name
-
-
-def gpu_bytes(device: str) -> int:
-    """Returns the memory of a CUDA device; 0 for every other device."""
-    if torch.device(device).type != "cuda":
-        return 0
-    return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
 
 
 def visible_gpus() -> list[str]:

@@ -30,17 +30,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-__all__ = [
-    "PACKED",
-    "Segments",
-    "attention_windows",
-    "can_pack",
-    "choose_flash_attention",
-    "keep_outputs",
-    "no_mask",
-    "packed_attention",
-]
-
 PACKED = "packed"
 
 

@@ -18,8 +18,6 @@ from torch import Tensor
 from harness.model.attention import Segments
 from harness.types.trajectory import TokenSequence, Trajectory
 
-__all__ = ["Batch", "collate", "deal", "fill", "microbatches", "pack", "padded_microbatches"]
-
 Tokens = Trajectory | TokenSequence
 """An episode, or one of its sequences. Below, both are called an episode."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-__all__ = ["fresh_qwen2"]
-
 
 def fresh_qwen2(
     vocab: int,

@@ -26,8 +26,6 @@ from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Head", "float32_head", "float32_logits", "token_scores"]
-
 
 @dataclass(frozen=True)
 class Head:

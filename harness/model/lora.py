@@ -18,8 +18,6 @@ from transformers import PreTrainedModel
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.model.shards import whole
 
-__all__ = ["add_lora", "check_peft", "has_lora", "plain_parameters", "redraw_lora", "without_lora"]
-
 _ADAPTER = "default"  # peft's name for a single adapter
 
 

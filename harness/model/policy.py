@@ -38,8 +38,6 @@ from harness.model.head import Head, token_scores
 from harness.model.lora import has_lora, plain_parameters
 from harness.settings.model import Model
 
-__all__ = ["Policy", "load_policy", "score_batch"]
-
 
 @runtime_checkable
 class _Sharded(Protocol):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-__all__ = ["whole"]
-
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole tensor. If it is sharded, every rank must call this."""

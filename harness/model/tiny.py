@@ -24,8 +24,6 @@ from harness.model.fresh import fresh_qwen2
 from harness.model.policy import Policy
 from harness.settings.model import Model
 
-__all__ = ["new_tiny_policy"]
-
 _TINY_TASKS = 600  # the number of tasks from which a tokenizer is built
 _FEW_WORDS = 256  # with fewer distinct words, the tokens are words
 _WORD = r"[a-z]+\(|\d|[a-z]+|[^\s]"

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Counts the seconds and tokens of training. It stands still until `start`, and during evaluations.

@@ -20,8 +20,6 @@ from eh_gym.errors import StateError
 from harness.records.files import whole_file, write_whole
 from harness.types.trajectory import Trajectory, Turn
 
-__all__ = ["EpisodeWriter", "episode_files", "episode_line", "read_episodes", "read_system_prompt", "write_episodes"]
-
 _SYSTEM_PROMPTS = "system-prompts"
 _NEEDED = {"task_id", "horizon", "length", "success", "end", "turns"}
 _LOGGED = (

@@ -18,18 +18,6 @@ from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
 
-__all__ = [
-    "full_disk_named",
-    "lock_folder",
-    "make_folder",
-    "read_object",
-    "sha256",
-    "sync",
-    "whole_file",
-    "whole_folder",
-    "write_whole",
-]
-
 _CHUNK = 1 << 22  # bytes
 _POLL_S = 0.1
 _PATIENCE_S = 10.0  # a process that is ending may need this long to release its lock

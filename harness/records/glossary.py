@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from harness.types.trajectory import LENGTH_BINS
 
-__all__ = ["CUSTOM", "GLOSSARY", "glossary_markdown"]
-
 _TABLE = """
 horizon/k | steps | K before this update moves it. Of several (kinds, environments) the largest.
 horizon/k_mean | steps | The mean K of this update's episodes. Some options give an episode its own K.

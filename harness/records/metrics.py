@@ -14,8 +14,6 @@ from harness.records.files import write_whole
 from harness.records.glossary import CUSTOM, GLOSSARY
 from harness.records.trackers import open_trackers
 
-__all__ = ["MetricsLog", "check_names", "read_metrics"]
-
 
 class MetricsLog:
     """Appends metrics to ``metrics.jsonl``, and sends them to the trackers.

@@ -18,20 +18,6 @@ from harness.records.metrics import read_metrics
 from harness.records.versions import package_versions
 from harness.settings.grpo import GRPOConfig
 
-__all__ = [
-    "OF_THE_MACHINE",
-    "checkpoint_name",
-    "checkpoint_to_resume",
-    "checkpoints_in",
-    "forget",
-    "free_folder",
-    "latest_checkpoint",
-    "lengthen",
-    "prepare",
-    "saved_config",
-    "update_of",
-]
-
 OF_THE_MACHINE = (
     *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),
     *("keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"),

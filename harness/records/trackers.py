@@ -15,8 +15,6 @@ from typing import Any
 from eh_gym.errors import ConfigError, MissingExtraError
 from harness.records.files import write_whole
 
-__all__ = ["open_trackers", "require"]
-
 
 def require(names: Sequence[str]) -> None:
     """Raises MissingExtraError if the package of a tracker is not installed. Imports none of them."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 from importlib.metadata import distributions
 
-__all__ = ["cpu_name", "package_versions"]
-
 
 def cpu_name() -> str:
     """Returns the name that the system gives the processor."""

@@ -23,8 +23,6 @@ from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import SampleRequest, sample_all
 from harness.types.trajectory import TokenSequence
 
-__all__ = ["TESTED", "check_agreement"]
-
 # The model types whose agreement a test shows.
 TESTED: frozenset[str] = frozenset(
     (

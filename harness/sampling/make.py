@@ -16,8 +16,6 @@ from harness.sampling.vllm.settings import check_server
 from harness.settings.sampling import Sampling, VLLMSampling, VLLMServerSampling
 from harness.types.sampler import Sampler
 
-__all__ = ["check_engine", "make_sampler"]
-
 
 def check_engine(settings: Sampling, device: str) -> None:
     """Checks that the sampler can be started, before hours of work for it.

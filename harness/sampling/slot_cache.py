@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-__all__ = ["SlotCache"]
-
 
 class SlotCache(Cache):
     """Keys and values of `rows` episodes, each [rows, kv_heads, capacity, head_dim] per layer, allocated on first use.

@@ -22,8 +22,6 @@ from harness.sampling.slot_cache import SlotCache
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 from harness.types.seeding import uniforms
 
-__all__ = ["TransformersSampler"]
-
 # Fewer common tokens are not shared: the extra forward pass would cost more than it saves.
 _LEAST_SHARED = 32
 

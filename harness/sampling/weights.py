@@ -17,8 +17,6 @@ from harness.model.policy import Policy
 from harness.sampling.vllm.server import VLLMServerSampler
 from harness.types.sampler import Sampler
 
-__all__ = ["SampledWeights"]
-
 
 class SampledWeights:
     """The weights that the sampler samples with, and their hand-over from the policy after an update.

@@ -22,8 +22,6 @@ from harness.settings.horizon import HORIZON
 from harness.terminal.watch import Watch
 from harness.types.trajectory import Trajectory
 
-__all__ = ["Display", "UpdateBars"]
-
 _HEADER = (
     f"{'update':>6} {'K':>4} {'success':>8} {'ceiling':>8} {'length':>7} {'of succ.':>8} {'cut off':>8} "
     f"{'tokens':>8} {'zero adv':>8} {'entropy':>8} {'seconds':>8}"

@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-__all__ = ["Interrupts", "Stopped"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

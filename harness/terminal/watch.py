@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Watch"]
-
 _APART = 0.3  # nats; in bfloat16 it is about 0.01, and an update behind a little more
 _RECENT, _RISE = 6, 0.05  # updates; and the rise of success over them that makes a binding K no problem
 

@@ -30,8 +30,6 @@ from harness.training.command import RunRequest
 if TYPE_CHECKING:
     from harness.training.loop import OnUpdate
 
-__all__ = ["TrainResult", "train"]
-
 
 @dataclass(frozen=True)
 class TrainResult:

@@ -47,8 +47,6 @@ from harness.update.learner import Learner
 from harness.update.optimizer import HostMoments, make_optimizer
 from harness.update.reference import reference_policy
 
-__all__ = ["build"]
-
 
 def build(
     config: GRPOConfig,

@@ -35,8 +35,6 @@ from harness.records.files import full_disk_named, sync, whole_file
 from harness.records.run_folder import checkpoint_name, checkpoints_in
 from harness.update.optimizer import parameters_of
 
-__all__ = ["keep_frozen", "load_frozen", "load_training_state", "save_checkpoint", "write_training_state"]
-
 _PART = ".part-"
 _TENSORS = "tensors"
 # The errors of json, torch and safetensors for missing files, and for those of another model.

@@ -14,8 +14,6 @@ from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, from_recipe
 from harness.settings.recipe import QUICKSTART, recipe_file
 from harness.settings.section import changed, flat
 
-__all__ = ["Command", "RunRequest", "read_command", "recipe_config"]
-
 _BENCHMARKS = {"EH-BFCL": "bfcl", "EH-AppWorld": "appworld"}
 
 

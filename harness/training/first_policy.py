@@ -14,8 +14,6 @@ from harness.model.tiny import new_tiny_policy
 from harness.settings.grpo import GRPOConfig
 from harness.types.seeding import derive_seed
 
-__all__ = ["load"]
-
 
 def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks, *, clone: Path | None = None) -> Policy:
     """Loads the policy on `device`. Under torchrun, only rank 0 has the weights, in the memory of its host.

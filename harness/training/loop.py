@@ -23,8 +23,6 @@ from harness.terminal.interrupts import Interrupts, Stopped
 from harness.training.build import build
 from harness.training.training_run import Run
 
-__all__ = ["OnUpdate", "train"]
-
 OnUpdate = Callable[[int, Mapping[str, float]], object]
 """A function that is called after an update, with its index and its metrics."""
 

@@ -26,8 +26,6 @@ from harness.terminal.display import Display
 from harness.training.command import RunRequest
 from harness.training.loop import OnUpdate, train
 
-__all__ = ["carry_out"]
-
 
 def carry_out(
     request: RunRequest, console: Console, *, given: Given | None = None, on_update: OnUpdate | None = None

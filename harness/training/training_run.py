@@ -25,8 +25,6 @@ from harness.types.trajectory import Trajectory
 from harness.update.learner import Learner
 from harness.update.try_update import try_update
 
-__all__ = ["Run"]
-
 
 @dataclass
 class Run:

@@ -15,18 +15,6 @@ from typing import Literal, Protocol, runtime_checkable
 
 from eh_gym.errors import ConfigError
 
-__all__ = [
-    "CacheMetrics",
-    "LimitedCache",
-    "Sample",
-    "SampleRequest",
-    "Sampler",
-    "SeveralCaches",
-    "check_request",
-    "sample_all",
-    "spans",
-]
-
 
 @dataclass(frozen=True)
 class SampleRequest:

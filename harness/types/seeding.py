@@ -7,8 +7,6 @@ import json
 
 import numpy as np
 
-__all__ = ["derive_seed", "uniforms"]
-
 
 def derive_seed(run_seed: int, *path: int | str) -> int:
     """The seed of one thing that draws, which is named by a path: ``derive_seed(seed, "episode", update, task, member)``.

@@ -17,8 +17,6 @@ from harness.types.trajectory import Trajectory
 from harness.update.optimizer import HostMoments
 from harness.update.update import select_episodes, update_policy
 
-__all__ = ["Learner"]
-
 
 @dataclass(frozen=True)
 class Learner:

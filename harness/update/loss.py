@@ -20,14 +20,6 @@ from torch import Tensor
 
 from harness.settings.loss import Aggregation
 
-__all__ = [
-    "aggregate",
-    "group_advantages",
-    "importance_weights",
-    "kl_k3",
-    "policy_loss",
-]
-
 # In float32 the exponential of a log-ratio above 88.7 is inf, and inf * 0 is NaN. The cap loses nothing, because a ratio of e^20
 # or more estimates nothing.
 _MAX_LOG_RATIO = 20.0

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from harness.types.trajectory import LENGTH_BINS
 
-__all__ = ["Mismatch"]
-
 
 class Mismatch:
     """Sums over the scored tokens of one update. `metrics` turns them into means.

@@ -19,9 +19,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from harness.settings.optimizer import Optimizer
 
-__all__ = ["HostMoments", "make_optimizer", "parameters_of"]
-
-
 # For each parameter narrower than float32, the hook that passes its gradients to the optimizer that was made last.
 _takers: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 

@@ -12,8 +12,6 @@ from harness.model.lora import has_lora
 from harness.model.policy import Policy, load_policy
 from harness.records.files import full_disk_named
 
-__all__ = ["reference_policy"]
-
 
 def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool) -> Policy:
     """Returns the policy before the first update, frozen and sharded.

@@ -18,8 +18,6 @@ from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory
 from harness.update.learner import Learner
 
-__all__ = ["largest_microbatches", "try_update", "what_to_lower"]
-
 _SIZE = r"([\d.]+) ([GM])iB"
 _SHORT = re.compile(rf"allocate {_SIZE}.*of which {_SIZE} is free", re.DOTALL)
 _GIB = {"G": 1.0, "M": 1 / 1024}

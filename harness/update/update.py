@@ -39,8 +39,6 @@ from harness.update.loss import aggregate, group_advantages, importance_weights,
 from harness.update.mismatch import Mismatch
 from harness.update.optimizer import parameters_of
 
-__all__ = ["select_episodes", "update_policy"]
-
 _SUMS = ("loss", "entropy", "approx_kl", "clipped", "kl_ref")
 
 

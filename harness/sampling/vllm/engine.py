@@ -30,8 +30,6 @@ from harness.sampling.vllm.settings import FLOAT32_LOGITS, cache_tokens, check_m
 from harness.sampling.vllm.worker import pack_on_cpu
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
-__all__ = ["VLLMSampler"]
-
 NOT_INSTALLED = (
     "vLLM is not installed here; on a GPU run pip install -e '.[train,vllm]', for a CPU see docs/vllm.md, or use --sampler "
     "transformers"

@@ -23,8 +23,6 @@ from harness.sampling.vllm.settings import check_model, check_server, sampling_p
 from harness.sampling.vllm.transfer import NCCLSender, weights_file
 from harness.types.sampler import Sample, SampleRequest, check_request
 
-__all__ = ["VLLMServerSampler"]
-
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 _STEP_S = 0.005  # how long a step waits for an answer

@@ -15,8 +15,6 @@ from eh_gym.errors import ConfigError
 from harness.sampling.vllm.http import ServerGone, ServerRefused, VLLMServer
 from harness.types.sampler import SampleRequest
 
-__all__ = ["FLOAT32_LOGITS", "WORKER_EXTENSION", "cache_tokens", "check_model", "check_server", "sampling_parameters"]
-
 WORKER_EXTENSION = "harness.sampling.vllm.worker.PolicyWeights"
 
 # Makes vLLM compute logits in float32, as the trainer does. By default it rounds them to the type of the weights.

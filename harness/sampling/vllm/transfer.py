@@ -23,8 +23,6 @@ from eh_gym.errors import MissingExtraError
 from harness.model.lora import plain_parameters
 from harness.sampling.vllm.http import CALL_S, VLLMServer
 
-__all__ = ["NCCLSender", "PolicySource", "weights_file"]
-
 
 @contextmanager
 def weights_file(model: PreTrainedModel) -> Iterator[Path]:

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["PolicyWeights", "pack_on_cpu"]
-
 
 class PolicyWeights:
     """The method that vLLM adds to its worker. It is called through ``/collective_rpc``."""
