@@ -71,6 +71,7 @@ def make_sampler(
             max_context=max_context,
             dtype=dtype,
             gpu_memory_utilization=settings.gpu_memory_utilization,
+            engine_args=settings.engine_args,
             device=device,
             slots=slots,
             version=version,

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
 
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range, near
 from harness.settings.section import Choice, Section
 
 __all__ = ["SAMPLERS", "SAMPLING", "Sampling", "TransformersSampling", "VLLMSampling", "VLLMServerSampling"]
+
+
+_WRONG = "leave it out, because training would be wrong with another value"
+_SERVER = "a model that needs several GPUs to sample needs --sampler vllm-server"
+_SET_HERE = {
+    **dict.fromkeys(("model", "load_format", "skip_tokenizer_init", "generation_config", "seed"), _WRONG),
+    **dict.fromkeys(("logprobs_mode", "hf_overrides", "enable_sleep_mode", "distributed_executor_backend"), _WRONG),
+    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), _SERVER),
+    "dtype": "give --dtype",
+    "max_model_len": "give --max-context",
+    "gpu_memory_utilization": "give --gpu-memory-utilization",
+}
+"""What the harness sets itself, each with what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,14 @@ class VLLMSampling(Sampling):
 
     gpu_memory_utilization: Annotated[float, Range(0, 1, above=True)] = 0.5
     """The share of the GPU's memory that vLLM takes while it samples."""
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of vLLM's EngineArgs, as a JSON object, such as '{"kv_cache_dtype": "fp8"}': docs/vllm.md."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.engine_args:
+            if name in _SET_HERE:
+                raise ConfigError(f"--engine-args must not have {name}; {_SET_HERE[name]}")
 
 
 @dataclass(frozen=True)

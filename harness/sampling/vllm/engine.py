@@ -14,8 +14,8 @@ import itertools
 import math
 import os
 import tempfile
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import torch._dynamo
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError, MissingExtraError, SamplerError
+from eh_gym.ranges import near
 from envs.cache import cache_dir
 from harness.model.lora import plain_parameters
 from harness.sampling.vllm.settings import FLOAT32_LOGITS, cache_tokens, check_model, sampling_parameters
@@ -61,13 +62,15 @@ class VLLMSampler:
         dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
         gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit into
             the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
+        engine_args: Further arguments of vLLM's ``EngineArgs``, such as ``{"kv_cache_dtype": "fp8"}``.
         slots: The most requests that run at once on a GPU; None for vLLM's default, 1024.
         device: The device of the engine, if the policy is a copy in the host's memory; None for the policy's device.
         version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        ConfigError: `max_context` is too large, the GPU has too little memory, or vLLM can't take over the model's weights.
+        ConfigError: `max_context` is too large, the GPU has too little memory, vLLM can't take over the model's weights, or it
+            does not take the `engine_args`.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class VLLMSampler:
         max_context: int | None = None,
         dtype: str | None = None,
         gpu_memory_utilization: float = 0.5,
+        engine_args: Mapping[str, Any] | None = None,
         device: str | None = None,
         slots: int | None = None,
         version: int = 0,
@@ -118,7 +122,11 @@ class VLLMSampler:
         ):  # torchrun: each rank has an engine, which uses the ranks' torch.distributed
             options["distributed_executor_backend"] = "external_launcher"
         self._engine = _start_engine(
-            model=str(_folder_of(model)), dtype=name, max_model_len=self.max_context, device=self._device, **options
+            device=self._device,
+            model=str(_folder_of(model)),
+            dtype=name,
+            max_model_len=self.max_context,
+            **options | dict(engine_args or {}),
         )
         self._prompt_tokens = self._cached_tokens = 0
         self._take_over_weights()
@@ -255,6 +263,14 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         from vllm.v1.executor import Executor
     except ImportError as error:
         raise MissingExtraError(f"{NOT_INSTALLED} ({error})") from error
+    names = [argument.name for argument in fields(EngineArgs)]
+    for name in options:
+        if name not in names:
+            meant = near(name, names)
+            raise ConfigError(
+                f"vLLM's EngineArgs have no {name!r}"
+                + (meant if "did you mean" in meant else "; see vllm serve --help=all")
+            )
     arguments = EngineArgs(
         load_format="dummy",
         skip_tokenizer_init=True,  # only token ids go in and out
@@ -281,8 +297,8 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         )
     except (ValueError, torch.OutOfMemoryError) as error:
         raise ConfigError(
-            f"vLLM does not start: {' '.join(str(error).split())[:500]}; lower --gpu-memory-utilization if the trainer needs the "
-            "memory, give --offload-optimizer, which frees some of it, or lower --max-context if the cache is too small"
+            f"vLLM does not start: {' '.join(str(error).split())[:500]}; if the trainer lacks memory, lower "
+            "--gpu-memory-utilization or give --offload-optimizer; if the cache is too small, lower --max-context"
         ) from error
     finally:
         os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING")

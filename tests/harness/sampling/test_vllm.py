@@ -18,6 +18,7 @@ from quiet_run import rows_of_run
 from small_model import ask, forward_logprobs, new_model
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 
+from eh_gym.errors import ConfigError
 from harness.model.policy import load_policy
 from harness.sampling.vllm.engine import VLLMSampler
 from harness.settings.grpo import GRPOConfig
@@ -48,6 +49,16 @@ def test_a_second_start_finds_what_the_first_compiled(real_vllm: None) -> None:
     engines.append(VLLMSampler(new_model(tied=False)))
     first, second, other = (engine._engine.vllm_config.compute_hash() for engine in engines)
     assert first == second != other
+
+
+def test_further_arguments_reach_vllm_and_their_effect_is_measured(real_vllm: None) -> None:
+    model, prompt = new_model(), [1, 2, 3, 4] * 8
+    sampler = VLLMSampler(model, engine_args={"kv_cache_dtype": "fp8_e5m2"})
+    [sample] = sample_all(sampler, [ask(0, prompt)])
+    own = forward_logprobs(model, prompt, sample.ids)
+    assert 1e-3 < max(abs(a - b) for a, b in zip(own, sample.logprobs, strict=True)) < 1
+    with pytest.raises(ConfigError, match=r"have no 'kv_cache_dtyp'; did you mean kv_cache_dtype\?"):
+        VLLMSampler(model, engine_args={"kv_cache_dtyp": "fp8"})
 
 
 def differences(kind: str, more: dict[str, Any]) -> list[float]:

@@ -191,6 +191,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
         ({"max_staleness": 1, "rollout": "streaming", "offload_optimizer": True}, "--offload-optimizer needs"),
         ({"trackers": "nope"}, "change --trackers"),
         ({"chat_template_kwargs": {"tools": 1}}, "--chat-template-kwargs must not have tools"),
+        ({"sampler": "vllm", "engine_args": {"dtype": "auto"}}, "--engine-args must not have dtype; give --dtype"),
         ({"reasoning_format": "<a> <a>"}, "--reasoning-format"),
         ({"rollout": "bad"}, "rollout.*'streaming', 'lockstep'.*'bad'.*--rollout"),
         ({"updates": "3"}, "updates must be a whole number >= 1, got '3'; change --updates"),

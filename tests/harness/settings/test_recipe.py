@@ -23,7 +23,14 @@ from harness.training.command import read_command
 
 RECIPES = recipes()
 PAPER = flat(GRPOConfig())
-MEMORY = {"keep_attention", "offload_optimizer", "tokens_per_microbatch", "max_context", "gpu_memory_utilization"}
+MEMORY = {
+    "keep_attention",
+    "offload_optimizer",
+    "tokens_per_microbatch",
+    "max_context",
+    "gpu_memory_utilization",
+    "engine_args",
+}
 
 
 def own(name: str, wrapper: str = "elastic") -> dict[str, Any]:
