@@ -23,7 +23,7 @@ _EXPERT = ("expert", "random_action")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("env", metavar="ENV_ID", help="an id of gymnasium; MODULE:ID imports the module first")
+    parser.add_argument("env", metavar="ENV_ID", help="an id of gymnasium, MODULE:ID, or FILE.py:CLASS")
     parser.add_argument("--split", default="train", help="the split whose tasks are played (%(default)s)")
     parser.add_argument(
         "--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)"

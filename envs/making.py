@@ -2,40 +2,118 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
 import inspect
 import json
+import os
+import sys
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError, EHError
+from eh_gym.ranges import near
 
-__all__ = ["json_object", "make_environment", "read_env_args", "registered", "takes_split"]
+__all__ = ["absolute", "has_splits", "json_object", "make_environment", "read_env_args", "registered", "takes_split"]
 
 
 def registered(env_id: str) -> EnvSpec:
-    """The spec of an id that ``gym.make`` takes; MODULE:ID imports the module first.
+    """The spec of an environment by its name.
+
+    Args:
+        env_id: An id of gymnasium; ``MODULE:ID``, which imports the module that registers the id; or a class that is not
+            registered, or a function that returns an environment: ``FILE.py:CLASS`` or ``MODULE:CLASS``.
 
     Raises:
-        ConfigError: gymnasium does not know the id, or its module can't be imported.
+        ConfigError: There is no such id, file or class, the module can't be imported, or the class is no environment.
     """
-    module, _, name = env_id.rpartition(":")
+    place, _, name = env_id.rpartition(":")
+    if place.endswith(".py"):
+        return _spec_of_class(env_id)
     try:
-        if module:
-            importlib.import_module(module)
+        if place:
+            importlib.import_module(place)
         return gym.spec(name)
     except (gym.error.Error, ImportError) as error:
+        if hasattr(sys.modules.get(place), name):
+            return _spec_of_class(env_id)
         raise ConfigError(
-            f"gymnasium knows no {env_id} ({error}); python -m envs list names this project's, and MODULE:ID imports the module "
-            "that registers one of yours"
+            f"gymnasium knows no {env_id} ({error}); python -m envs list names this project's. For one of yours give "
+            "FILE.py:CLASS, or MODULE:ID for the module that registers it"
         ) from error
+
+
+def _spec_of_class(env_id: str) -> EnvSpec:
+    module, name, kind = _found(env_id)
+    if not callable(kind) or (isinstance(kind, type) and not issubclass(kind, gym.Env)):
+        classes = [n for n, one in vars(module).items() if isinstance(one, type) and issubclass(one, gym.Env)]
+        wrong = f"{env_id} is no gymnasium.Env" if kind else f"{module.__file__} has no {name}"
+        raise ConfigError(f"{wrong}{near(name, classes)}" if classes else f"{wrong}, and no gymnasium.Env")
+    # The name is pickled, not the class: another process knows the class only when it has loaded the file.
+    return EnvSpec(f"{name}-v0", entry_point=functools.partial(_made, env_id))
+
+
+def absolute(names: str) -> str:
+    """The text of ``--env`` with the paths of its files made absolute, so that another folder and a resumed run find them.
+
+    >>> absolute("EH-Cabinet-v0:2,/my/../maze.py:Maze")
+    'EH-Cabinet-v0:2,/maze.py:Maze'
+    """
+    return ",".join(os.path.abspath(one.strip()) if ".py:" in one else one for one in names.split(","))
+
+
+def has_splits(env_id: str) -> bool:
+    """Whether an environment has splits, as all that are registered have. A class that is not may take none."""
+    made = registered(env_id).entry_point
+    return not isinstance(made, functools.partial) or takes_split(made)
+
+
+def _made(env_id: str, **arguments: Any) -> Any:
+    """Makes an environment of a class. It gets the split only if it takes one."""
+    _, _, make = _found(env_id)
+    if not takes_split(make):
+        arguments.pop("split", None)
+    return make(**arguments)
+
+
+def _found(env_id: str) -> tuple[ModuleType, str, Any]:
+    """The module that FILE.py:CLASS or MODULE:CLASS names, the name of the class, and the class; None if there is none."""
+    place, _, name = env_id.rpartition(":")
+    module = _loaded(Path(place).absolute()) if place.endswith(".py") else importlib.import_module(place)
+    return module, name, getattr(module, name, None)
+
+
+@functools.cache
+def _loaded(path: Path) -> ModuleType:
+    """Imports a file. It can import the modules beside it."""
+    if not path.is_file():
+        there = [str(file) for file in sorted(path.parent.glob("*.py"))]
+        raise ConfigError(f"there is no file {path}{near(str(path), there) if there else ''}")
+    name = str(path) if path.stem in sys.modules else path.stem
+    found: Any = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module = importlib.util.module_from_spec(found)
+    sys.path.append(str(path.parent))
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:  # it may raise anything
+        del sys.modules[name]
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if isinstance(error, SyntaxError) else f" ({line.filename}, line {line.lineno})"
+        raise ConfigError(f"{path} can't be imported: {type(error).__name__}: {error}{where}") from error
+    return module
 
 
 def takes_split(make: Callable[..., Any]) -> bool:
     """Whether what makes an environment has an argument ``split``; if not, training and evaluation have the same tasks."""
+    if isinstance(make, functools.partial) and make.func is _made:
+        _, _, make = _found(*make.args)
     taken = inspect.signature(make).parameters
     return "split" in taken or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
 
@@ -44,15 +122,15 @@ def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str
     """Makes one environment.
 
     Args:
-        env: The id or spec that ``gym.make`` takes; MODULE:ID imports the module first.
+        env: The name of an environment, as `registered` takes it, or a spec.
         args: Further arguments of ``gym.make``, such as the split.
 
     Raises:
-        ConfigError: gymnasium does not know the id, its module can't be imported, or the environment takes other arguments.
+        ConfigError: `registered` raises it, or the environment takes other arguments.
     """
     try:
         # gymnasium's checker breaks at the first step after a first reset that raised.
-        return gym.make(env, disable_env_checker=True, **args)
+        return gym.make(registered(env) if isinstance(env, str) else env, disable_env_checker=True, **args)
     except EHError:
         raise
     except (gym.error.Error, ImportError, TypeError) as error:

@@ -15,6 +15,7 @@ from gymnasium.spaces import Text
 from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
 from envs.ids import LazyIds, task_ids_of
+from envs.making import make_environment
 from envs.options import named_task
 
 Info = dict[str, Any]
@@ -47,7 +48,7 @@ def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:
     """A spec from which `gym.make` and `eh_gym.make_vec` make a `MixedEnv`.
 
     Args:
-        envs: For each name an id or a spec that ``gym.make`` knows. The names begin the ids of the tasks.
+        envs: For each name an id or a spec that `make_environment` takes. The names begin the ids of the tasks.
     """
     return EnvSpec(
         "EH-Mixed-v0",
@@ -66,7 +67,7 @@ class MixedEnv(gym.Env[str, str]):
     ``random_action(rng)`` ask the environment of the present episode.
 
     Args:
-        envs: For each name an id or a spec that ``gym.make`` knows.
+        envs: For each name an id or a spec that `make_environment` takes.
         **arguments: For ``gym.make``. An argument with the name of one of `envs` is a dict of arguments for that
             environment alone. All other arguments are for all environments.
 
@@ -101,7 +102,7 @@ class MixedEnv(gym.Env[str, str]):
         self._envs: dict[str, gym.Env[str, str]] = {}
         try:
             for name, kind in envs.items():
-                self._envs[name] = gym.make(kind, disable_env_checker=True, **{**arguments, **own[name]})
+                self._envs[name] = make_environment(kind, {**arguments, **own[name]})
             spaces = [space for env in self._envs.values() for space in (env.observation_space, env.action_space)]
             if not all(isinstance(space, Text) for space in spaces):
                 raise ConfigError(f"only environments of texts can be mixed, got {', '.join(envs)}")

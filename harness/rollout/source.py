@@ -35,7 +35,7 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
     if settings.env.startswith(GIVEN):
         raise ConfigError(
             f"the environments of this run came from {settings.env.removeprefix(GIVEN)}, which a Python program gave to "
-            "train(env=...); resume it there: train(resume=..., env=...)"
+            "train(env=...); give it again there: train(resume=..., env=...) or evaluate_policy(..., env=...)"
         )
     if settings.agent:
         assert isinstance(settings.tasks, Path), "an agent has a file of tasks"

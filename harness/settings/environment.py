@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
-from envs.making import read_env_args
+from envs.making import absolute, has_splits, read_env_args
 from envs.mixed import read_environments
 from harness.settings.section import Section
 
@@ -28,8 +28,8 @@ class Environment(Section):
     """Which environment the agent acts in, or which program of yours is the agent (docs/agents.md), and where it runs."""
 
     env: str = "EH-Cabinet-v0"
-    """The id of the environment. Several, such as EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the updates' tasks in this
-    ratio."""
+    """The environment: an id of gymnasium, MODULE:ID, or a class of yours, FILE.py:CLASS. Several, such as
+    EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the updates' tasks in this ratio."""
     env_args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of gym.make, a JSON object such as '{"categories": ["base"]}'. An object under an id is for that environment
     alone."""
@@ -60,10 +60,14 @@ class Environment(Section):
     def __post_init__(self) -> None:
         if callable(self.env):
             raise ConfigError(f"env must be an id, got {self.env!r}; a function belongs into train(env=...)")
+        if isinstance(self.env, str):
+            object.__setattr__(self, "env", absolute(self.env))
         args: object = self.env_args
         tasks: object = self.tasks
         if isinstance(args, str):
-            object.__setattr__(self, "env_args", read_env_args(args))
+            args = read_env_args(args)
+        if isinstance(args, Mapping):
+            object.__setattr__(self, "env_args", {absolute(name): value for name, value in args.items()})
         if isinstance(tasks, str):
             object.__setattr__(self, "tasks", Path(tasks) if tasks else None)
         super().__post_init__()
@@ -82,6 +86,10 @@ class Environment(Section):
                 f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them"
             )
         self._check_agent()
+        if not self.has_splits:
+            if self.split not in ("", "all"):
+                raise ConfigError(f"--env {self.env} takes no split, got --split {self.split}; leave it out")
+            object.__setattr__(self, "split", "all")
 
     def _check_agent(self) -> None:
         if not self.agent:
@@ -104,16 +112,23 @@ class Environment(Section):
         if self.env_workers != "local":
             raise ConfigError("an agent must run on this machine, got --env-workers ray; leave it out")
 
+    @property
+    def has_splits(self) -> bool:
+        """Whether there are splits. A class of yours may take none; then training and evaluation have the same tasks."""
+        name, *others = self.environments()
+        return bool(others) or ":" not in name or name.startswith(GIVEN) or has_splits(name)
+
     def environments(self) -> dict[str, int]:
         """The ids in `env`, with their weights."""
         return read_environments(self.env)
 
     @property
     def name(self) -> str:
-        """The agent or `env` as a part of a folder's name: A:2,B becomes A-2+B, and "node agent.js" node-agent-js."""
+        """The agent or `env` as a part of a folder's name: A:2,B becomes A-2+B, a.py:A A, and "node agent.js" node-agent-js."""
         if self.agent:
             return re.sub(r"\W+", "-", self.agent).strip("-")[:60]
-        return self.env.replace(",", "+").replace(":", "-") if "," in self.env else self.env.removeprefix(GIVEN)
+        env = re.sub(r"[^,]+\.py:", "", self.env)
+        return env.replace(",", "+").replace(":", "-") if "," in env else env.removeprefix(GIVEN)
 
     def arguments(self, split: str = "") -> dict[str, Any]:
         """The arguments of ``gym.make``: `env_args`, and the split if there is one; `split` is in place of this section's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +105,8 @@ class GRPOConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.environment.has_splits:
+            object.__setattr__(self, "evaluation", dataclasses.replace(self.evaluation, split="all"))
         self._check_parts()
         self._check_staleness()
 
@@ -201,7 +204,8 @@ class GRPOConfig(Section):
         shown = {name: str(value) if isinstance(value, Path) else value for name, value in flat(self).items()}
         model = Path(self.model.model)
         return {k: v for k, v in shown.items() if k not in ("out", "tasks")} | {
-            "model": model.name if model.is_dir() else self.model.model
+            "model": model.name if model.is_dir() else self.model.model,
+            "env": re.sub(r"(^|,)/[^,]*/", r"\1", self.environment.env),
         }
 
     @staticmethod

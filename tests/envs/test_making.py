@@ -1,12 +1,65 @@
-"""Ids of gymnasium: MODULE:ID imports the module first, wherever an id is taken."""
+"""The names of environments: ids of gymnasium, MODULE:ID, and classes that are not registered, by their file or module."""
 
 from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
 
 import pytest
 
 from eh_gym.errors import ConfigError
+from envs.__main__ import main as envs
 from envs.actors import in_actors
-from envs.making import registered
+from envs.making import absolute, has_splits, make_environment, registered
+from harness.evaluate import main as evaluate
+from harness.settings.environment import Environment
+from harness.settings.grpo import GRPOConfig
+from harness.training.command import read_command
+
+CODE = """
+from dataclasses import dataclass
+import gymnasium as gym
+from eh_gym.spaces import UnicodeText
+from beside import TASKS
+
+@dataclass
+class Place:
+    x: int = 0
+
+class Walk(gym.Env):
+    observation_space = action_space = UnicodeText(100)
+    def __init__(self, steps=3):
+        self.task_ids, self.steps = TASKS, steps
+    def reset(self, *, seed=None, options=None):
+        self.place = Place()
+        return "walk", {"task_id": (options or {}).get("task_id", "a"), "system_prompt": "s"}
+    def step(self, action):
+        self.place.x += action == "on"
+        done = self.place.x == self.steps
+        return "", float(done), done, False, {"success": done}
+    def expert(self):
+        return "on"
+
+class Splits(Walk):
+    def __init__(self, split="train", steps=3):
+        super().__init__(steps)
+
+def walk(steps=3): return Walk(steps)
+
+class Plain: pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a file of environments, in which the command runs."""
+    (tmp_path / "sub").mkdir()
+    for where in (tmp_path, tmp_path / "sub"):
+        (where / "my_walk.py").write_text(CODE)
+        (where / "beside.py").write_text('TASKS = ["a", "b"]')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_a_module_before_the_id_is_imported_also_for_actors() -> None:
@@ -18,3 +71,54 @@ def test_a_module_before_the_id_is_imported_also_for_actors() -> None:
 def test_an_unknown_id_is_named(env_id: str) -> None:
     with pytest.raises(ConfigError, match=f"gymnasium knows no {env_id} .*MODULE:ID"):
         registered(env_id)
+
+
+@pytest.mark.parametrize("name", ["my_walk.py:Walk", "sub/my_walk.py:Splits", "my_walk.py:walk", "beside_class:Walk"])
+def test_a_class_needs_no_id_and_is_found_by_its_file_in_another_process(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "beside_class.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(folder))
+    spec = pickle.loads(pickle.dumps(registered(absolute(name) if ".py" in name else name)))
+    env = make_environment(spec, {"split": "test", "steps": 2})
+    assert env.reset(options={"task_id": "b"})[1]["task_id"] == "b"
+    assert [env.step("on")[2] for _ in range(2)] == [False, True]
+    assert has_splits(name) == name.endswith("Splits")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_wal.py:Walk", "there is no file .*my_wal.py; did you mean .*my_walk.py"),
+        ("my_walk.py:Wlak", "my_walk.py has no Wlak; did you mean Walk"),
+        ("my_walk.py:Plain", "my_walk.py:Plain is no gymnasium.Env; there are Walk, Splits"),
+        ("beside.py:TASKS", "beside.py:TASKS is no gymnasium.Env"),
+        ("wrong.py:Walk", r"wrong.py can't be imported: ModuleNotFoundError: .*wrong.py, line 2\)"),
+        ("syntax.py:Walk", "syntax.py can't be imported: SyntaxError"),
+    ],
+)
+def test_a_class_that_is_not_there_is_named(name: str, message: str, folder: Path) -> None:
+    (folder / "wrong.py").write_text("import sys\nimport no_such_module")
+    (folder / "syntax.py").write_text("def f(:")
+    with pytest.raises(ConfigError, match=message):
+        Environment(env=name)
+
+
+def test_a_file_is_an_environment_of_every_command(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    envs(["check", "my_walk.py:Walk"])
+    assert "ok     has no step limit of its own" in capsys.readouterr().out
+    evaluate(
+        ["--env", "my_walk.py:Walk,EH-Cabinet-v0", "--env-args", '{"my_walk.py:Walk": {"steps": 4}}', "--tasks", "2"]
+    )
+    assert "2/2" in capsys.readouterr().out
+
+    kept = read_command(["--env", "sub/my_walk.py:Walk"]).config.to_json()
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+    config = GRPOConfig.from_json(kept)  # as at a resume
+    assert config.environment.env == f"{folder}/sub/my_walk.py:Walk"
+    assert config.environment.name == "Walk"
+    assert (config.environment.split, config.evaluation.split, config.held_out) == ("all", "all", False)
+    with pytest.raises(ConfigError, match="takes no split"):
+        Environment(env=config.environment.env, split="dev")
