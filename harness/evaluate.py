@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
-from eh_gym.errors import ConfigError
+from harness.evaluation.of_run import of_run
 from harness.settings.command_line import errors_in_one_line, flag_of, parse
 from harness.settings.evaluate import EvaluateConfig, official
-from harness.settings.section import changed
+from harness.settings.section import changed, flat
 
 __all__ = ["defaults", "main"]
 
@@ -18,20 +19,25 @@ _PROG = "python -m harness.evaluate"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
-    words, console = sys.argv[1:] if argv is None else argv, Console()
+    """The command line: flags, and before them the folder of a run whose settings the evaluation begins with."""
+    words, console = list(sys.argv[1:] if argv is None else argv), Console()
     with errors_in_one_line(console):
-        config = parse(defaults(words), words, prog=_PROG)
+        folder = Path(words.pop(0)) if words and not words[0].startswith("-") else None
+        default = defaults(words, folder)
+        config = parse(default, words, prog=_PROG)
+        if folder:
+            plain, now, asked = flat(EvaluateConfig()), flat(config), flat(default)
+            said = [n for n in plain if asked[n] != plain[n] or n in ("env", "horizon")]
+            own = [f"{n} {now[n]}" for n in said if now[n] == asked[n]]
+            console.print(f"from {folder}: {', '.join(own)}", highlight=False, soft_wrap=True, markup=False)
         from harness.evaluation.run import run  # torch takes seconds to import, and `--help` needs none of it
 
         run(config, console)
 
 
-def defaults(words: Sequence[str]) -> EvaluateConfig:
-    """Returns the defaults of a command line: with ``--official`` those of the benchmark that it names."""
-    if words and not words[0].startswith("-"):
-        raise ConfigError(f"expected a flag, got {words[0]}; did you mean --policy {words[0]}?")
-    default = EvaluateConfig()
+def defaults(words: Sequence[str], folder: Path | None = None) -> EvaluateConfig:
+    """Returns the defaults of a command line: those of a run's folder, and with ``--official`` those of the benchmark."""
+    default = of_run(folder) if folder else EvaluateConfig()
     if "--official" not in words:
         return default
     env = flag_of(words, "env", default.environment.env)

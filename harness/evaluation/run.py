@@ -19,6 +19,7 @@ from rich.progress import Progress
 from eh_gym.errors import ConfigError, EHError, SamplerError
 from harness.evaluation.endpoint import ChatEndpoint
 from harness.evaluation.folder import EvaluationFolder
+from harness.evaluation.of_run import is_run, of_run
 from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks, play_policy, play_script
 from harness.evaluation.result import EvalResult, result_table, summarise
 from harness.evaluation.saturation import saturation, saturation_table, steps_of_line
@@ -118,7 +119,8 @@ def evaluate_policy(
 
     Args:
         policy: Who plays: expert, random, empty, openai (an endpoint), or a model: the folder of a trained one
-            (`TrainResult.model`), or a hub id.
+            (`TrainResult.model`), or a hub id. With the folder of a run (`TrainResult.folder`) its model plays, and what is not
+            given is as in the run: its environment, split, K and limits.
         env: An id of gymnasium, or a function that returns an environment; see `train`. None for the cabinets.
         show: Print the progress and the result.
         **settings: The other settings of the command, by their names: ``horizon``, ``split``, ``tasks``, ``rollouts``,
@@ -142,7 +144,9 @@ def evaluate_policy(
         spec, settings["env"] = spec_from(env), GIVEN + name_of(env)
     if settings.get("official"):
         settings = official(settings.get("env", EvaluateConfig().environment.env)) | settings
-    config = changed(EvaluateConfig(), policy=str(policy), **settings)
+    folder = Path(policy)
+    base = of_run(folder) if is_run(folder) else EvaluateConfig(policy=str(policy))
+    config = changed(base, **settings)
     with library_settings():
         return run(config, Console(quiet=not show), env=spec)
 

@@ -48,7 +48,9 @@ _UNUSED = flat(Model()) | flat(Endpoint()) | flat(TransformersSampling()) | {"sa
 
 @dataclass(frozen=True)
 class EvaluateConfig(Section):
-    """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals."""
+    """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals. If the folder of a run precedes the flags,
+    its model plays, and its environment or agent, split, K and limits are the defaults.
+    """
 
     policy: str = "expert"
     """expert, random, empty, openai (an endpoint, whose model --model names), or a model: a folder or a hub id."""

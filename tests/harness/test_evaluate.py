@@ -16,11 +16,14 @@ from rich.progress import Progress
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import main
+from harness.evaluation.of_run import of_run
 from harness.evaluation.run import _default_split, evaluate_policy, run
 from harness.model.policy import Policy
 from harness.records.episode_log import read_episodes
+from harness.records.run_folder import prepare
 from harness.rollout.rollout import rollout
 from harness.settings.evaluate import EvaluateConfig
+from harness.settings.grpo import from_recipe
 from harness.settings.section import changed, flat
 
 
@@ -89,6 +92,30 @@ def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: 
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")  # as a run does that goes on
     with pytest.raises(ConfigError, match=r"holds an evaluation with weights"):
         quiet(**settings, slots=18, out=tmp_path / "out")
+
+
+def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(
+    trained: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = {"env": "EH-CabinetLocked-v0:2,EH-Cabinet-v0:1", "eval_split": "dev", "eval_horizon": 20, "k0": 9}
+    folder = prepare(changed(from_recipe("quickstart"), out=tmp_path / "run", temperature=0.5, **wanted))
+    with pytest.raises(SystemExit, match="2"):
+        main([str(folder)])
+    assert "has no model yet; resume it: python -m harness.grpo --resume" in " ".join(capsys.readouterr().out.split())
+    trained.save(folder / "model")
+    own = flat(of_run(folder))
+    assert (own["env"], own["split"], own["horizon"]) == ("EH-CabinetLocked-v0,EH-Cabinet-v0", "dev", 20)
+    assert (own["max_action_tokens"], own["temperature"], own["policy"]) == (6, 0.5, str(folder / "model"))
+    main([str(folder), "--env", "EH-Cabinet-v0", "--horizon", "3", "--tasks", "2", "--rollouts", "1"])
+    plan, _, said = capsys.readouterr().out.partition("\n")
+    assert plan.startswith(f"from {folder}: policy {folder}/model, split dev, ")
+    assert "max_action_tokens 6" in plan
+    assert "env EH" not in plan
+    assert "K = 3" in " ".join(said.split())
+    assert evaluate_policy(folder, tasks=1, rollouts=1, show=False).tasks == 1
+    with pytest.raises(SystemExit, match="2"):
+        main([str(folder / "model")])
+    assert "give --policy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -227,4 +254,4 @@ def test_the_way_of_playing_and_the_threads_are_the_flags_and_only_a_small_model
 def test_a_policy_without_its_flag_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["runs/foo/model", "--tasks", "2"])
-    assert "did you mean --policy runs/foo/model?" in capsys.readouterr().out
+    assert "give --policy runs/foo/model" in capsys.readouterr().out

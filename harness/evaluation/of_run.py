@@ -1,0 +1,41 @@
+"""The settings of an evaluation that a training run's folder gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from eh_gym.errors import ConfigError
+from harness.records.run_folder import saved_config
+from harness.settings.evaluate import EvaluateConfig
+
+__all__ = ["is_run", "of_run"]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a training run was begun in this folder. A model's folder has a config.json, too."""
+    return (folder / "config.json").is_file() and (folder / "versions.json").is_file()
+
+
+def of_run(folder: Path) -> EvaluateConfig:
+    """The model of a run with the run's environment or agent, its held-out split, K, dtype, chat and limits.
+
+    Raises:
+        ConfigError: The folder holds no run, or the run has not ended.
+    """
+    if not is_run(folder):
+        raise ConfigError(
+            f"{folder} is not the folder of a run; for a model's folder or hub id, give --policy {folder}"
+        )
+    if not (folder / "model").is_dir():
+        raise ConfigError(f"the run in {folder} has no model yet; resume it: python -m harness.grpo --resume {folder}")
+    run, plain = saved_config(folder), EvaluateConfig()
+    here = plain.model
+    return replace(
+        plain,
+        policy=str(folder / "model"),
+        horizon=run.evaluation_horizon,
+        environment=replace(run.environment, env=",".join(run.environment.environments()), split=run.evaluation.split),
+        model=replace(run.model, model=here.model, device=here.device, threads=here.threads),
+        rollout=replace(run.rollout, rollout=plain.rollout.rollout, slots=plain.rollout.slots),
+    )
