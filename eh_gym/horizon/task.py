@@ -124,9 +124,8 @@ class TaskHorizon(Saved):
         with self._lock:
             task = self._tasks.pop(outcome.task_id, _Task())
             lengths = (*task.lengths, length)[-self.window :]
-            self._tasks[outcome.task_id] = dataclasses.replace(
-                task, lengths=lengths, met=True
-            )  # to the end, as the task that was met last
+            # To the end, as the task that was met last.
+            self._tasks[outcome.task_id] = dataclasses.replace(task, lengths=lengths, met=True)
             if len(self._tasks) > _MOST_TASKS:
                 del self._tasks[next(iter(self._tasks))]
 

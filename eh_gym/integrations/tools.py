@@ -54,11 +54,8 @@ class ToolEnvironment:
         if self.ended:
             return "The episode has ended."
         observation, reward, terminated, truncated, info = self._env.step(str(action))
-        self.steps, self.ended, self.cut = (
-            self.steps + 1,
-            bool(terminated or truncated),
-            bool(truncated and not terminated),
-        )
+        self.steps += 1
+        self.ended, self.cut = bool(terminated or truncated), bool(truncated and not terminated)
         if "environment_error" in info:
             self._score = None  # the episode says nothing about the agent
         elif self._score is not None:

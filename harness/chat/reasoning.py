@@ -81,10 +81,8 @@ _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
     ),
     ("<|channel>thought", Reasoning("tags", "<|channel>thought\n", "<channel|>", "\n<channel|>")),  # Gemma 4
     ("[THINK]", Reasoning("tags", "[THINK]", "[/THINK]", "[/THINK]")),  # Magistral
-    (
-        "<|START_THINKING|>",
-        Reasoning("tags", "<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>"),
-    ),  # Command A
+    # Command A
+    ("<|START_THINKING|>", Reasoning("tags", "<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>")),
     ("<seed:think>", Reasoning("tags", "<seed:think>", "</seed:think>", "</seed:think>\n")),  # Seed-OSS
     ("<|inner_prefix|>", Reasoning("tags", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>")),  # Apertus
     ("</think>", _TAGS),

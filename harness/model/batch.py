@@ -97,14 +97,9 @@ def collate(trajectories: Sequence[Tokens], *, pad_id: int, device: torch.device
 
 
 def fill(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Distributes items over bins with the first-fit-decreasing rule. An item larger than a bin gets its own bin.
+    """Distributes items over bins, which are lists of their indices, with the first-fit-decreasing rule.
 
-    Args:
-        sizes: The sizes of the items, in any unit.
-        capacity: The capacity of a bin, in the same unit.
-
-    Returns:
-        The bins, as lists of the items' indices.
+    An item larger than a bin gets its own bin. `sizes` and `capacity` have the same unit.
 
     >>> fill([3, 9, 6, 1], capacity=10)
     [[1, 3], [2, 0]]
@@ -148,16 +143,8 @@ def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: i
     """One rank's micro-batches. In each round every rank has one micro-batch of about the same cost.
 
     All ranks wait for the slowest in every pass, so passes of similar cost run at the same time. The cost of an episode of n
-    tokens is estimated as n (1 + n / 32768): at about that length, attention costs as much as the rest of a model.
-
-    Args:
-        parts: The micro-batches, as indices of episodes.
-        lengths: The lengths of the episodes, in tokens.
-        rank: The rank whose micro-batches are returned.
-        ranks: The number of ranks.
-
-    Returns:
-        As many micro-batches as any other rank gets; the last one may be empty.
+    tokens is estimated as n (1 + n / 32768): at about that length, attention costs as much as the rest of a model. `parts` are
+    the micro-batches as indices of episodes, `lengths` the episodes' tokens. A rank's last micro-batch may be empty.
 
     >>> [deal([[0], [1, 2], [3]], [9, 2, 3, 4], rank, 2) for rank in range(2)]
     [[[0], [3]], [[1, 2], []]]

@@ -84,11 +84,7 @@ def float32_logits(model: PreTrainedModel, weight: Tensor | None = None) -> Iter
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Linear:
-    """The output layer.
-
-    Raises:
-        ConfigError: It is not a linear layer without a bias.
-    """
+    """The output layer. Raises ConfigError if it is not a linear layer without a bias."""
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear or getattr(layer, "bias", None) is not None:
         raise ConfigError(

@@ -22,11 +22,7 @@ _ADAPTER = "default"  # peft's name for a single adapter
 
 
 def check_peft() -> None:
-    """Checks that adapters can be made, before a model is loaded.
-
-    Raises:
-        MissingExtraError: peft is not installed.
-    """
+    """Raises MissingExtraError if peft is not installed, before a model is loaded."""
     try:
         import peft  # noqa: F401 - only whether it is there
     except ImportError as error:
@@ -36,12 +32,9 @@ def check_peft() -> None:
 
 
 def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
-    """Freezes the model and adds adapters, in place. At first they change nothing, because one matrix of each pair is zero.
+    """Freezes the model and adds adapters of a rank >= 1, in place.
 
-    Args:
-        model: The model.
-        rank: The rank of the adapters, >= 1.
-        seed: Draws the other matrix of each pair.
+    At first they change nothing, because one matrix of each pair is zero. The seed draws the other one.
 
     Raises:
         ConfigError: peft can't adapt the model, or would adapt experts, which can't be merged here.

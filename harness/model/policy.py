@@ -162,14 +162,9 @@ def load_policy(
     device: str = "cpu",
     packing: bool = True,
 ) -> Policy:
-    """Loads a Hugging Face folder or a hub id.
+    """Loads a Hugging Face folder or a hub id. With `packing` it trains on packed episodes, if the model can.
 
-    Args:
-        path: The folder or the hub id.
-        settings: How the chat is written; None for the defaults.
-        dtype: The type of the weights.
-        device: The device of the weights.
-        packing: Whether to train on packed episodes, if the model can.
+    `settings` say how the chat is written; None has the defaults.
 
     Raises:
         ConfigError: There is no model at `path`, its files are damaged, its chat template can't be used, or it has LongRoPE.

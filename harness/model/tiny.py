@@ -80,17 +80,12 @@ def new_tiny_policy(
     max_action_tokens: int | None = None,
     packing: bool = True,
 ) -> Policy:
-    """Makes a tiny model with random weights, and a tokenizer for `env`.
+    """Makes a tiny model with random weights, and a tokenizer for `env`, with the arguments of `load_policy`.
 
-    Args:
-        env: An environment with the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``.
-        seed: Draws the weights.
-        settings: How the chat is written; None for the defaults.
-        max_action_tokens: The most tokens of an action; None for no limit.
-        packing: Whether to train on packed episodes.
+    `env` has the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``.
 
     Raises:
-        ConfigError: `env` has no expert, or the model could not write the expert's actions.
+        ConfigError: `env` has no expert, or the model could not write the expert's actions in `max_action_tokens`.
     """
     check_expert(env, "--model tiny", "give --model a folder or hub id")
     rng = np.random.default_rng(0)

@@ -36,6 +36,8 @@ class SampledWeights:
         policy: The policy as the sampler sees it. Its model is the copy, if there is one.
     """
 
+    _sampler: Sampler  # from `start`
+
     def __init__(
         self, policy: Policy, *, ahead: bool, ranks: Ranks, on_host: bool = False, gathers: bool = False
     ) -> None:
@@ -46,7 +48,6 @@ class SampledWeights:
             model = _on_host(policy.model) if on_host else copy.deepcopy(policy.model)
             self.policy = dataclasses.replace(policy, model=model)
         self._dtype = policy.model.dtype  # shards are float32
-        self._sampler: Sampler | None = None
 
     def fill(self, device: str) -> None:
         """Puts rank 0's weights on every rank's device, if a copy samples there. Without torchrun it does nothing."""
@@ -69,20 +70,17 @@ class SampledWeights:
 
     def before_training(self) -> None:
         """Frees the sampler's memory for the trainer, unless it samples meanwhile."""
-        assert self._sampler is not None, "start() comes first"
         if not self._ahead:
             self._sampler.sleep()
 
     def hand_over(self) -> None:
         """Gives the sampler the policy's weights after an update."""
-        assert self._sampler is not None, "start() comes first"
         self.copy()
         self._sampler.weights_changed()
         self._ranks.wait()
 
     def wake(self) -> None:
         """Ends the sleep of `before_training` when no training came after it."""
-        assert self._sampler is not None, "start() comes first"
         self._sampler.wake()
 
     def save(self, folder: Path) -> None:

@@ -118,9 +118,8 @@ def train(
 
     def all_called(update: int, metrics: Mapping[str, float]) -> bool:
         answers = [callback(update, dict(metrics)) for callback in called]
-        return any(
-            is_verdict(answer) and answer for answer in answers
-        )  # other functions may return numbers, such as `file.write`
+        # Other functions may return numbers, such as `file.write`.
+        return any(is_verdict(answer) and answer for answer in answers)
 
     folder, evaluations = carry_out(
         RunRequest(config, resume=None if resume is None else Path(resume), updates=updates, python=True),

@@ -41,10 +41,8 @@ def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.AdamW:
         weight_decay=settings.weight_decay,
         foreach=False,  # all weights at once need 4 more bytes each, to speed up a small part of an update
     )
-    for (
-        _,
-        master,
-    ) in pairs:  # as AdamW's first step would, so that checkpoints have them and their memory is known from the start
+    # As AdamW's first step would, so that checkpoints have them and their memory is known from the start.
+    for _, master in pairs:
         optimizer.state[master] = {
             "step": torch.zeros(()),
             "exp_avg": torch.zeros_like(master),

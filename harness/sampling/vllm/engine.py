@@ -117,9 +117,7 @@ class VLLMSampler:
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(4096, self.max_context),
             }
-        if (
-            "TORCHELASTIC_RUN_ID" in os.environ
-        ):  # torchrun: each rank has an engine, which uses the ranks' torch.distributed
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # each rank has an engine, which uses the ranks' torch.distributed
             options["distributed_executor_backend"] = "external_launcher"
         self._engine = _start_engine(
             device=self._device,

@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 from eh_gym.errors import ConfigError, SamplerError
 
 _CONNECT_S = 10.0  # for a connection; a slower server counts as gone
-CALL_S = (
-    600.0  # for an answer, likewise, unless it samples for others meanwhile: then this request only waits for its turn
-)
+# For an answer, likewise, unless it samples for others meanwhile: then this request only waits for its turn.
+CALL_S = 600.0
 
 
 class ServerGone(SamplerError, ConnectionError):
