@@ -4,8 +4,6 @@ The blocks of a page share one namespace, from top to bottom. A block that no te
 `<!-- not run: needs a GPU -->`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -36,23 +34,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* found in sys.modules after im
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
 PAGES: list[Path] = REFERENCE["pages"]()
+# Commands that are not this project's to check.
 THIRD_PARTY = {
-    "appworld",
-    "bfcl",
-    "ray",
-    "vllm",
-    "sbatch",
-    "sh",
-    "sky",
-    "cd",
-    "curl",
-    "export",
-    "ssh",
-    "for",
-    "done",
-    "vf-eval",
-    "docker",
-}  # commands that are not this project's to check
+    *("appworld", "bfcl", "ray", "vllm", "vf-eval", "docker", "sbatch", "sky"),
+    *("sh", "cd", "curl", "export", "ssh", "for", "done"),
+}
 
 
 def _name(page: Path) -> str:

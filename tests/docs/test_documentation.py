@@ -1,7 +1,5 @@
 """The documentation says what the code does: the reference pages, the errors, the flags, the links."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """The examples of docs/extend keep the contracts that those pages offer to their readers."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figures in the documentation stand in the result files that they name; CONTRIBUTING has the convention."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

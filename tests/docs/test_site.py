@@ -1,7 +1,5 @@
 """The built site (EH_SITE, which tox run -e docs sets): it asks no other host for anything, and nothing is left unrendered."""
 
-from __future__ import annotations
-
 import os
 import re
 from html.parser import HTMLParser

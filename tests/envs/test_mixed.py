@@ -1,7 +1,5 @@
 """Several environments as one: the contract of every text environment, and whose episode is whose."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """Small settings and models that every test of the harness shares."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Stand-ins for vLLM servers, as far as the sampler asks: one whose tokens are its seeds, and one that samples with a model."""
 
-from __future__ import annotations
-
 import copy
 import json
 import threading

@@ -1,7 +1,5 @@
 """The rooms of harness/: a folder has one subject, and each folder imports only those below it."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

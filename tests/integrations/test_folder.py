@@ -1,7 +1,5 @@
 """Processes that share K through a folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

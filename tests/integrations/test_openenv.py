@@ -1,7 +1,5 @@
 """`python -m envs serve` and EH-Remote-v0 over OpenEnv's protocol, with the real package, its own client, and a killed server."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -3,8 +3,6 @@
 The generator, its agent loop and `skyrl_gym` are SkyRL's own. The inference engine, which needs a GPU, is played.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

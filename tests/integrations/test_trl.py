@@ -1,7 +1,5 @@
 """K in TRL's own GRPOTrainer, with a scripted agent: outcome by outcome what `ElasticHorizon` alone says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

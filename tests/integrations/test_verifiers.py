@@ -1,7 +1,5 @@
 """K in verifiers' own environments and worker processes: outcome by outcome what `ElasticHorizon` alone says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import multiprocessing

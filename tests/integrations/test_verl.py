@@ -4,8 +4,6 @@ The worker, the loop, the tool parser and the configuration are verl's own. Play
 scores, the TransferQueue, and Ray: the actor's class is called in this process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import nullcontext

@@ -4,8 +4,6 @@
 source distribution.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every extra has a virtualenv of its own to be tried in: tox run -m extras."""
 
-from __future__ import annotations
-
 import re
 from configparser import ConfigParser
 from pathlib import Path

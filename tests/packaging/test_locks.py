@@ -1,7 +1,5 @@
 """The locks in requirements/ agree with setup.cfg's ranges, with docs/installation.md and with tox.ini."""
 
-from __future__ import annotations
-
 import re
 from configparser import ConfigParser
 from pathlib import Path

@@ -1,13 +1,9 @@
 """A tokenizer that reads bytes, for tests that need a chat template and no trained tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-
-__all__ = ["byte_tokenizer"]
 
 _CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 

@@ -1,7 +1,5 @@
 """Agents that open cabinets: what a user writes. They talk to the model as any HTTP client does."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from typing import Any

@@ -1,7 +1,5 @@
 """A headless Chromium for the tests that look at pages; they are skipped where there is none."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from collections.abc import Iterator
@@ -9,8 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-
-__all__ = ["chromium"]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

@@ -1,7 +1,5 @@
 """What the tests of tests/gpu share: whether there is a GPU, models of real shape, episodes, short runs, own processes."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import os

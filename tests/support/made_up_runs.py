@@ -1,7 +1,5 @@
 """Run and sweep folders as the harness writes them, made up: no model, no environment, no time."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Episodes of one step, scored by the policy that wrote them; and one update."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

@@ -1,14 +1,10 @@
 """The server of `python -m envs serve` in a thread of the test's process, which saves the start of another one."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-__all__ = ["TOKEN", "served_here"]
 
 TOKEN = "a-token-for-this-test-alone"
 

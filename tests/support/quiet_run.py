@@ -1,7 +1,5 @@
 """A run without a terminal, and its metrics; one that is killed and goes on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A small model with random weights, requests to it, and its log-probabilities by the slow, obvious way."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 
@@ -11,18 +9,6 @@ from transformers import PreTrainedModel, Qwen2ForCausalLM
 from harness.model.fresh import fresh_qwen2
 from harness.types.sampler import Sample, Sampler, SampleRequest
 from harness.types.trajectory import TokenSequence, Trajectory
-
-__all__ = [
-    "CONTEXT",
-    "STOP",
-    "VOCAB",
-    "ask",
-    "forward_logprobs",
-    "new_model",
-    "of_written",
-    "plain_logprobs",
-    "wait",
-]
 
 VOCAB, STOP, CONTEXT = 50, 7, 128
 

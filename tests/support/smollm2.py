@@ -1,14 +1,10 @@
 """Where the tests find SmolLM2-135M-Instruct, a real chat model."""
 
-from __future__ import annotations
-
 import os
 import runpy
 from pathlib import Path
 
 import pytest
-
-__all__ = ["smollm2_folder"]
 
 
 def smollm2_folder() -> Path:

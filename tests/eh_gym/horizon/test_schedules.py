@@ -8,20 +8,6 @@ from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
 
 
-def horizons(controller, updates):
-    seen = [controller.horizon]
-    for _ in range(updates):
-        controller.update()
-        seen.append(controller.horizon)
-    return seen
-
-
-def test_linear_is_the_papers_run():
-    # Eq. 12: K = min(10 + 0.2 t, 50). 10 + 0.2 * 4 = 10.8 -> 10; 10 + 0.2 * 5 = 11; 10 + 0.2 * 199 = 49.8 -> 49.
-    seen = horizons(LinearHorizon(10, 50, 0.2), 250)
-    assert [seen[t] for t in (0, 4, 5, 199, 200, 250)] == [10, 10, 11, 49, 50, 50]
-
-
 @pytest.mark.parametrize("delta", ["0.1", "0.2", "0.3", "0.7", "1", "1.1", "3"])
 def test_linear_floors_as_exact_arithmetic_does(delta):
     schedule = LinearHorizon(7, 90, float(delta))

@@ -129,26 +129,6 @@ def test_expert_recovers_from_any_state(env_class):
 
 
 @pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
-def test_random_actions_waste_steps_and_spoil_nothing(env_class):
-    env = env_class()
-    rng = np.random.default_rng(1)
-    seen = set()
-    for seed in range(50):
-        env.reset(seed=seed)
-        for _ in range(200):
-            action = env.random_action(rng) if rng.random() < 0.6 else env.expert()
-            seen.add(action.partition("(")[0])
-            _, reward, terminated, _, info = env.step(action)
-            assert not info["malformed"]
-            if terminated:
-                break
-        assert reward == 1.0
-    assert seen == {"open", "read", "close", "list", "submit"} | (
-        {"unlock"} if env_class is CabinetLockedEnv else set()
-    )
-
-
-@pytest.mark.parametrize("env_class", [CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv])
 def test_the_longest_chain_can_be_chosen(env_class):
     env = env_class("dev", longest=5)
     steps = {env.reset(seed=seed)[1]["optimal_steps"] for seed in range(100)}

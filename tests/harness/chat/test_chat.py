@@ -1,7 +1,5 @@
 """Growing conversations: what is tokenised once stays, whatever the template."""
 
-from __future__ import annotations
-
 import pytest
 from byte_tokenizer import byte_tokenizer
 from transformers import PreTrainedTokenizerFast

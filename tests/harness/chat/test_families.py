@@ -5,8 +5,6 @@ tokenizer that has the template's own control tokens. The table in docs/models.m
 `EH_WRITE_DOCS=1 pytest tests/harness/chat/test_families.py` writes it anew.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

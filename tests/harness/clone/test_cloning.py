@@ -1,7 +1,5 @@
 """The warm start: when it stops, and the folder that it leaves. A real model is in sampling/test_pretrained.py."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """harness.export: episodes as a benchmark's files. tests/envs has their contents, and the benchmarks' own verdicts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One, two and four ranks (gloo, on the CPU) do the same updates; one that dies stops the run, and any number resumes it."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import faulthandler
@@ -284,9 +282,8 @@ def test_two_ranks_sample_while_they_train_and_resume(slow: GRPOConfig, tmp_path
         assert rows[0]["rollout/policy_lag"] == 0
         assert all(0 <= row["rollout/policy_lag"] <= 1 for row in rows[1:-1])
         assert [row["rollout/episodes"] for row in resumed[:-1]] == [row["rollout/episodes"] for row in rows[:-1]]
-        assert untimed(resumed[:1]) == untimed(
-            rows[:1]
-        )  # later ones depend on how far the sampler was when weights changed
+        # Later ones depend on how far the sampler was when weights changed.
+        assert untimed(resumed[:1]) == untimed(rows[:1])
 
 
 @pytest.mark.parametrize("rank", [0, 4])

@@ -1,7 +1,5 @@
 """Packed attention against one dense mask over the whole row, which says who sees whom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Packed episodes against padded ones, and which go together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compiled layers compute the same, and are compiled once for all layers and all numbers of tokens."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator

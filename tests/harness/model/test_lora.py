@@ -1,7 +1,5 @@
 """Adapters: what is trained, what is handed over, and a reference without a second model."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -105,9 +103,8 @@ def test_experts_get_no_adapters(trained: Policy, tmp_path: Path) -> None:
     assert not any(parameter.any() for name, parameter in model.named_parameters() if "lora_B" in name)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The following .*_pattern keys did not match:RuntimeWarning"
-)  # peft's, before our error
+# peft's, before our error.
+@pytest.mark.filterwarnings("ignore:The following .*_pattern keys did not match:RuntimeWarning")
 def test_experts_that_peft_would_adapt_are_refused() -> None:
     pytest.importorskip("peft")
     model = mixture(DeepseekV3Config, n_group=1, topk_group=1, q_lora_rank=4, kv_lora_rank=4, first_k_dense_replace=0)

@@ -1,7 +1,5 @@
 """Loading a model: what is turned off in it, and what is said of damaged files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tiny models and their tokenizers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

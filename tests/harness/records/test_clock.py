@@ -1,7 +1,5 @@
 """The clock of a run: what counts as training, and what a resumed run goes on from."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.records import clock

@@ -1,7 +1,5 @@
 """The episode log: what it says of each episode, shared system prompts, and reading it back after a kill."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

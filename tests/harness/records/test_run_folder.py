@@ -1,8 +1,5 @@
 """A run's folder is made once, and found again."""
 
-from __future__ import annotations
-
-import errno
 import json
 import subprocess
 import sys
@@ -11,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from harness.records import files
 from harness.records.run_folder import forget, prepare, saved_config
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
@@ -74,19 +70,6 @@ def test_a_run_that_is_killed_while_it_writes_its_settings_leaves_its_folder_fre
             prepare(quick)
     folder = prepare(quick)
     assert json.loads((folder / "config.json").read_text())["seed"] == quick.seed
-
-
-def test_a_run_whose_settings_do_not_fit_on_the_disk_leaves_its_folder_free(
-    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: Path) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    monkeypatch.setattr(files, "sync", full)
-    with pytest.raises(OSError, match="no space"):
-        prepare(quick)
-    monkeypatch.undo()
-    prepare(quick)
 
 
 def test_the_default_folder_is_numbered_when_it_is_taken(

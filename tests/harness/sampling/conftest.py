@@ -1,7 +1,5 @@
 """Every sampler over one tiny model, made once: an engine takes seconds to start, a server half a minute."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A model type that no test has is compared with its own forward pass before any work, and refused where it differs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One conformance suite over every sampler: the policy's own module, vLLM in this process, a vLLM server."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 

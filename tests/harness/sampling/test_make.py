@@ -1,7 +1,5 @@
 """Which sampler the settings make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,18 +9,10 @@ from transformers import Qwen2ForCausalLM
 from eh_gym.errors import MissingExtraError
 from harness.model.policy import Policy
 from harness.sampling.make import make_sampler
-from harness.sampling.transformers import TransformersSampler
-from harness.settings.sampling import TransformersSampling, VLLMSampling
+from harness.settings.sampling import VLLMSampling
 from harness.types.sampler import Sampler
 
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
-
-
-def test_the_policy_itself_samples_by_default(made: Made) -> None:
-    policy: Any = Policy(made("transformers")[0], None, None)  # type: ignore[arg-type]
-    sampler = make_sampler(TransformersSampling(max_context=64), policy)
-    assert isinstance(sampler, TransformersSampler)
-    assert sampler.max_context == 64
 
 
 def test_without_vllm_the_install_command_is_named(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

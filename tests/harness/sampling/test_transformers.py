@@ -1,7 +1,5 @@
 """What the sampler over the trained module does by itself: rows that change places while episodes come, wait and go."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """vLLM in the trainer's process, beyond what every sampler does. Skipped where vLLM is not installed."""
 
-from __future__ import annotations
-
 import copy
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Servers that die, come back or are set up wrongly: stand-ins for every test run, and real ones where vLLM is."""
 
-from __future__ import annotations
-
 import copy
 import re
 import threading

@@ -1,8 +1,5 @@
-"""Sliding windows: the sampler and the trainer's packed rows against each model's own plain forward pass."""
+"""Sliding windows: the sampler against each model's own plain forward pass. test_agreement.py has the trainer's rows."""
 
-from __future__ import annotations
-
-import copy
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ from transformers import (
 )
 
 from eh_gym.errors import ConfigError
-from harness.model.attention import PACKED, Segments, attention_windows, can_pack, no_mask
+from harness.model.attention import attention_windows
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import SampleRequest, sample_all
 
@@ -46,7 +43,6 @@ MODELS: dict[type[PreTrainedConfig], tuple[dict[str, Any], list[int | None]]] = 
     Gemma2Config: ({"layer_types": MIXED, "head_dim": 8}, [WINDOW, None, WINDOW]),
     Gemma3TextConfig: ({"layer_types": MIXED, "head_dim": 8}, [WINDOW, None, WINDOW]),
 }
-UNPACKED = {Gemma2Config}  # soft caps, which SDPA does not have
 
 
 def new_model(kind: type[PreTrainedConfig], **changes: object) -> PreTrainedModel:
@@ -63,42 +59,12 @@ def test_samples_have_the_log_probabilities_of_a_plain_forward_pass(kind: type[P
     model = new_model(kind, **changes)
     assert attention_windows(model.config) == windows
     sampler = TransformersSampler(model)
-    prompts = [
-        [3, 4, 5],
-        list(range(6, 20)),
-        list(range(5, 45)),
-        list(range(5, 45)),
-    ]  # the last two share what they begin with
+    prompts = [[3, 4, 5], list(range(6, 20)), *(list(range(5, 45)) for _ in range(2))]  # two begin alike
     for _ in range(2):
         requests = [SampleRequest(i, prompt, max_tokens=6, seed=i) for i, prompt in enumerate(prompts)]
         for i, sample in enumerate(sample_all(sampler, requests)):
             assert sample.logprobs == pytest.approx(forward_logprobs(model, prompts[i], sample.ids), abs=1e-4)
             prompts[i] += [*sample.ids, 7, 8]
-
-
-@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
-def test_packed_rows_have_the_log_probabilities_of_a_plain_forward_pass(kind: type[PreTrainedConfig]) -> None:
-    model = new_model(kind, **MODELS[kind][0])
-    assert can_pack(model) == (kind not in UNPACKED)
-    if kind in UNPACKED:
-        return
-    packed = copy.deepcopy(model)
-    packed.set_attn_implementation(PACKED)
-    begin, ends = list(range(3, 12)), [[20, 21, 22], [30, 31, 32, 33]]
-    row = [*begin, *ends[0], *ends[1], *begin]
-    segments = Segments([9, 3, 4, 9], [-1, 0, 0, -1], torch.device("cpu"))
-    positions = torch.tensor([[*range(9), *range(9, 12), *range(9, 13), *range(9)]])
-    with torch.no_grad():
-        output = packed.base_model(
-            input_ids=torch.tensor([row]),
-            position_ids=positions,
-            use_cache=False,
-            segments=segments,
-            attention_mask=no_mask(positions.device),
-        ).last_hidden_state[0]
-        for start, stop, episode in ((9, 12, begin + ends[0]), (12, 16, begin + ends[1]), (16, 25, begin)):
-            plain = model.base_model(input_ids=torch.tensor([episode]), use_cache=False).last_hidden_state[0]
-            torch.testing.assert_close(output[start:stop], plain[start - stop :], rtol=1e-4, atol=1e-4)
 
 
 def test_a_window_that_is_switched_off_is_not_used() -> None:

@@ -1,7 +1,5 @@
 """What the terminal says of a run while it trains."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

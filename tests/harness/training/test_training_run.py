@@ -1,7 +1,5 @@
 """A run closes what it has opened."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An episode as it grows, and what the controller is told."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

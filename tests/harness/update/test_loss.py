@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from harness.update.loss import (
-    aggregate,
-    group_advantages,
-    importance_weights,
-    kl_k3,
-    policy_loss,
-)
+from harness.update.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
 
 
 def tensor(rows, dtype=torch.float64):

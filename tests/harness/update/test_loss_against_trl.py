@@ -1,7 +1,5 @@
 """The losses against TRL's own on the same batch: TRL computes its loss with a trainer whose model is a table of numbers."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any

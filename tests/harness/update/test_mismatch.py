@@ -1,7 +1,5 @@
 """Sums of the sampler's mismatch by episode length, against arithmetic done by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

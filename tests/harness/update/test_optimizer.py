@@ -1,7 +1,5 @@
 """Small steps are kept whatever the model computes in, and a checkpoint keeps them too."""
 
-from __future__ import annotations
-
 import torch
 
 from harness.settings.optimizer import Optimizer

@@ -1,7 +1,5 @@
 """Which episodes enter the loss, and what one update does to the policy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -20,12 +18,6 @@ from harness.update.update import select_episodes
 @pytest.fixture
 def policy(trained: Policy) -> Policy:
     return copied(trained)
-
-
-def two_groups(policy: Policy) -> list[Trajectory]:
-    """Of three episodes each, of which the first succeeds."""
-    replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
-    return [episode(policy, i // 3, r, reward=float(i % 3 == 0)) for i, r in enumerate(replies)]
 
 
 def choose(trajectories: list[Trajectory], **changes: Any) -> tuple[list[tuple[str, float]], float]:
@@ -144,28 +136,6 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
         row = trained.batch([*good.sequences, *bad.sequences])
         shared = len(trained.chat.prompt_ids("", "start c " * 20))
         assert row.ids.numel() == good.tokens + bad.tokens - 3 * shared
-
-
-@pytest.mark.parametrize("change", ["padded", "gradient checkpointing"])
-def test_how_it_is_computed_changes_nothing(trained: Policy, change: str) -> None:
-    def weights_after(*, otherwise: bool) -> list[torch.Tensor]:
-        policy = copied(trained)
-        episodes = two_groups(policy)
-
-        if otherwise and change == "padded":
-            policy.model.set_attn_implementation("sdpa")
-            assert policy.batch(episodes).ids.shape[0] == len(episodes)
-        elif otherwise:
-            policy.checkpoint_activations()
-            calls: list[int] = []
-            policy.model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
-        update(policy, torch.optim.SGD(policy.model.parameters(), lr=0.1), episodes)
-        if otherwise and change == "gradient checkpointing":
-            assert len(calls) == 2  # forwards, and again for the backward pass
-        return list(policy.model.parameters())
-
-    for usual, other in zip(weights_after(otherwise=False), weights_after(otherwise=True), strict=True):
-        torch.testing.assert_close(usual, other, atol=1e-6, rtol=1e-5)
 
 
 def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
