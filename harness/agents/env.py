@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError, WorkerError
 from eh_gym.spaces import UnicodeText
@@ -23,9 +22,8 @@ from harness.agents.gateway import Gateway
 from harness.agents.program import Ended, Running, find_agent
 from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal, budget_used_up
 from harness.agents.session import Session
-from harness.settings.environment import AGENT_ENV
 
-__all__ = ["AgentEnv", "agent_spec", "read_action", "read_tasks", "write_action"]
+__all__ = ["AgentEnv", "read_action", "read_tasks", "write_action"]
 
 _LONGEST = 1_000_000  # characters of an observation or action
 _GRACE_S = 5.0  # the time for an agent to end by itself after its episode
@@ -182,17 +180,6 @@ class AgentEnv(gym.Env[str, str]):
         """How the agent ended. An agent that makes no call and does not end has failed."""
         assert self._running is not None
         return self._running.ended or Ended(failure=f"the agent was silent for {self._timeout_s:g} s")
-
-
-def agent_spec(agent: str, tasks: str | Path, **settings: Any) -> EnvSpec:
-    """Returns a spec from which `gym.make` and `eh_gym.make_vec` make an `AgentEnv` with these arguments."""
-    return EnvSpec(
-        AGENT_ENV,
-        entry_point="harness.agents.env:AgentEnv",
-        order_enforce=False,
-        disable_env_checker=True,
-        kwargs={"agent": agent, "tasks": str(tasks), **settings},
-    )
 
 
 def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -12,9 +11,8 @@ from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import in_actors, shared_actors
 from envs.checked import checked_environment
 from envs.mixed import mixed
-from harness.agents.env import agent_spec
 from harness.rollout.environment import check_environment, spec_of
-from harness.settings.environment import GIVEN, Environment
+from harness.settings.environment import AGENT_ENV, GIVEN, Environment
 
 __all__ = ["ACTOR_SLOTS", "environment", "task_environment"]
 
@@ -38,15 +36,16 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
             "train(env=...); give it again there: train(resume=..., env=...) or evaluate_policy(..., env=...)"
         )
     if settings.agent:
-        assert isinstance(settings.tasks, Path), "an agent has a file of tasks"
-        return agent_spec(
-            settings.agent,
-            settings.tasks,
-            at_k=settings.at_k,
-            timeout_s=settings.agent_timeout_s,
-            temperature=temperature,
-            sampling=settings.agent_sampling,
-        )
+        arguments = {
+            "agent": settings.agent,
+            "tasks": str(settings.tasks),
+            "at_k": settings.at_k,
+            "timeout_s": settings.agent_timeout_s,
+            "temperature": temperature,
+            "sampling": settings.agent_sampling,
+        }
+        where = "harness.agents.env:AgentEnv"
+        return EnvSpec(AGENT_ENV, where, order_enforce=False, disable_env_checker=True, kwargs=arguments)
     if settings.env_workers == "local":
         return spec_of(settings.env)
     actors = shared_actors(math.ceil(slots / ACTOR_SLOTS), settings.ray_address)

@@ -1,4 +1,4 @@
-"""The agent in JavaScript, with its packages from npm."""
+"""The agents in JavaScript, with their packages from npm."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def command(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The command that starts it."""
-    if os.environ.get("EH_AGENT") != "node":
-        pytest.skip("npm's packages are fetched by tox run -e agent-node alone")
+def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the agents."""
+    if os.environ.get("EH_AGENT") not in ("node", "clients"):
+        pytest.skip("npm's packages are fetched by tox run -m agents alone")
     if not shutil.which("npm"):
         pytest.skip("there is no npm")
     folder = tmp_path_factory.mktemp("node") / "agent"
     shutil.copytree(Path(__file__).parent / "node", folder)
     subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, check=True, timeout=300)
-    return f"node {folder / 'agent.mjs'}"
+    return folder
+
+
+@pytest.fixture
+def command(node_folder: Path) -> str:
+    """The command that starts the agent of the openai package."""
+    return f"node {node_folder / 'agent.mjs'}"

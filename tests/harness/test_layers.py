@@ -14,8 +14,8 @@ ROOT = Path(harness.__file__).parent
 
 LAYERS = [
     "types",
-    "settings",
     "agents",
+    "settings",
     "records",
     "terminal",
     "chat",
@@ -31,7 +31,7 @@ LAYERS = [
     "sweep",
     "report",
 ]
-"""The folders, the lowest first."""
+"""The folders, the lowest first. The frameworks of tests/agents are beside agents/ without the packages of settings/."""
 
 COMMANDS = ["evaluate", "grpo", "export.__main__", "report.__main__", "sweep.__main__"]
 TORCH_FREE = {"types", "settings"}

@@ -105,7 +105,7 @@ def hangs(task: Any, base_url: str) -> Any:
     time.sleep(5)
 
 
-def hangs_on(task: Any, base_url: str) -> None:
+def hangs_on(task: Any, base_url: str) -> Any:
     says(base_url, "go")
     time.sleep(60)
 
