@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["is_verdict", "reset_fault", "results_fault", "step_fault"]
-
 
 def is_verdict(value: Any) -> bool:
     """Whether a value says if a task was solved: True or False, 1 or 0, numpy's too.

@@ -18,8 +18,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Range", "check_fields", "check_names", "expected", "near"]
-
 _NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "a text", NoneType: "None"}
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import gymnasium as gym
 
-__all__ = ["ENTRY_POINTS", "register_envs"]
-
 ENTRY_POINTS = {
     "EH-Cabinet-v0": "envs.cabinet.env:CabinetEnv",
     "EH-CabinetLocked-v0": "envs.cabinet.env:CabinetLockedEnv",

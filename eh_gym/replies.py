@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["split_reply"]
-
 
 def split_reply(reply: str) -> tuple[str, str]:
     r"""The thought and the answer of a reply. Environments act on the answer.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["escaped"]
-
 
 def escaped(text: str) -> str:
     r"""Returns the text with halves of surrogate pairs escaped. An agent's code can print such halves.

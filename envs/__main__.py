@@ -18,8 +18,6 @@ from envs.bfcl import splits as bfcl
 from envs.cabinet.tasks import task_ids as cabinet_task_ids
 from envs.cache import cache_dir
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status, which is 0 if all is well."""

@@ -22,8 +22,6 @@ from eh_gym.errors import ConfigError, EHError, MissingBackendError
 from envs.cache import cache_dir
 from envs.commands import held, run
 
-__all__ = ["BACKENDS", "Backend", "backend_python", "get_backend", "install", "locked", "pins", "venv_dir"]
-
 _MARKER = ".complete"
 _APPWORLD = Path(__file__).parent / "appworld"
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["cache_dir", "expanded"]
-
 
 def cache_dir() -> Path:
     """The cache folder, for everything that can be built again.

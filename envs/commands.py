@@ -10,8 +10,6 @@ from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError
 
-__all__ = ["held", "run"]
-
 _CALLERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_CONSTRAINT", "PIP_REQUIREMENT")
 _COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation over a slow network
 

@@ -15,16 +15,6 @@ import numpy as np
 
 from eh_gym.errors import ConfigError, WorkerError
 
-__all__ = [
-    "Demonstration",
-    "ExpertEnv",
-    "check_expert",
-    "demonstrate",
-    "demonstrated_tasks",
-    "expert_of",
-    "first_episodes",
-]
-
 _ATTEMPTS = 5
 
 

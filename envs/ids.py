@@ -7,8 +7,6 @@ from typing import Any, cast, overload
 
 import gymnasium as gym
 
-__all__ = ["LazyIds", "task_ids_of"]
-
 
 def task_ids_of(env: gym.Env[Any, Any]) -> Sequence[str] | None:
     """The ``task_ids`` of an environment; None if it does not name its tasks."""

@@ -21,8 +21,6 @@ from gymnasium.envs.registration import EnvSpec
 from eh_gym.errors import ConfigError, EHError
 from eh_gym.ranges import near
 
-__all__ = ["absolute", "has_splits", "json_object", "make_environment", "read_env_args", "registered", "takes_split"]
-
 
 def registered(env_id: str) -> EnvSpec:
     """The spec of an environment by its name.

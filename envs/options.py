@@ -7,8 +7,6 @@ from typing import Any
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["named_task"]
-
 
 def named_task(options: object) -> Any:
     """Returns the task id that the options of a reset name; None if they name none.

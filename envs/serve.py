@@ -7,8 +7,6 @@ from pathlib import Path
 
 from envs.openenv.token import TOKEN_VARIABLE, find_token
 
-__all__ = ["add_arguments", "serve"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""

@@ -9,8 +9,6 @@ from importlib import import_module
 from eh_gym.errors import MissingExtraError
 from harness import require_packages
 
-__all__ = ["COMMANDS", "evaluate", "main", "report", "train"]
-
 COMMANDS = {
     "grpo": "trains an agent (eh-train)",
     "evaluate": "measures a policy on held-out tasks (eh-evaluate)",

@@ -13,8 +13,6 @@ from harness.settings.command_line import errors_in_one_line, flag_of, parse
 from harness.settings.evaluate import EvaluateConfig, official
 from harness.settings.section import changed, flat
 
-__all__ = ["defaults", "main"]
-
 _PROG = "python -m harness.evaluate"
 
 

@@ -10,8 +10,6 @@ from rich.console import Console
 from harness.settings.command_line import errors_in_one_line
 from harness.training.command import read_command
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""

@@ -25,8 +25,6 @@ from eh_gym.errors import ConfigError
 from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, MadeIn, episode_horizon, is_controller
 
-__all__ = ["ElasticTimeLimit", "EpisodeCount"]
-
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
 SuccessRule = Callable[[Any, float, bool, bool, dict[str, Any]], bool]

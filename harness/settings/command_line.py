@@ -32,8 +32,6 @@ from eh_gym.errors import ConfigError, EHError, UserCodeError
 from eh_gym.ranges import near
 from harness.settings.section import Choice, choice_of, filled, leaves, settings_in
 
-__all__ = ["end_with_error", "errors_in_one_line", "flag_of", "given_flags", "parse", "parser_of"]
-
 T = TypeVar("T")
 
 _MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)

@@ -14,8 +14,6 @@ from envs.making import absolute, has_splits, read_env_args
 from envs.mixed import read_environments
 from harness.settings.section import Section
 
-__all__ = ["AGENT_ENV", "GIVEN", "Environment"]
-
 AGENT_ENV = "EH-Agent-v0"
 """The name of the environments that agent programs are."""
 

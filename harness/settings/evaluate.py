@@ -14,8 +14,6 @@ from harness.settings.rollout import Rollout
 from harness.settings.sampling import SAMPLING, Sampling, TransformersSampling
 from harness.settings.section import Section, flat
 
-__all__ = ["ENDPOINT", "Endpoint", "EvaluateConfig", "official"]
-
 ENDPOINT = "openai"
 """The policy that is a model behind an endpoint."""
 

@@ -8,8 +8,6 @@ from typing import Annotated, ClassVar
 from eh_gym.ranges import Range
 from harness.settings.section import Section
 
-__all__ = ["Evaluation"]
-
 
 @dataclass(frozen=True)
 class Evaluation(Section):

@@ -26,8 +26,6 @@ from harness.settings.sampling import SAMPLING, Sampling, TransformersSampling
 from harness.settings.section import Section, choice_of, filled, flat, table_of
 from harness.settings.warm_start import WarmStart
 
-__all__ = ["FIRST_FLAGS", "GRPOConfig", "flat_settings", "from_recipe"]
-
 FIRST_FLAGS = (
     *("env", "agent", "tasks", "model", "lora_rank", "wrapper", "k0", "k_min", "k_max", "alpha", "delta"),
     *("tasks_per_update", "group_size", "max_action_tokens", "sampler", "url", "learning_rate", "eval_tasks"),

@@ -13,8 +13,6 @@ from eh_gym.ranges import near
 from harness.settings.environment import GIVEN
 from harness.settings.section import Choice
 
-__all__ = ["HORIZON", "Horizon", "NamedHorizon", "new_controller"]
-
 
 class NamedHorizon:
     """A horizon without settings: what MODULE:CLASS makes, if that is no dataclass, or an object of a Python program.

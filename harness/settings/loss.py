@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 from eh_gym.ranges import Range
 from harness.settings.section import Section
 
-__all__ = ["Aggregation", "Loss"]
-
 Aggregation = Literal["seq-mean", "token-mean"]
 
 

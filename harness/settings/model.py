@@ -11,8 +11,6 @@ from eh_gym.ranges import Range
 from envs.making import json_object
 from harness.settings.section import Section
 
-__all__ = ["REASONING_FORMATS", "Model"]
-
 REASONING_FORMATS = ("auto", "none", "tags", "opened", "harmony")
 """How a model writes its thoughts; `harness.chat.reasoning` reads them. Instead of a name, the text may be two tags."""
 

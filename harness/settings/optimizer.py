@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 from eh_gym.ranges import Range
 from harness.settings.section import NoFlag, Section
 
-__all__ = ["Optimizer"]
-
 
 @dataclass(frozen=True)
 class Optimizer(Section):

@@ -19,8 +19,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["PAPER", "QUICKSTART", "read_recipe", "recipe_file", "recipes"]
-
 PAPER = "paper"
 """The name of the recipe that has nothing: the fields' own defaults."""
 

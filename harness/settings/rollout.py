@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 from eh_gym.ranges import Range
 from harness.settings.section import Section
 
-__all__ = ["Rollout"]
-
 
 @dataclass(frozen=True)
 class Rollout(Section):

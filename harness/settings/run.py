@@ -9,8 +9,6 @@ from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
 from harness.settings.section import Section
 
-__all__ = ["Run"]
-
 _TRACKERS = ("tensorboard", "wandb")
 
 

@@ -10,9 +10,6 @@ from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range, near
 from harness.settings.section import Choice, Section
 
-__all__ = ["SAMPLERS", "SAMPLING", "Sampling", "TransformersSampling", "VLLMSampling", "VLLMServerSampling"]
-
-
 _WRONG = "leave it out, because training would be wrong with another value"
 _SERVER = "a model that needs several GPUs to sample needs --sampler vllm-server"
 _SET_HERE = {

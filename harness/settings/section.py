@@ -21,19 +21,6 @@ from tyro.conf import Fixed, Suppress
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import check_fields, check_names, near
 
-__all__ = [
-    "Choice",
-    "NoFlag",
-    "Section",
-    "changed",
-    "choice_of",
-    "filled",
-    "flat",
-    "leaves",
-    "settings_in",
-    "table_of",
-]
-
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")
 

@@ -8,8 +8,6 @@ from typing import Annotated, ClassVar
 from eh_gym.ranges import Range
 from harness.settings.section import NoFlag, Section
 
-__all__ = ["WarmStart"]
-
 _SMOLLM2, _RATE = 135e6, 1e-4  # cloning with this learning rate was measured for this many parameters
 _LORA_FACTOR = 10  # adapters want about 10 times the learning rate (thinkingmachines.ai/blog/lora, 2025)
 
