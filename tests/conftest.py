@@ -39,7 +39,7 @@ def bfcl_python():
 def appworld_python():
     """The interpreter of AppWorld's virtualenv; the mini world is there too."""
     python = _there(lambda: backend_python("appworld"))
-    _there(lambda: data.roots("mini"))
+    _there(lambda: data.root_of("mini"))
     return python
 
 

@@ -1,23 +1,15 @@
-"""Finds AppWorld's data: the judge's folder and the agent's folder, the tasks of a split, and their reference solutions.
+"""Finds AppWorld's data: the folder that AppWorld calls its root, the tasks of a split, and their reference solutions.
 
-The judge's folder holds everything. The agent's folder holds only what the engine reads to open a task's world, so the
-agent's code can find no answer, no solution and no evaluation there. The judge's folder has a random name. Otherwise
-code that runs as this user could ask for the size of an answer's file, which no layer of confinement prevents, and the
-size tells yes from no.
-
-``install.py`` builds, downloads and copies the data.
+The folder has a random name. Otherwise an agent's code could ask for the size of an answer's file, which not every layer of
+confinement prevents, and the size tells yes from no. ``install.py`` builds, downloads and copies the data.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import secrets
-import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError, MissingBackendError
@@ -27,16 +19,13 @@ from envs.cache import cache_dir
 __all__ = [
     "BENCHMARK",
     "SPLITS",
-    "Roots",
     "benchmark_dir",
     "check_root",
     "difficulty",
-    "hide",
     "mini_dir",
     "reference",
-    "roots",
+    "root_of",
     "task_ids",
-    "write_agent_root",
 ]
 
 BENCHMARK: Mapping[str, int] = {"train": 90, "dev": 57, "test_normal": 168, "test_challenge": 417}  # split -> tasks
@@ -47,18 +36,6 @@ BUILDER = Path(__file__).parent / "mini" / "build.py"
 _TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
 # AppWorld marks its files with this line, so that they can be found in training data. It is not part of a solution.
 _CANARY = "# Canary String: "
-
-
-@dataclass(frozen=True)
-class Roots:
-    """Two folders, each of which AppWorld calls its root. The agent's holds no ground truth.
-
-    `version` is the name of the data: ``mini-DIGEST`` or ``benchmark-VERSION``.
-    """
-
-    judge: Path
-    agent: Path
-    version: str
 
 
 def mini_dir() -> Path:
@@ -74,8 +51,8 @@ def benchmark_dir() -> Path:
     return cache_dir() / "appworld" / f"benchmark-{DATA_VERSION}"
 
 
-def roots(split: str) -> Roots:
-    """The folders that hold a split.
+def root_of(split: str) -> Path:
+    """The folder that holds a split.
 
     Raises:
         ConfigError: There is no such split.
@@ -85,7 +62,8 @@ def roots(split: str) -> Roots:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     folder = mini_dir() if split == "mini" else benchmark_dir()
     if folder.is_dir():
-        return Roots(next(folder.glob("judge*")), folder / "agent", folder.name)
+        # Earlier versions called it judge-…, and made a second one, agent, without the ground truth.
+        return next(path for path in folder.iterdir() if path.is_dir() and path.name != "agent")
     if split == "mini":
         raise MissingBackendError(
             f"AppWorld's mini world for this version of the project is not in {folder.parent}; "
@@ -105,7 +83,7 @@ def task_ids(split: str) -> tuple[str, ...]:
         ConfigError: There is no such split.
         MissingBackendError: The split's data are not installed. The message says how to get them.
     """
-    root = roots(split).judge
+    root = root_of(split)
     found = _read_ids(root, split)
     if not found:
         raise MissingBackendError(
@@ -113,11 +91,6 @@ def task_ids(split: str) -> tuple[str, ...]:
             "choose another split"
         )
     return found
-
-
-def hide(folder: Path) -> None:
-    """Gives the judge's folder in a new folder a random name."""
-    os.rename(folder / "judge", folder / f"judge-{secrets.token_hex(16)}")
 
 
 def reference(split: str, task_id: str) -> list[str] | None:
@@ -130,7 +103,7 @@ def reference(split: str, task_id: str) -> list[str] | None:
     """
     if task_id not in task_ids(split):
         raise ConfigError(f"there is no task {task_id!r} in split {split!r}; envs.appworld.data.task_ids lists them")
-    folder = roots(split).judge / "data" / "tasks" / task_id / "ground_truth"
+    folder = root_of(split) / "data" / "tasks" / task_id / "ground_truth"
     if (folder / "steps.json").is_file():
         steps: list[str] = json.loads((folder / "steps.json").read_text(encoding="utf-8"))
         return steps
@@ -143,7 +116,7 @@ def reference(split: str, task_id: str) -> list[str] | None:
 
 
 def difficulty(root: Path, task_id: str) -> int | None:
-    """The difficulty that AppWorld's authors give a task, 1 to 3, from a judge's folder; None if it has none."""
+    """The difficulty that AppWorld's authors give a task, 1 to 3; None if the data have none."""
     try:
         text = (root / "data" / "tasks" / task_id / "ground_truth" / "metadata.json").read_text(encoding="utf-8")
         return int(json.loads(text)["difficulty"])
@@ -179,27 +152,6 @@ def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
                 raise EHError(
                     f"the data have version {version}, expected {DATA_VERSION} (task {identifier} of {split})"
                 )
-
-
-def write_agent_root(judge: Path, agent: Path) -> None:
-    """Makes the agent's folder from the judge's, with hard links if the file system allows them, otherwise with copies.
-
-    It takes only the files that `_agent_files` names, so that no file with an answer can get in under a new name.
-    """
-    data = judge.resolve() / "data"
-    for source in _agent_files(data):
-        target = agent / "data" / source.relative_to(data)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source.resolve(), target)
-        except OSError:
-            shutil.copyfile(source, target)
-
-
-def _agent_files(data: Path) -> Iterator[Path]:
-    patterns = ["version.txt", "datasets/*.txt", "base_dbs/*", "api_docs/*/*.json"]
-    patterns += ["tasks/*/specs.json", "tasks/*/dbs/*"]
-    return (path for pattern in patterns for path in sorted(data.glob(pattern)) if path.is_file())
 
 
 def _read_ids(root: Path, split: str) -> tuple[str, ...]:

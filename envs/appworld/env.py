@@ -92,7 +92,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             confined=confined,
         )
         self._split, self._settings = split, settings
-        self._host = shared_host(backend_python("appworld"), data.roots(split), settings)
+        self._host = shared_host(backend_python("appworld"), data.root_of(split), settings)
         self.task_ids: Sequence[str] = data.task_ids(split)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)

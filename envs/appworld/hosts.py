@@ -18,7 +18,6 @@ from typing import Any
 from eh_gym.errors import ConfigError, WorkerDied, WorkerError
 from eh_gym.surrogates import escaped
 from envs.appworld import data
-from envs.appworld.data import Roots
 from envs.appworld.forks import Fork, Unread, Zygote
 
 __all__ = ["Host", "Settings", "World", "close_hosts", "shared_host"]
@@ -150,10 +149,10 @@ class Host:
     One zygote forks the processes of the apps, another one those of the agents' code.
     """
 
-    def __init__(self, python: Path, roots: Roots, settings: Settings = Settings()) -> None:
+    def __init__(self, python: Path, root: Path, settings: Settings = Settings()) -> None:
         self.settings = settings
-        self._roots = roots
-        start = {"role": "apps", "root": str(roots.judge)}
+        self._root = root
+        start = {"role": "apps", "root": str(root)}
         self._apps = Zygote(python, lambda: start, needed=("socket", "root/data"))
         self._shells = Zygote(python, self._of_shells)
 
@@ -218,7 +217,7 @@ class Host:
             shell.end()
             apps.end()
             raise
-        return apps, shell, self.pids, about | {"difficulty": data.difficulty(self._roots.judge, task_id)}
+        return apps, shell, self.pids, about | {"difficulty": data.difficulty(self._root, task_id)}
 
 
 _Processes = tuple[Fork, Fork, tuple[int | None, int | None], Mapping[str, Any]]
@@ -226,12 +225,12 @@ _hosts: dict[tuple[Any, ...], Host] = {}
 _hosts_lock = threading.Lock()
 
 
-def shared_host(python: Path, roots: Roots, settings: Settings) -> Host:
+def shared_host(python: Path, root: Path, settings: Settings) -> Host:
     """The host that all environments of this process with the same data and settings share. It ends with the process."""
-    key = (os.getpid(), python, roots, settings)
+    key = (os.getpid(), python, root, settings)
     with _hosts_lock:
         if key not in _hosts:
-            _hosts[key] = Host(python, roots, settings)
+            _hosts[key] = Host(python, root, settings)
             # Registered after the finalizers of the zygotes, it runs before them. Otherwise an ended zygote could be replaced.
             atexit.register(close_hosts)
         return _hosts[key]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import secrets
 import shutil
 import tempfile
 import urllib.request
@@ -67,10 +68,9 @@ def _install_mini(python: Path, force: bool, say: Callable[[str], None]) -> None
         say(f"appworld: the mini world ({len(data.task_ids('mini'))} tasks) is in {target}")
         return
     say(f"appworld: building the mini world in {target}")
-    with _building(target) as (world, home):
-        command = [str(python), "-B", str(data.BUILDER), str(world / "judge")]
-        run(command, hint="please report this", cwd=home, home=home)
-        data.check_root(world / "judge", {"mini": None})
+    with _building(target) as (root, home):
+        run([str(python), "-B", str(data.BUILDER), str(root)], hint="please report this", cwd=home, home=home)
+        data.check_root(root, {"mini": None})
     if force:
         for other in {*target.parent.glob("mini-*")} - {target}:
             shutil.rmtree(other, ignore_errors=True)
@@ -86,9 +86,9 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
         say("appworld: not downloading the benchmark because of --no-data; the mini world is installed")
         return
     try:
-        with _building(target) as (world, home):
-            _fetch(python, world / "judge", home, say)
-            data.check_root(world / "judge", data.BENCHMARK)
+        with _building(target) as (root, home):
+            _fetch(python, root, home, say)
+            data.check_root(root, data.BENCHMARK)
     except EHError as error:
         if os.environ.get("EH_APPWORLD_DATA_URL"):
             raise
@@ -98,12 +98,12 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
     say(f"appworld: the benchmark is in {target}")
 
 
-def _fetch(python: Path, judge: Path, home: Path, say: Callable[[str], None]) -> None:
-    """Makes the judge's folder from what EH_APPWORLD_DATA_URL names, or else from a download."""
+def _fetch(python: Path, root: Path, home: Path, say: Callable[[str], None]) -> None:
+    """Makes AppWorld's root from what EH_APPWORLD_DATA_URL names, or else from a download."""
     source = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
     bundle = expanded(source, "EH_APPWORLD_DATA_URL")
     if (bundle / "data" / "tasks").is_dir():
-        shutil.copytree(bundle / "data", judge / "data")
+        shutil.copytree(bundle / "data", root / "data")
         return
     if not bundle.is_file():
         if not source.startswith(("http://", "https://")):
@@ -115,24 +115,23 @@ def _fetch(python: Path, judge: Path, home: Path, say: Callable[[str], None]) ->
                 shutil.copyfileobj(answer, file)
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise EHError(f"{url} cannot be downloaded: {error}") from error
-    judge.mkdir()
+    root.mkdir()
     # AppWorld publishes no digest. The archive in the bundle has checksums, and check_root looks at what is in it.
-    command = [str(python), "-I", "-B", str(_HERE / "backend" / "unpack.py"), str(bundle.resolve()), str(judge)]
+    command = [str(python), "-I", "-B", str(_HERE / "backend" / "unpack.py"), str(bundle.resolve()), str(root)]
     run(command, hint=f"{source} does not hold AppWorld's data, or the download is damaged", cwd=home, home=home)
 
 
 @contextmanager
 def _building(target: Path) -> Iterator[tuple[Path, Path]]:
-    """Yields a folder to make ``judge`` in, and one to use as the home. Then adds ``agent``, and renames to ``target``."""
+    """Yields where to make AppWorld's root, and a folder to use as the home. Then moves the root into ``target``."""
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))
     try:
         world, home = scratch / "world", scratch / "home"
         world.mkdir()
         home.mkdir()
-        yield world, home
-        data.write_agent_root(world / "judge", world / "agent")
-        (world / "judge").chmod(0o700)  # a world that runs as another user can see nothing of it
-        data.hide(world)
+        root = world / f"root-{secrets.token_hex(16)}"  # a name that no agent's code can guess (data.py)
+        yield root, home
+        root.chmod(0o700)  # code that runs as another user can see nothing of it
         if target.exists():
             os.rename(target, scratch / "old")
         os.rename(world, target)

@@ -93,13 +93,13 @@ def output_writer(root: Path, experiment: str, split: str, settings: Settings) -
         ConfigError: There is no such split, or the folder can't be made.
         MissingBackendError: AppWorld or the split's data are not installed.
     """
-    roots = data.roots(split)
+    source = data.root_of(split)
     root = root.resolve()
     try:
         root.mkdir(parents=True, exist_ok=True)
         if not (root / "data").exists():
-            (root / "data").symlink_to(roots.judge / "data", target_is_directory=True)
+            (root / "data").symlink_to(source / "data", target_is_directory=True)
     except OSError as error:
         raise ConfigError(f"the folder {root} can't be used ({error.strerror}); give another --out") from error
     python = backend_python("appworld")
-    return OutputWriter(root / "experiments" / "outputs" / experiment, shared_host(python, roots, settings))
+    return OutputWriter(root / "experiments" / "outputs" / experiment, shared_host(python, source, settings))

@@ -41,7 +41,7 @@ def appworlds_packages(tmp_path, monkeypatch):
 
 
 def mini(*tasks):
-    datasets = data.mini_dir() / "judge" / "data" / "datasets"
+    datasets = data.mini_dir() / "root" / "data" / "datasets"
     datasets.mkdir(parents=True)
     (datasets / "mini.txt").write_text("\n".join(tasks))
 

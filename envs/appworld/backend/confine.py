@@ -144,19 +144,19 @@ def confine(
     return [*inside, "files"] if files else inside
 
 
-def isolate_judges() -> None:
-    """Prepares the judges' zygote. Call it before the zygote knows where the ground truth is.
+def isolate_apps() -> None:
+    """Prepares the apps' zygote and its forks. Call it before the zygote knows where the ground truth is.
 
-    Its forks inherit what it sets. If memory runs out, the kernel kills the largest of the worlds and judges, before the trainer.
-    And no other process of this user may follow /proc/PID/cwd or /proc/PID/fd to the ground truth: where the host has neither
-    Landlock nor user namespaces, a world could. This comes second, because it closes the process's own files in /proc, too.
+    If memory runs out, the kernel kills the largest of them and of the agents' processes, before the trainer. And no other
+    process of this user may follow /proc/PID/cwd or /proc/PID/fd to the ground truth. This comes second, because it closes
+    the process's own files in /proc, too.
     """
     _write("/proc/self/oom_score_adj", "1000")
     _prctl(_SET_DUMPABLE, 0)
 
 
 def limit(limits: Limits) -> None:
-    """Limits only the resources of this process, a judge, and not its threads, because it shares its user with the trainer."""
+    """Limits the resources of a process of the apps, and not its threads, because it shares its user with the trainer."""
     _limit(limits, counts_threads_alone=False)
 
 

@@ -63,7 +63,7 @@ class _AppsZygote(_Zygote):
     """Forks the processes of the apps. `root` holds the data, with the ground truth."""
 
     def __init__(self, folder: str, root: str) -> None:
-        confine.isolate_judges()
+        confine.isolate_apps()
         super().__init__(folder, wire.send)
         # The engine writes its outputs next to its data. In this folder we can remove them, and the data's own root, which may
         # belong to the user, stays unchanged.

@@ -114,16 +114,16 @@ def random_calls(documents, rng, count):
 
 
 @pytest.fixture(scope="module")
-def roots(appworld_python):
-    return data.roots("mini")
+def root(appworld_python):
+    return data.root_of("mini")
 
 
 @pytest.fixture(scope="module")
-def requests(roots):
+def requests(root):
     """Of each scenario the reference solution, random calls and, in turn, one that is wrong, too much or empty; or all."""
     documents = [
         document
-        for path in sorted((roots.judge / "data" / "api_docs" / "standard").glob("*.json"))
+        for path in sorted((root / "data" / "api_docs" / "standard").glob("*.json"))
         for document in json.loads(path.read_text()).values()
     ]
     found = [{"task_id": data.task_ids("mini")[0], "name": "edges", "steps": EDGES}]
@@ -133,7 +133,7 @@ def requests(roots):
     # The variants of a scenario run the same code with other names and numbers.
     chosen = [task_id for k, tasks in enumerate(by_scenario.values()) for task_id in (tasks if ALL else [tasks[k % 4]])]
     for number, task_id in enumerate(chosen):
-        truth = roots.judge / "data" / "tasks" / task_id / "ground_truth"
+        truth = root / "data" / "tasks" / task_id / "ground_truth"
         others = json.loads((truth / "wrong.json").read_text())
         others["empty"] = ["apis.supervisor.complete_task()"]
         calls = CALL.format(calls=random_calls(documents, random.Random(number), 60))
@@ -147,7 +147,7 @@ def requests(roots):
 
 
 @pytest.fixture(scope="module")
-def play(appworld_python, roots, tmp_path_factory):
+def play(appworld_python, root, tmp_path_factory):
     """Plays requests with the plain engine."""
     home = str(tmp_path_factory.mktemp("home"))
 
@@ -155,7 +155,7 @@ def play(appworld_python, roots, tmp_path_factory):
         environment = {"PATH": os.environ["PATH"], "HOME": home, "IPYTHONDIR": home, "APPWORLD_CACHE": home}
         environment["PYTHONHASHSEED"] = "0"  # as worlds have it: solutions print sets
         done = subprocess.run(
-            [str(appworld_python), "-B", str(PLAY)], input=json.dumps({"root": str(roots.judge), "requests": requests}),
+            [str(appworld_python), "-B", str(PLAY)], input=json.dumps({"root": str(root), "requests": requests}),
             capture_output=True, text=True, timeout=1200, cwd=home, env=environment,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
@@ -185,13 +185,13 @@ def plain(play, requests):
 
 
 @pytest.fixture(scope="module")
-def host(appworld_python, roots):
+def host(appworld_python, root):
     """A host whose worlds can open nothing: what the engine needs must be there before."""
     command, strict = forks.backend_command, Path(__file__).with_name("strict_zygote.py")
     settings = hosts.Settings(step_timeout_s=100, max_observation_chars=10**7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forks, "backend_command", lambda python, backend: command(python, strict))
-        host = hosts.Host(appworld_python, roots, settings)
+        host = hosts.Host(appworld_python, root, settings)
     yield host
     host.close()
 

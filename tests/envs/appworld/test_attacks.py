@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from envs.appworld import data, hosts
+from envs.appworld import hosts
 
 _SPEC = importlib.util.spec_from_file_location("attacks", Path(__file__).with_name("attacks.py"))
 attacks = importlib.util.module_from_spec(_SPEC)
@@ -22,7 +22,7 @@ sys.modules["attacks"] = attacks
 _SPEC.loader.exec_module(attacks)
 
 GRACE_S = 12.0  # a busy machine is late with the alarm that interrupts a step
-SLACK_S = 20.0  # for the judge, the kill, and a busy machine
+SLACK_S = 20.0  # for the verdict, the kill, and a busy machine
 ALWAYS = {a.name for each in (attacks.ATTACKS, attacks.ATTACKS[::-1]) for a in {a.kind: a for a in each}.values()}
 HAS_SECCOMP = os.path.exists("/proc/sys/kernel/seccomp") and platform.machine() in ("x86_64", "aarch64")
 pytestmark = pytest.mark.skipif(not HAS_SECCOMP, reason="without a system-call filter, much of it would come through")
@@ -100,10 +100,8 @@ def test_the_host_is_as_it_was(played):
 
 
 @pytest.mark.campaign
-def test_attacks_find_the_answer_where_nothing_is_in_their_way(target, monkeypatch):
+def test_attacks_find_the_answer_where_nothing_is_in_their_way(target):
     """Else the outcomes above would show nothing."""
-    judge = data.roots("mini").judge
-    monkeypatch.setattr(data, "roots", lambda split: data.Roots(judge, judge, "bare"))
     bare = attacks.Target(confined=False)
     try:
         for name in ("read the answer by its path", "have the engine load the ground truth"):

@@ -26,7 +26,6 @@ from pathlib import Path
 
 import pytest
 
-from envs.appworld import data
 from envs.appworld.backend import confine, probing, seccomp
 
 NOBODY = 65534
@@ -204,18 +203,18 @@ def test_its_memory_is_closed_to_other_processes_of_its_user(host, scratch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
-def test_the_judges_folder_is_closed_to_other_processes_of_its_user():
+def test_the_apps_folder_is_closed_to_other_processes_of_its_user():
     def look():
         os.stat(f"/proc/{os.getppid()}/cwd/.")
 
-    def judges():
+    def apps():
         become(USER)
         LIBC.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as in any process that its user has started
         before = in_a_fork(look)
-        confine.isolate_judges()
+        confine.isolate_apps()
         assert [before, in_a_fork(look)] == [0, 255]
 
-    assert in_a_fork(judges) == 0
+    assert in_a_fork(apps) == 0
 
 
 @pytest.mark.skipif(not HAS_LANDLOCK, reason="/proc can be read under Landlock only")
@@ -358,15 +357,13 @@ def test_a_hidden_folder_cannot_be_found(host, scratch):
     """A file's size can be asked for by its path, so an answer's path must be one that nobody can guess."""
     with tempfile.TemporaryDirectory() as name:
         installed = Path(name)
-        (installed / "judge").mkdir()
-        (installed / "judge" / "answer").write_text("yes")
-        data.hide(installed)
-        (hidden,) = installed.iterdir()
+        hidden = installed / "root-7"
+        hidden.mkdir()
+        (hidden / "answer").write_text("yes")
         os.chmod(installed, 0o755)
         os.chmod(hidden, 0o755)  # as for a world that runs as the folder's owner
-        assert len(hidden.name) > 32
         assert confined(host, scratch, lambda: os.stat(hidden / "answer").st_size) == ("returned", 3)
-        assert confined(host, scratch, lambda: os.stat(installed / "judge" / "answer")) == ("raised", errno.ENOENT)
+        assert confined(host, scratch, lambda: os.stat(installed / "root" / "answer")) == ("raised", errno.ENOENT)
         for look in (os.listdir, os.scandir, lambda path: os.open(path, os.O_RDONLY | os.O_DIRECTORY)):
             assert confined(host, scratch, lambda look=look: bool(look(installed))) == ("raised", errno.EACCES)
 

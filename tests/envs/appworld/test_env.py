@@ -231,8 +231,7 @@ def test_without_a_verdict_the_world_is_lost_because_of_the_code(env):
 
 def test_solutions_pass_whatever_random_numbers_the_agent_draws_and_leave_the_data_as_they_are(env):
     def files():
-        roots = data.roots("mini")
-        return {(path, path.stat().st_mtime_ns) for root in (roots.judge, roots.agent) for path in root.rglob("*")}
+        return {(path, path.stat().st_mtime_ns) for path in data.root_of("mini").rglob("*")}
 
     before = files()
     for task_id in env.unwrapped.task_ids[4:7]:  # which need few API calls

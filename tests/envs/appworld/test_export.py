@@ -54,7 +54,7 @@ def evaluation(folder, agent, tasks):
     """Plays the agent's messages on each task, and keeps the episodes in the folder of an evaluation."""
     kept = EvaluationFolder(folder, {"env": "EH-AppWorld-v0", "env_args": "{}", "split": "mini", "seed": 0})
     env, played = gym.make("EH-AppWorld-v0", split="mini"), []
-    judge = data.roots("mini").judge
+    root = data.root_of("mini")
     for number, request in enumerate(evaluation_requests(tasks, 1, 0)):
         t = Trajectory(request.task_id, request.group, seed=request.seed)
         t.begin(*env.reset(options={"task_id": request.task_id}))
@@ -64,7 +64,7 @@ def evaluation(folder, agent, tasks):
                 break
         else:
             t.end = "horizon"
-        assert t.kinds["difficulty"] == str(data.difficulty(judge, request.task_id))
+        assert t.kinds["difficulty"] == str(data.difficulty(root, request.task_id))
         kept.add(t)
         played.append(t)
     kept.close()
@@ -75,7 +75,7 @@ def evaluation(folder, agent, tasks):
 def root_with(tasks, root):
     """A root of AppWorld's whose split test_normal has these tasks of the mini world: `appworld pack` takes no other names."""
     (root / "data" / "datasets").mkdir(parents=True)
-    for path in (data.roots("mini").judge / "data").iterdir():
+    for path in (data.root_of("mini") / "data").iterdir():
         if path.name != "datasets":
             (root / "data" / path.name).symlink_to(path)
     (root / "data" / "datasets" / "test_normal.txt").write_text("\n".join(tasks))

@@ -1,4 +1,5 @@
 import functools
+import re
 import shutil
 import sys
 import threading
@@ -131,18 +132,16 @@ def there(cache):
 # The mini world.
 
 
-def test_builds_the_mini_world_with_an_agents_half(cache, builder, said):
+def test_builds_the_mini_world(cache, builder, said):
     install.install(benchmark=False, say=said.append)
     world = data.mini_dir()
     assert there(cache) == [world.name]
     assert data.task_ids("mini") == ("mini_0", "mini_1")
-    judge = data.roots("mini").judge
-    assert (judge / "data" / "tasks" / "mini_0" / "ground_truth").is_dir()
-    assert judge.stat().st_mode & 0o777 == 0o700
-    assert judge.name.startswith("judge-")
-    agents = [path.relative_to(world / "agent").as_posix() for path in (world / "agent").rglob("*") if path.is_file()]
-    assert "data/tasks/mini_0/specs.json" in agents
-    assert not [path for path in agents if "ground_truth" in path]
+    root = data.root_of("mini")
+    assert (root / "data" / "tasks" / "mini_0" / "ground_truth").is_dir()
+    assert root.stat().st_mode & 0o777 == 0o700
+    assert re.fullmatch(r"root-[0-9a-f]{32}", root.name)  # which an agent's code can't guess
+    assert list(world.iterdir()) == [root]
     assert str(world) in said[0]
     assert "--no-data" in said[2]
 
@@ -179,13 +178,11 @@ def test_a_failed_rebuilding_keeps_what_was_there(cache, builder, said, monkeypa
 def test_downloads_checks_and_splits_the_benchmark(cache, served, bundle, said):
     bundle(served.folder / BUNDLE)
     install.install(say=said.append)
-    judge, agent = data.roots("train").judge, data.roots("train").agent
-    assert judge.parent == data.benchmark_dir()
-    assert judge.name.startswith("judge-")
+    root = data.root_of("train")
+    assert root.parent == data.benchmark_dir()
+    assert root.name.startswith("root-")
     assert len(data.task_ids("train")) == 3
-    assert (judge / "data" / "tasks" / "dev_0" / "ground_truth" / "evaluation.py").is_file()
-    assert (agent / "data" / "tasks" / "dev_0" / "specs.json").is_file()
-    assert not list(agent.rglob("ground_truth"))
+    assert (root / "data" / "tasks" / "dev_0" / "ground_truth" / "evaluation.py").is_file()
     assert there(cache) == sorted([data.benchmark_dir().name, data.mini_dir().name])
     assert install.report() == (
         True,
@@ -252,7 +249,6 @@ def test_a_folder_that_holds_the_data_is_copied_and_not_written_to(cache, served
     install.install(say=said.append)
     assert served.asked == []
     assert len(data.task_ids("train")) == 3
-    assert not list(data.roots("train").agent.rglob("ground_truth"))
     assert sorted((str(p), p.stat().st_mtime_ns) for p in (tmp_path / "theirs").rglob("*")) == before
 
 

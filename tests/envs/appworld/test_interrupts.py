@@ -14,7 +14,6 @@ import pytest
 
 import envs.appworld.env as appworld
 from envs.appworld import data, forks
-from envs.appworld.data import Roots
 from envs.appworld.hosts import Host, Settings
 
 ROOT = Path(appworld.__file__).parents[2]
@@ -25,14 +24,14 @@ TASKS = ("a_1", "a_2", "a_3")
 @pytest.fixture(scope="module")
 def env(tmp_path_factory):
     """An environment whose worlds are those of fake_zygote.py."""
-    command, folder = forks.backend_command, tmp_path_factory.mktemp("roots")
+    command, folder = forks.backend_command, tmp_path_factory.mktemp("root")
     fake = Path(__file__).with_name("fake_zygote.py")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
-        host = Host(Path(sys.executable), Roots(folder, folder, "fake"), Settings())
+        host = Host(Path(sys.executable), folder, Settings())
         patch.setattr(appworld, "shared_host", lambda *_: host)
         patch.setattr(appworld, "backend_python", lambda _: Path(sys.executable))
-        patch.setattr(data, "roots", lambda _: None)
+        patch.setattr(data, "root_of", lambda _: None)
         patch.setattr(data, "task_ids", lambda _: TASKS)
         env = appworld.AppWorldEnv()
         yield env

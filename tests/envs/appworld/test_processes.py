@@ -12,7 +12,6 @@ import pytest
 
 from eh_gym.errors import WorkerDied
 from envs.appworld import forks
-from envs.appworld.data import Roots
 from envs.appworld.hosts import Host
 
 SCRIPT = """
@@ -55,7 +54,7 @@ def test_a_host_that_is_closed_while_it_makes_worlds_leaves_no_process(monkeypat
     fake, command = Path(__file__).with_name("fake_zygote.py"), forks.backend_command
     monkeypatch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
     before = psutil.Process().children(recursive=True)
-    host = Host(Path(sys.executable), Roots(tmp_path, tmp_path, "fake"))
+    host = Host(Path(sys.executable), tmp_path)
     host.open("a_1")
 
     def open_many():
