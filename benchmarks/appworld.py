@@ -7,12 +7,12 @@ All players play the mini world's tasks with the same code:
 plain     the way of AppWorld's README: `AppWorld(task_id, experiment_name)`, `world.execute` and `world.evaluate` in one
           warm process
 cold      a Python process that imports AppWorld, plays one episode and exits
-ours      EH-AppWorld-v0 as an agent has it: confined as far as this host allows, and with the verdict
-          from the judge's process
+ours      EH-AppWorld-v0 as an agent has it, confined as far as this host allows
+before    the same of another checkout of this project, if --before names its folder
 
 The players take turns in every round, because the speed of a machine drifts. A ratio is taken within its round. Figures are
-medians with the quartiles in brackets. Plain's seconds are taken inside its process, so that no transport counts against it.
-They are taken with `clock_gettime`, because AppWorld freezes the other clocks. No model takes part. The benchmark's own tasks are
+medians with the quartiles in brackets. All seconds are taken inside the players' processes, so that no transport counts against
+them; plain's with `clock_gettime`, because AppWorld freezes the other clocks. No model takes part. The benchmark's own tasks are
 not played, because a machine may lack their data.
 """
 
@@ -24,10 +24,10 @@ import platform
 import random
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -38,15 +38,10 @@ from played import pss_mb
 
 from eh_gym.worker import Worker, backend_command
 from envs.appworld import data
-from envs.appworld.env import AppWorldEnv
 from envs.backends import BACKENDS, backend_python
 from harness.records.versions import cpu_name
 
 PRINT = "print(1)"
-LOGIN = """\
-passwords = {entry["account_name"]: entry["password"] for entry in apis.supervisor.show_account_passwords()}
-email = apis.supervisor.show_profile()["email"]
-apis.spotify.login(username=email, password=passwords["spotify"])"""
 CALL = "print(apis.spotify.show_song(song_id=1))"
 BURN = """\
 hashlib, threading = __import__("hashlib"), __import__("threading")
@@ -59,7 +54,8 @@ for _ in range(60):
     except RuntimeError:
         break"""
 PARTS = ("fresh", "latencies", "busy", "memory")
-FURTHER = 8  # the number of worlds beyond the first, to measure the memory of each
+WORLDS = 16  # at once, to measure the memory of each
+HERE = Path(__file__).resolve().parent
 COLD = """
 import json, sys
 task_id, steps, judged = json.loads(sys.argv[1])
@@ -73,75 +69,55 @@ with AppWorld(task_id=task_id, experiment_name="benchmark") as world:
 """
 
 
-class Plain:
-    """Plays with the engine in one warm process."""
+class Player:
+    """A process that plays: the engine, or EH-AppWorld-v0 of a checkout."""
 
-    def __init__(self, folder: Path) -> None:
-        backend = Path(__file__).parent / "backends" / "appworld_engine.py"
-        self._worker = Worker(backend_command(backend_python("appworld"), backend), start_timeout_s=120)
+    def __init__(self, python: Path, backend: str, root: Path) -> None:
+        self._worker = Worker(backend_command(python, HERE / "backends" / backend), start_timeout_s=120)
         self._worker.start()
-        self._worker.call("root", {"root": str(new_root(folder))}, 120)
-        self.pid = self._worker.pid
+        self._worker.call("root", {"root": str(root)}, 120)
 
-    def call(self, method: str, **params: str) -> tuple[Any, float]:
-        """Makes one call; returns its result and its seconds."""
-        return self._worker.call(method, params, 300)
+    @property
+    def pid(self) -> int:
+        """The player's process id."""
+        assert self._worker.pid is not None
+        return self._worker.pid
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Makes one call: see benchmarks/backends. Returns its result and its seconds."""
+        return self._worker.call(method, params, 600)
 
     def end(self) -> None:
         """Ends the process."""
-        self._worker.kill()
+        self._worker.close(60)
 
 
-class Ours:
-    """Plays with one EH-AppWorld-v0 environment. All of this process share one host."""
-
-    def __init__(self) -> None:
-        self.env = AppWorldEnv(split="mini")
-        self.host: Any = self.env._host
-
-    def call(self, method: str, **params: str) -> tuple[Any, float]:
-        """Makes one call; returns its result and its seconds.
-
-        Args:
-            method: "open" begins a task's episode, and ends the one before. "execute" runs code. "complete" runs the code that
-                completes the task, without the verdict; "evaluate" gives the verdict then; "finish" does both.
-            params: ``task_id`` or ``code``.
-        """
-        start = time.perf_counter()
-        world: Any = self.env._world
-        result: Any = None
-        if method == "open":
-            self.env.reset(options=params)
-        elif method == "execute":
-            _, _, *ended, _ = self.env.step(params["code"])
-            assert not any(ended)
-        elif method == "complete":
-            world.execute(params["code"])
-        elif method == "evaluate":
-            result = bool(world.verdict()["success"])
-        else:
-            result = self.env.step(params["code"])[1] == 1.0
-        return result, time.perf_counter() - start
-
-    def end(self) -> None:
-        """Ends the episode."""
-        self.env.close()
+def plain(folder: Path) -> Player:
+    """Returns a player with the engine in one warm process."""
+    return Player(backend_python("appworld"), "appworld_engine.py", new_root(folder))
 
 
-def play(player: Any, task_id: str) -> float:
+def ours(checkout: Path = HERE.parent) -> Player:
+    """Returns a player with EH-AppWorld-v0."""
+    return Player(Path(sys.executable), "appworld_env.py", checkout)
+
+
+def play(player: Player, task_id: str) -> float:
     """Plays a whole episode of the reference solution, from reset to verdict; returns its seconds."""
-    start = time.perf_counter()
-    last = play_to_the_last(player, task_id)
-    assert player.call("finish", code=last)[0]
-    return time.perf_counter() - start
+    *before, last = script(task_id)
+    seconds: float = player.call("open", task_id=task_id)[1]
+    seconds += sum(player.call("execute", code=code)[1] for code in before)
+    solved, ending = player.call("finish", code=last)
+    assert solved
+    return seconds + float(ending)
 
 
-def play_to_the_last(player: Any, task_id: str) -> str:
+def play_to_the_last(player: Player, task_id: str, **slot: int) -> str:
     """Plays the reference solution but for its last step, and returns that."""
     *before, last = script(task_id)
-    player.call("open", task_id=task_id)
+    player.call("open", task_id=task_id, **slot)
     for code in before:
-        player.call("execute", code=code)
+        player.call("execute", code=code, **slot)
     return last
 
 
@@ -155,7 +131,7 @@ def script(task_id: str) -> list[str]:
 def new_root(folder: Path) -> Path:
     """Makes a separate, writable AppWorld root with the mini world's data and no outputs."""
     root = Path(tempfile.mkdtemp(dir=folder))
-    (root / "data").symlink_to(data.roots("mini").judge / "data")
+    (root / "data").symlink_to(data.root_of("mini") / "data")
     return root
 
 
@@ -174,7 +150,7 @@ def cold(folder: Path, task_id: str, steps: Sequence[str], judged: bool) -> floa
 
 
 @contextmanager
-def ended(players: list[Any]) -> Iterator[list[Any]]:
+def ended(players: list[Player]) -> Iterator[list[Player]]:
     """Ends the players at the end of its with block."""
     try:
         yield players
@@ -195,88 +171,94 @@ def milliseconds(values: Sequence[float]) -> str:
     return shown(scaled, 0 if statistics.median(scaled) >= 30 else 1)
 
 
-def compare(title: str, other: str, rows: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> None:
-    """Prints a table: for each row what it measures, ours, theirs, and how many times faster ours is."""
-    print(f"\n{title}\n{'':<44}{'ours, ms':>22}{f'{other}, ms':>26}{'times faster':>24}")
-    for what, ours, theirs in rows:
-        ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-        print(f"{what:<44}{milliseconds(ours):>22}{milliseconds(theirs):>26}{shown(ratios, 2) + 'x':>24}", flush=True)
+def table(title: str, columns: dict[str, Sequence[Sequence[float]]], rows: Sequence[str]) -> None:
+    """Prints a table: for each row the seconds of each player, and ours as a multiple of each other's, round by round.
+
+    `columns` maps a player, ours first, to the seconds of each row.
+    """
+    names = list(columns)
+    heads = [f"{name}, ms" for name in names] + [f"ours / {name}" for name in names[1:]]
+    print(f"\n{title}\n{'':<42}{''.join(f'{head:>24}' for head in heads)}")
+    for what, *seconds in zip(rows, *columns.values(), strict=True):
+        ratios = [[a / b for a, b in zip(seconds[0], other, strict=True)] for other in seconds[1:]]
+        cells = [milliseconds(values) for values in seconds] + [shown(ratio, 2) for ratio in ratios]
+        print(f"{what:<42}{''.join(f'{cell:>24}' for cell in cells)}", flush=True)
 
 
-def latencies(folder: Path, tasks: Sequence[str], rounds: int) -> None:
+def latencies(folder: Path, before: Path | None, tasks: Sequence[str], rounds: int) -> None:
     """Measures reset, steps and verdict, one episode at a time. A first round warms the caches, and does not count."""
-    titles = (
-        "reset",
-        "step, 1 API call, the episode's first of it",
-        "step, 1 API call, again",
-        "verdict (ours: in a clean world, replayed)",
-    )
-    samples: dict[str, list[tuple[float, ...]]] = {"ours": [], "plain": []}
-    with ended([Ours(), Plain(folder)]) as (ours, plain):
-        players = {"ours": ours, "plain": plain}
-        for round_ in range(rounds + 1):
-            task_id = tasks[round_ % len(tasks)]
-            for name in random.Random(round_).sample(sorted(players), len(players)):
-                call = players[name].call
-                reset = call("open", task_id=task_id)[1]
-                call("execute", code=LOGIN)
-                first, again = call("execute", code=CALL)[1], call("execute", code=CALL)[1]
-                call("complete", code=play_to_the_last(players[name], task_id))
-                solved, verdict = call("evaluate")
-                assert solved
-                samples[name].append((reset, first, again, verdict))
-    columns = (zip(*samples[name][1:], strict=True) for name in ("ours", "plain"))
-    compare(f"One episode at a time, {rounds} rounds", "plain", list(zip(titles, *columns, strict=True)))
-
-
-def fresh(folder: Path, tasks: Sequence[str], rounds: int) -> None:
-    """Measures an episode that no earlier episode can have touched: ours, and one process per episode."""
-    samples: list[tuple[float, ...]] = []
-    with ended([Ours()]) as (ours,):
-        play(ours, tasks[0])  # now both zygotes are warm
-        for round_ in range(rounds):
-            task_id = tasks[round_ % len(tasks)]
-            start = time.perf_counter()
-            ours.call("open", task_id=task_id)
-            ours.call("execute", code=PRINT)
-            ours.end()
-            look = time.perf_counter() - start
-            cold_look = cold(folder, task_id, [PRINT], False)
-            samples.append((look, cold_look, play(ours, task_id), cold(folder, task_id, script(task_id), True)))
-    look_ours, look_cold, whole_ours, whole_cold = zip(*samples, strict=True)
     rows = (
-        ("reset, first observation, end", look_ours, look_cold),
-        ("reset, reference solution, verdict, end", whole_ours, whole_cold),
+        "reset",
+        "reset and a first step without a call",
+        "the first step with an API call",
+        "the same step again",
+        "the last step with its verdict (plain: evaluating alone)",
     )
-    compare(f"A fresh isolated episode, {rounds} rounds", "cold", rows)
+
+    def measured(player: Player, task_id: str) -> tuple[float, ...]:
+        reset = player.call("open", task_id=task_id)[1]
+        step, first, again = (player.call("execute", code=code)[1] for code in (PRINT, CALL, CALL))
+        last = play_to_the_last(player, task_id)
+        if player is players["plain"]:
+            player.call("execute", code=last)
+        solved, verdict = player.call("evaluate") if player is players["plain"] else player.call("finish", code=last)
+        assert solved
+        return reset, reset + step, first, again, verdict
+
+    players = {"ours": ours(), "plain": plain(folder)} | ({"before": ours(before)} if before else {})
+    samples: dict[str, list[tuple[float, ...]]] = {name: [] for name in players}
+    with ended(list(players.values())):
+        for number in range(rounds + 1):
+            for name in random.Random(number).sample(sorted(players), len(players)):
+                samples[name].append(measured(players[name], tasks[number % len(tasks)]))
+    columns = {name: list(zip(*found[1:], strict=True)) for name, found in samples.items()}
+    table(f"One episode at a time, {rounds} rounds", columns, rows)
 
 
-def beside_busy_worlds(tasks: Sequence[str], rounds: int) -> None:
-    """Measures how much longer a reset takes beside eight worlds whose code has started as many busy threads as it may."""
+def fresh(folder: Path, before: Path | None, tasks: Sequence[str], rounds: int) -> None:
+    """Measures an episode that no earlier episode can have touched: ours, and one process per episode."""
+    players = {"ours": ours()} | ({"before": ours(before)} if before else {})
+    looks: dict[str, list[float]] = {name: [] for name in [*players, "cold"]}
+    whole: dict[str, list[float]] = {name: [] for name in [*players, "cold"]}
+    with ended(list(players.values())):
+        for player in players.values():
+            play(player, tasks[0])  # now its zygotes are warm
+        for number in range(rounds):
+            task_id = tasks[number % len(tasks)]
+            for name, player in players.items():
+                calls = (("open", {"task_id": task_id}), ("execute", {"code": PRINT}), ("end", {}))
+                looks[name].append(sum(player.call(method, **params)[1] for method, params in calls))
+                whole[name].append(play(player, task_id))
+            looks["cold"].append(cold(folder, task_id, [PRINT], False))
+            whole["cold"].append(cold(folder, task_id, script(task_id), True))
+    columns = {name: (looks[name], whole[name]) for name in looks}
+    rows = ("reset, first observation, end", "reset, reference solution, verdict")
+    table(f"A fresh isolated episode, {rounds} rounds", columns, rows)
+
+
+def beside_busy_worlds(tasks: Sequence[str], worlds: int, rounds: int) -> None:
+    """Measures how much longer a reset takes beside worlds whose code has started as many busy threads as it may."""
 
     def reset(number: int) -> float:
-        return float(resetting.call("open", task_id=tasks[number % len(tasks)])[1])
+        return float(player.call("open", task_id=tasks[number % len(tasks)])[1])
 
-    with ended([Ours() for _ in range(9)]) as (resetting, *busy):
+    with ended([ours()]) as (player,):
         list(map(reset, range(rounds)))
         alone = list(map(reset, range(rounds)))
-        for player in busy:
-            player.call("open", task_id=tasks[0])
-            player.call("execute", code=BURN)
+        for slot in range(1, worlds + 1):
+            player.call("open", task_id=tasks[0], slot=slot)
+            player.call("execute", code=BURN, slot=slot, may_end=True)
         left = list(map(reset, range(rounds)))
         running = []
-        with ThreadPoolExecutor(len(busy)) as threads:
-            steps = [threads.submit(player.call, "execute", code="burn()") for player in busy]
-            time.sleep(2)  # until all of them compute
-            while not any(step.done() for step in steps):
-                running.append(reset(0))
-            for step in steps:
-                step.result()
-    print(f"\nA reset beside eight worlds with busy threads, {rounds} rounds, ms")
+        player.call("burn", code="burn()", slots=list(range(1, worlds + 1)))
+        time.sleep(5)  # until all of them compute
+        while player.call("burning") == worlds:
+            running.append(reset(0))
+    print(f"\nA reset beside {worlds} worlds with busy threads, {rounds} rounds, ms")
     print(f"{'alone':<44}{milliseconds(alone):>22}")
     for title, seconds in (
         ("after the steps that started the threads", left),
-        ("during steps that compute in all threads", running),
+        (f"during steps that compute in all threads ({len(running)})", running),
     ):
         ratio = statistics.median(seconds) / statistics.median(alone)
         print(f"{title:<44}{milliseconds(seconds):>22}{ratio:>25.2f}x", flush=True)
@@ -287,37 +269,49 @@ def children(pid: int) -> list[int]:
     return [int(pid) for path in Path(f"/proc/{pid}/task").glob("*/children") for pid in path.read_text().split()]
 
 
-def memory(folder: Path, tasks: Sequence[str]) -> None:
+def memory(folder: Path, before: Path | None, tasks: Sequence[str]) -> None:
     """Measures the memory of worlds whose solution has run except for its last step."""
 
-    def ours_mb() -> float:
-        zygotes = [pid for pid in players[0].host.pids if pid]
-        return sum(pss_mb(pid) for zygote in zygotes for pid in (zygote, *children(zygote)))
+    def worlds(player: Player) -> tuple[float, float, float]:
+        """MB: the first world with what it is forked from, a further one, and all."""
+        play(player, tasks[0])  # now all zygotes exist
+        play_to_the_last(player, tasks[0], slot=0)
+        found = []
+        for slot in range(WORLDS):
+            play_to_the_last(player, tasks[slot % len(tasks)], slot=slot)
+            if slot in (0, WORLDS - 1):
+                zygotes = player.call("pids")
+                found.append(sum(pss_mb(pid) for zygote in zygotes for pid in (zygote, *children(zygote))))
+        return found[0], (found[1] - found[0]) / (WORLDS - 1), found[1]
 
-    with ended([Ours() for _ in range(1 + FURTHER)]) as players:
-        play(players[0], tasks[0])  # now both zygotes exist
-        play_to_the_last(players[0], tasks[0])
-        first = ours_mb()
-        for i, player in enumerate(players[1:], 1):
-            play_to_the_last(player, tasks[i % len(tasks)])
-        further = (ours_mb() - first) / FURTHER
-    with ended([Plain(folder) for _ in range(2)]) as plains:
+    rows: dict[str, tuple[float, float, float]] = {}
+    for name, checkout in (("ours", HERE.parent), ("before", before)):
+        if checkout:
+            with ended([ours(checkout)]) as (player,):
+                rows[name] = worlds(player)
+    with ended([plain(folder), plain(folder)]) as plains:
         play_to_the_last(plains[0], tasks[0])
-        plain_first = pss_mb(plains[0].pid)
+        first = pss_mb(plains[0].pid)
         play_to_the_last(plains[1], tasks[1 % len(tasks)])
-        plain_further = sum(pss_mb(plain.pid) for plain in plains) - plain_first
-    print(f"\nMemory, PSS in MB, worlds in use; a further one is the mean of {FURTHER}")
-    print(f"{'':<44}{'ours':>22}{'plain':>26}")
-    print(f"{'the first world, with what it is forked from':<44}{first:>22.0f}{plain_first:>26.0f}")
-    print(f"{'a further world':<44}{further:>22.0f}{plain_further:>26.0f}", flush=True)
+        further = sum(pss_mb(player.pid) for player in plains) - first
+    rows["plain"] = (first, further, first + (WORLDS - 1) * further)
+    titles = ("the first world, with what it is forked from", "a further world", f"all {WORLDS} worlds")
+    print(f"\nMemory, PSS in MB, {WORLDS} worlds in use (plain: computed from 2)")
+    heads = [f"{name:>12}" for name in rows] + [f"{'ours / ' + name:>16}" for name in rows if name != "ours"]
+    print(f"{'':<46}{''.join(heads)}")
+    for title, *values in zip(titles, *rows.values(), strict=True):
+        ratios = "".join(f"{values[0] / value:>16.2f}" for value in values[1:])
+        print(f"{title:<46}" + "".join(f"{value:>12.0f}" for value in values) + ratios, flush=True)
 
 
 def main() -> None:
     """Prints the tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="print only these tables")
-    options = parse(parser, only=["latencies", "memory"])  # the other tables take minutes
-    tasks = data.task_ids("mini")
+    parser.add_argument("--before", type=Path, metavar="FOLDER", help="compare with another checkout, too")
+    parser.add_argument("--rounds", type=int, default=40, help="of the latencies")
+    options = parse(parser, only=["latencies", "memory"], rounds=1)  # the other tables take minutes
+    tasks, before = data.task_ids("mini"), options.before
     print(command())
     print(f"machine     {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
     print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
@@ -325,10 +319,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="eh-benchmark-", ignore_cleanup_errors=True) as name:
         folder, smoke = Path(name), options.smoke
         tables = {
-            "fresh": lambda: fresh(folder, tasks, 1 if smoke else 6),
-            "latencies": lambda: latencies(folder, tasks, 1 if smoke else 40),
-            "busy": lambda: beside_busy_worlds(tasks, 2 if smoke else 20),
-            "memory": lambda: memory(folder, tasks),
+            "fresh": lambda: fresh(folder, before, tasks, 1 if smoke else 6),
+            "latencies": lambda: latencies(folder, before, tasks, options.rounds),
+            "busy": lambda: beside_busy_worlds(tasks, 8 if smoke else 64, 2 if smoke else 20),
+            "memory": lambda: memory(folder, before, tasks),
         }
         for part in PARTS:
             if part in options.only:
