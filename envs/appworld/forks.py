@@ -18,14 +18,14 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
 from eh_gym.surrogates import escaped
 from eh_gym.worker import Worker, backend_command
-from envs.appworld.backend import wire
+from envs.appworld.backend import link
 
 __all__ = ["Fork", "Unread", "Zygote"]
 
@@ -43,18 +43,14 @@ class Zygote:
 
     Args:
         python: AppWorld's Python.
-        start: Is asked at every start for what the zygote gets to know: its ``role`` and what backend/zygote.py says.
-        needed: Files in its folder without which it can't fork.
+        start: Is asked at every start for what the zygote gets to know: see backend/zygote.py.
 
     Attributes:
         told: What it has said at its start.
     """
 
-    def __init__(
-        self, python: Path, start: Callable[[], Mapping[str, Any]], needed: Sequence[str] = ("socket",)
-    ) -> None:
-        self._start, self._needed = start, needed
-        self._lock = threading.Lock()
+    def __init__(self, python: Path, start: Callable[[], Mapping[str, Any]]) -> None:
+        self._start, self._lock = start, threading.Lock()
         command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
         kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
         # Sets have the same order in every run. No .pyc of an evaluation is written to the data, which may be the user's own.
@@ -69,9 +65,8 @@ class Zygote:
 
     @property
     def alive(self) -> bool:
-        """Whether the zygote is running and can fork, which needs its files in the temporary folder."""
-        running = self._ready and self._worker.alive
-        return running and all(os.path.lexists(_known(self._folder) / name) for name in self._needed)
+        """Whether the zygote is running and can fork, which needs its socket in the temporary folder."""
+        return self._ready and self._worker.alive and (_known(self._folder) / "socket").exists()
 
     @property
     def pid(self) -> int | None:
@@ -190,15 +185,12 @@ class Fork:
             raise WorkerDied(f"the process has gone away: {error}") from error
         other._connection.close()
 
-    def ask(
-        self, message: Mapping[str, Any] | None = None, *, timeout_s: float, max_bytes: int = wire.MAX_BYTES
-    ) -> dict[str, Any]:
+    def ask(self, message: Mapping[str, Any] | None = None, *, timeout_s: float) -> dict[str, Any]:
         """Sends a message, if there is one, and returns the answer. A process that fails to answer is killed.
 
         Args:
             message: What is sent, as JSON.
             timeout_s: The seconds for the message and the answer.
-            max_bytes: The longest answer that is read.
 
         Raises:
             WorkerTimeout: No answer came in time.
@@ -210,16 +202,16 @@ class Fork:
         if self._ended:
             raise WorkerDied("the process was ended")
         try:
-            return self._answer(message, timeout_s, max_bytes)
+            return self._answer(message, timeout_s)
         except BaseException:  # also an interrupt, or the next question would get this answer
             self.end()
             raise
 
-    def _answer(self, message: Mapping[str, Any] | None, timeout_s: float, max_bytes: int) -> dict[str, Any]:
+    def _answer(self, message: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         try:
-            read = message is None or self._send(wire.encode(message), deadline)
-            answer = wire.receive(self._connection, deadline, max_bytes)
+            read = message is None or self._send(link.frame(dict(message)), deadline)
+            answer = link.receive(self._connection, deadline)
         except TimeoutError as error:
             raise WorkerTimeout(f"no answer after {timeout_s:g} s; the process was killed") from error
         except ConnectionResetError as error:
@@ -230,17 +222,16 @@ class Fork:
             raise WorkerProtocolError(f"the process sent {escaped(str(error))}") from error
         if answer is None:
             raise WorkerDied("the process has gone away") if read else Unread("the process has gone away")
-        if not isinstance(answer, dict):
-            raise WorkerProtocolError(f"the process sent {escaped(str(answer)[:200])}")
-        if "error" in answer:
-            raise WorkerCallError(escaped(str(answer["error"])[:8000]))
-        return answer
+        head, _ = answer
+        if "error" in head:
+            raise WorkerCallError(escaped(str(head["error"])[:8000]))
+        return head
 
     def _send(self, message: bytes, deadline: float) -> bool:
         """Sends a message. Returns False if the process did not take all of it; it may still have answered why."""
         try:
             self._connection.settimeout(max(0.001, deadline - time.monotonic()))
-            self._connection.sendall(wire.frame(message))
+            self._connection.sendall(message)
         except (BrokenPipeError, ConnectionResetError):
             return False
         return True
@@ -254,6 +245,11 @@ class Fork:
         finally:
             self._signal(signal.SIGSTOP)
 
+    def kill(self) -> None:
+        """Kills the process without waiting until it is gone, if the system allows that."""
+        if not self._signal(signal.SIGKILL):
+            self.end()
+
     def end(self) -> None:
         """Kills the process. Idempotent."""
         if not self._ended:
@@ -264,10 +260,12 @@ class Fork:
             self._ended = True
             self._finalizer.detach()
 
-    def _signal(self, number: int) -> None:
+    def _signal(self, number: int) -> bool:
         if self._handle is not None and sys.platform == "linux":
-            with contextlib.suppress(OSError):  # it has ended, or a container forbids this
+            with contextlib.suppress(OSError, ValueError):  # it has ended, or a container forbids this
                 signal.pidfd_send_signal(self._handle.fileno(), number)
+                return True
+        return False
 
 
 def _handle(pid: int) -> IO[bytes] | None:

@@ -125,7 +125,7 @@ class World:
         Raises:
             WorkerError: There is no verdict, because of what the code has done to the apps unless ``host_failed``.
         """
-        self._shell.end()
+        self._shell.kill()
         left_s = 2 * self._host.settings.step_timeout_s - self._step_s
         return dict(self._apps.ask({"verdict": True}, timeout_s=left_s)["verdict"])
 
@@ -152,8 +152,7 @@ class Host:
     def __init__(self, python: Path, root: Path, settings: Settings = Settings()) -> None:
         self.settings = settings
         self._root = root
-        start = {"role": "apps", "root": str(root)}
-        self._apps = Zygote(python, lambda: start, needed=("socket", "root/data"))
+        self._apps = Zygote(python, lambda: {"root": str(root)})
         self._shells = Zygote(python, self._of_shells)
 
     @property
@@ -192,7 +191,7 @@ class Host:
 
     def _of_shells(self) -> Mapping[str, Any]:
         self._apps.start()
-        return {"role": "shell", "apis": self._apps.told["apis"], "confined": self.settings.confined}
+        return {"apis": self._apps.told["apis"], "confined": self.settings.confined}
 
     def _fork_world(self, task_id: str, record: bool) -> _Processes:
         settings = self.settings

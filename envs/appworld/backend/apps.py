@@ -11,11 +11,11 @@ import copy
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from . import adaptations, link, wire
+from . import adaptations, link
 
 _MANY = 10**9  # the engine's own limits hold in the code's process
 _TIMEOUT_S = 3600  # the engine's own timeout; the environment's is shorter
@@ -26,7 +26,7 @@ _HEADERS, _LONGEST_METHOD = 100, 20
 def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
     """Opens the task's world, gets the link to the code's process, and answers until the environment hangs up.
 
-    Requests are ``{"code"}``, ``{"verdict": True}`` (after it there is no more code) and ``{"save", "turns"}``.
+    Requests are ``{"code"}``, and in the end ``{"save", "turns"}`` and ``{"verdict": True}``.
 
     Args:
         connection: The socket to the environment. The link's descriptor comes over it, first.
@@ -41,16 +41,20 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
     told, _ = code.receive()
     if "error" in told:
         raise RuntimeError(f"the code's process: {told['error']}")
-    wire.send(connection, {"ready": world.about})
-    while (request := wire.receive(connection)) is not None:
-        if "code" in request:
-            wire.send(connection, world.step(code, request["code"]))
-        elif "verdict" in request:
-            code.close()
-            wire.send(connection, {"verdict": world.verdict()})
+    connection.sendall(link.frame({"ready": world.about}))
+    with world.guarded():
+        world.warm_up()
+        while (request := link.receive(connection)) is not None and "code" in request[0]:
+            connection.sendall(link.frame(world.step(code, request[0]["code"])))
+    code.close()
+    while request is not None:
+        if "verdict" in request[0]:
+            answer = {"verdict": world.verdict()}
         else:
-            world.save(request["save"], request["turns"])
-            wire.send(connection, {"saved": True})
+            world.save(request[0]["save"], request[0]["turns"])
+            answer = {"saved": {}}
+        connection.sendall(link.frame(answer))
+        request = link.receive(connection)
 
 
 def open_world(task_id: str) -> Any:
@@ -59,17 +63,14 @@ def open_world(task_id: str) -> Any:
 
     return AppWorld(
         task_id=task_id,
-        experiment_name=experiment_name(os.getpid()),
+        experiment_name=os.path.abspath(
+            "outputs"
+        ),  # so the engine's outputs are in this folder, and not beside the data
         load_ground_truth=False,
         timeout_seconds=_TIMEOUT_S,
         max_interactions=_MANY,
         max_api_calls_per_interaction=_MANY,
     )
-
-
-def experiment_name(pid: int) -> str:
-    """The name of the folder for a process's outputs."""
-    return f"eh-{pid}"
 
 
 class World:
@@ -91,6 +92,21 @@ class World:
             "apps": dict(task.app_descriptions),
         }
 
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """The engine's guard is on during the steps, as in the plain engine: it also takes functions away from the apps."""
+        self._world.safety_guard.enable()
+        try:
+            yield
+        finally:
+            self._world.safety_guard.disable()
+
+    def warm_up(self) -> None:
+        """Makes a call that only reads: the pages that every call changes are copied now, and not in the first step."""
+        self._transport.handle_request(
+            _request({"method": "GET", "url": "/supervisor/profile", "headers": []}, b"")
+        ).read()
+
     def step(self, code: link.Link, text: str) -> dict[str, Any]:
         """Has the code's process run a step, and answers its calls meanwhile.
 
@@ -99,7 +115,6 @@ class World:
             become of the code's process) and ``unread`` (it had not begun).
         """
         self._calls, self._completed, begun = 0, False, False
-        self._world.safety_guard.enable()  # as in the plain engine, where it also takes functions away from the apps
         try:
             code.send({"run": True}, text.encode("utf-8", "surrogatepass"))
             while True:
@@ -112,8 +127,6 @@ class World:
             return {"lost": f"the code's process: {error}", "unread": not begun}
         except (OSError, ValueError) as error:
             return {"lost": f"the code's process: {error}", "unread": False}
-        finally:
-            self._world.safety_guard.disable()
 
     def verdict(self) -> dict[str, Any]:
         """AppWorld's own evaluation of the state that the calls have left.

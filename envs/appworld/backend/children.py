@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import confine, wire
+from . import confine, link
 
 _ACCEPT_TIMEOUT_S = 10.0  # the connection is there before the request for its process; this only prevents a hang
 _LONGEST_ERROR = 8000  # characters
@@ -31,18 +31,11 @@ class _Child:
 class Children:
     """The living processes, and the socket to which the environment connects.
 
-    `folder` is private. It has the socket, and a working directory for each process. `clean_up` gets the pid of each process that
-    is gone, `report` the connection of a process and its exception.
+    `folder` is private. It has the socket, and a working directory for each process.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        clean_up: Callable[[int], None] = lambda pid: None,
-        report: Callable[[socket.socket, dict[str, str]], object] = wire.send,
-    ) -> None:
-        self._folder, self._clean_up, self._report = folder, clean_up, report
-        self._pid = os.getpid()
+    def __init__(self, folder: str) -> None:
+        self._folder, self._pid = folder, os.getpid()
         self._living: dict[str, _Child] = {}
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(os.path.join(folder, "socket"))
@@ -93,9 +86,7 @@ class Children:
                 self._forget(name)
 
     def _forget(self, name: str) -> None:
-        pid = self._living.pop(name).pid
-        shutil.rmtree(os.path.join(self._folder, str(pid)), ignore_errors=True)
-        self._clean_up(pid)
+        shutil.rmtree(os.path.join(self._folder, str(self._living.pop(name).pid)), ignore_errors=True)
 
     def _accept(self, name: str) -> socket.socket:
         while True:
@@ -121,6 +112,6 @@ class Children:
             except Exception as error:
                 text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
                 with contextlib.suppress(Exception):
-                    self._report(connection, {"error": text[:_LONGEST_ERROR]})
+                    connection.sendall(link.frame({"error": text[:_LONGEST_ERROR]}))
         finally:
             os._exit(0)

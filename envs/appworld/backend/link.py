@@ -1,7 +1,8 @@
-"""What crosses between the two processes of a world: the engine's requests from the code, and the apps' answers to them.
+"""What crosses between the processes of a world: frames, and the exceptions of apps.
 
 A frame is the sizes of its head and of its body, the head as JSON, and the body as bytes. The code's process may send anything,
-so the apps' process bounds both sizes, looks at the form of each head, and never waits for the code to read or to write.
+so the apps' process reads its frames with `Link`: it bounds both sizes, looks at the form of each head, and never waits for
+the code to read or to write. The environment imports this module in the user's Python.
 """
 
 from __future__ import annotations
@@ -11,43 +12,75 @@ import select
 import socket
 import struct
 import sys
+import time
 from typing import Any
 
 Frame = tuple[dict[str, Any], bytes]
 
+MAX_BYTES = 32 << 20  # of a frame that `receive` reads
+MAX_HEAD_BYTES, MAX_BODY_BYTES = 256 << 10, 4 << 20  # of what the code sends: a request, or the output of a step
 _SIZES = struct.Struct(">II")
-MAX_HEAD_BYTES = 256 << 10
-MAX_BODY_BYTES = 4 << 20  # of what the code sends: a request, or the output of a step
 _PIECE_BYTES = 64 << 10
 _LONGEST_CHAIN = 8  # exceptions
 _LONGEST_TEXT = 20_000  # characters of an exception's text
 
 
 def frame(head: dict[str, Any], body: bytes = b"") -> bytes:
-    """A frame, as it is sent."""
+    """A frame, as it is sent. Its JSON is ASCII, which keeps lone surrogates (a model can write them) as they are."""
     text = json.dumps(head, separators=(",", ":")).encode("ascii")
     return _SIZES.pack(len(text), len(body)) + text + body
 
 
-def receive(connection: socket.socket) -> Frame | None:
-    """Waits for a frame of the apps' process; None if it has hung up."""
-    sizes = _read(connection, _SIZES.size)
+def receive(connection: socket.socket, deadline: float | None = None) -> Frame | None:
+    """Waits for the next frame; None if the other side has hung up.
+
+    `deadline` is when the whole frame must be here, however slowly it comes (time.monotonic seconds); None to wait forever.
+
+    Raises:
+        ValueError: The bytes are not a frame, or it is too long.
+        TimeoutError: The frame did not come in time.
+        OSError: The connection broke.
+    """
+    sizes = _read(connection, _SIZES.size, deadline)
     if sizes is None:
         return None
-    head, body = _SIZES.unpack(sizes)
-    data = _read(connection, head + body)
-    return None if data is None else (json.loads(data[:head]), bytes(data[head:]))
+    head, body = _checked(sizes, MAX_BYTES, MAX_BYTES)
+    data = _read(connection, head + body, deadline)
+    return None if data is None else (_parsed(data[:head]), bytes(data[head:]))
 
 
-def _read(connection: socket.socket, size: int) -> bytearray | None:
-    data = bytearray(size)
+def _read(connection: socket.socket, size: int, deadline: float | None) -> bytearray | None:
+    data = bytearray(size)  # however small the pieces are in which it comes, it takes no more than this
     rest = memoryview(data)
     while rest:
-        count = connection.recv_into(rest)
+        if deadline is not None:
+            # After the deadline, bytes that are there are still read: they may have come in time while this process was delayed.
+            connection.settimeout(max(0.0, deadline - time.monotonic()))
+        try:
+            count = connection.recv_into(rest)
+        except BlockingIOError as error:
+            raise TimeoutError("the time is over") from error
         if not count:
             return None
         rest = rest[count:]
     return data
+
+
+def _checked(data: bytearray, max_head: int, max_body: int) -> tuple[int, int]:
+    head, body = _SIZES.unpack_from(data)
+    if head > max_head or body > max_body:
+        raise ValueError(f"a frame of {head:,} and {body:,} bytes")
+    return head, body
+
+
+def _parsed(text: bytearray) -> dict[str, Any]:
+    try:
+        head = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("a head nested too deeply") from error
+    if not isinstance(head, dict):
+        raise ValueError("a head of another form")
+    return head
 
 
 class Link:
@@ -105,21 +138,13 @@ class Link:
         data = self._incoming
         if len(data) < _SIZES.size:
             return None
-        head, body = _SIZES.unpack_from(data)
-        if head > MAX_HEAD_BYTES or body > MAX_BODY_BYTES:
-            raise ValueError(f"a frame of {head:,} and {body:,} bytes")
+        head, body = _checked(data, MAX_HEAD_BYTES, MAX_BODY_BYTES)
         start, end = _SIZES.size + head, _SIZES.size + head + body
         if len(data) < end:
             return None
-        try:
-            found = json.loads(data[_SIZES.size : start])
-        except RecursionError as error:
-            raise ValueError("a head nested too deeply") from error
-        if not isinstance(found, dict):
-            raise ValueError("a head of another form")
-        taken = bytes(data[start:end])
+        found = _parsed(data[_SIZES.size : start]), bytes(data[start:end])
         del data[:end]
-        return found, taken
+        return found
 
 
 def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[str, Any] | None:

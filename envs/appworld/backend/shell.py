@@ -10,21 +10,19 @@ import ast
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
 from . import adaptations, link
 
-_MANY = 10**9
 
-
-class Apps:
+class _Transport:
     """An httpx transport to the apps' process."""
 
     def __init__(self) -> None:
-        self.connection: socket.socket | None = None
+        self.connection: socket.socket
         self._lock = threading.Lock()
 
     def handle_request(self, request: Any) -> Any:
@@ -46,7 +44,7 @@ class Apps:
             len(body) > link.MAX_BODY_BYTES or len(str(head)) > link.MAX_HEAD_BYTES // 6
         ):  # as JSON, up to six times as long
             raise RuntimeError(f"Not called: a request may take {link.MAX_BODY_BYTES:,} bytes.")
-        told, content = self._exchange(link.frame(head, body))
+        told, content = self.exchange(link.frame(head, body))
         if "refused" in told:
             raise RuntimeError(told["refused"])
         if "raised" in told:
@@ -57,13 +55,13 @@ class Apps:
     def close(self) -> None:
         """Does nothing. It is part of httpx's transport interface."""
 
-    def _exchange(self, request: bytes) -> link.Frame:
+    def exchange(self, request: bytes) -> link.Frame:
+        """Sends a request, and waits for its answer."""
         # The engine's timeout comes as this signal's exception. In the middle, it would leave an answer unread, which the next
         # call would take for its own.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
         try:
             with self._lock:
-                assert self.connection is not None, "connected"
                 try:
                     self.connection.sendall(request)
                     answer = link.receive(self.connection)
@@ -77,52 +75,87 @@ class Apps:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
 
 
-def prepare(apis: Mapping[str, Mapping[str, Any]]) -> tuple[Any, Apps]:
-    """The engine's world without apps, and the transport of its client. Call it in the zygote.
+class Shell:
+    """The engine's world without apps: the shell, ``apis`` and ``requester``. Make it in the zygote.
 
-    ``apis`` is what `table` returns.
+    `apis` is what `table` returns.
     """
-    import appworld.collections.apis as collection
-    import appworld.environment as environment
-    import appworld.requester as engine
-    from appworld.apps import get_all_apps
-    from appworld.common.constants import DB_VERSION
 
-    class TestClient(engine.TestClient):  # type: ignore[misc]
-        def __exit__(self, *_: object) -> None:
+    def __init__(self, apis: Mapping[str, Mapping[str, Any]]) -> None:
+        import appworld.collections.apis as collection
+        import appworld.environment as environment
+        import appworld.requester as engine
+        from appworld.apps import get_all_apps
+        from appworld.common.constants import DB_VERSION
+
+        class TestClient(engine.TestClient):  # type: ignore[misc]
+            def __exit__(self, *_: object) -> None:
+                pass
+
+        async def nothing(*_: Any) -> None:
             pass
 
-    async def nothing(*_: Any) -> None:
-        pass
+        def ignore(*_: Any, **__: Any) -> None:
+            pass
 
-    transport = Apps()
-    client = TestClient(nothing)
-    client._transport = transport
+        self._transport, client = _Transport(), TestClient(nothing)
+        client._transport = self._transport
+        engine.Requester._get_client = lambda _: client
+        engine.set_local_dbs = engine.set_local_show_api_response_schemas = ignore
+        engine._get_api_name_to_doc = lambda app, include_private_apis=False: apis[app]["documents"]
+        collection.get_name_to_apis = lambda app, ignore_private_apis=True: dict.fromkeys(apis[app]["names"])
+        task = SimpleNamespace(
+            db_version=DB_VERSION,
+            models_from_db_home_path="",
+            model_collection=SimpleNamespace(from_db_home_path=""),
+            allowed_apps=get_all_apps(skip_admin=True),
+            datetime=datetime(2023, 5, 18, 12),
+        )
+        environment.Task = SimpleNamespace(load=lambda **_: task)
+        environment.ModelCollection = SimpleNamespace(load=ignore)
+        adaptations.save_nothing()
+        # ElasticTimeLimit limits the steps
+        options = {"experiment_name": "world", "load_ground_truth": False, "max_interactions": 10**9}
+        self._world = environment.AppWorld(task_id="task", **options)
 
-    def ignore(*_: Any, **__: Any) -> None:
-        pass
+    def warm_up(self, *codes: str) -> None:
+        """Runs code whose calls get an empty answer. It makes this shell useless for an agent."""
+        self._transport.exchange = lambda request: ({"status": 200, "headers": []}, b"{}")  # type: ignore[method-assign]
+        for code in (*codes, "apis.supervisor.show_profile()"):
+            self._world.execute(code)
 
-    engine.Requester._get_client = lambda _: client
-    engine.set_local_dbs = engine.set_local_show_api_response_schemas = ignore
-    engine._get_api_name_to_doc = lambda app, include_private_apis=False: apis[app]["documents"]
-    collection.get_name_to_apis = lambda app, ignore_private_apis=True: dict.fromkeys(apis[app]["names"])
-    task = SimpleNamespace(
-        db_version=DB_VERSION,
-        models_from_db_home_path="",
-        model_collection=SimpleNamespace(from_db_home_path=""),
-        allowed_apps=get_all_apps(skip_admin=True),
-        datetime=datetime(2023, 5, 18, 12),
-    )
-    environment.Task = SimpleNamespace(load=lambda **_: task)
-    environment.ModelCollection = SimpleNamespace(load=ignore)
-    adaptations.save_nothing()
-    world = environment.AppWorld(
-        task_id="task",
-        experiment_name="world",
-        load_ground_truth=False,
-        max_interactions=_MANY,  # ElasticTimeLimit limits the steps
-    )
-    return world, transport
+    def begin(self, connection: socket.socket, options: Mapping[str, Any]) -> None:
+        """Waits for the task's date. Call it in the forked process.
+
+        Args:
+            connection: The socket to the apps' process.
+            options: ``timeout_s``, and ``max_api_calls`` (in one step).
+        """
+        from appworld.apps.api_lib import set_local_date_and_time, set_local_random_seed
+
+        world = self._world
+        self._transport.connection = connection
+        if (told := link.receive(connection)) is None:
+            raise ConnectionError("the apps have gone away")
+        world.task.datetime = world.requester.date_and_time = datetime.fromisoformat(told[0]["datetime"])
+        set_local_date_and_time(world.task.datetime)
+        set_local_random_seed()
+        world.timeout_seconds = max(1, round(options["timeout_s"]))
+        world.requester.request_tracker.max_num_requests = options["max_api_calls"]
+
+    def serve(self, max_output_chars: int) -> None:
+        """Runs the steps that the apps' process asks for, until it hangs up."""
+        connection = self._transport.connection
+        connection.sendall(link.frame({"ready": True}))
+        while (request := link.receive(connection)) is not None:
+            code = request[1].decode("utf-8", "surrogatepass")
+            try:
+                output = self._world.execute(code)
+            except BaseException as error:  # not caught by the engine (KeyboardInterrupt, say): its guard is still on
+                output = f"Execution failed. Traceback:\n{type(error).__name__}: {error}"
+                self._world.safety_guard.disable()
+            output = shorten(output, max_output_chars)
+            connection.sendall(link.frame({"malformed": not _parses(code)}, output.encode("utf-8", "surrogatepass")))
 
 
 def table() -> dict[str, dict[str, Any]]:
@@ -141,46 +174,6 @@ def table() -> dict[str, dict[str, Any]]:
         }
         for app in get_all_apps()
     }
-
-
-def serve(
-    connection: socket.socket, options: Mapping[str, Any], world: Any, transport: Apps, confine: Callable[[], object]
-) -> None:
-    """Runs the steps that the apps' process asks for, until it hangs up.
-
-    Args:
-        connection: The socket to the apps' process.
-        options: ``timeout_s``, ``max_api_calls`` (in one step), ``max_output_chars``.
-        world: The zygote's, from `prepare`.
-        transport: Likewise.
-        confine: Is called before any of the agent's code runs.
-    """
-    from appworld.apps.api_lib import set_local_date_and_time, set_local_random_seed
-
-    told = link.receive(connection)
-    if told is None:
-        return
-    world.task.datetime = world.requester.date_and_time = datetime.fromisoformat(told[0]["datetime"])
-    set_local_date_and_time(world.task.datetime)
-    set_local_random_seed()
-    world.timeout_seconds = max(1, round(options["timeout_s"]))
-    world.requester.request_tracker.max_num_requests = options["max_api_calls"]
-    confine()
-    transport.connection = connection
-    connection.sendall(link.frame({"ready": True}))
-    while (request := link.receive(connection)) is not None:
-        head, output = step(world, request[1].decode("utf-8", "surrogatepass"), options["max_output_chars"])
-        connection.sendall(link.frame(head, output.encode("utf-8", "surrogatepass")))
-
-
-def step(world: Any, code: str, max_output_chars: int) -> tuple[dict[str, Any], str]:
-    """Executes code with the engine. Returns ``malformed`` (it is not Python), and the output."""
-    try:
-        output = world.execute(code)
-    except BaseException as error:  # not caught by the engine (KeyboardInterrupt, say): its guard is still on
-        output = f"Execution failed. Traceback:\n{type(error).__name__}: {error}"
-        world.safety_guard.disable()
-    return {"malformed": not _parses(code)}, shorten(output, max_output_chars)
 
 
 def shorten(text: str, limit: int) -> str:

@@ -10,15 +10,15 @@ so it only costs what it changes. The zygote has no deadlines: the environment (
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
-import shutil
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import adaptations, apps, confine, link, shell, wire
+from . import adaptations, apps, confine, shell
 from .children import Children
 
 # Modules that the engine imports late, modules that are imported late by those that the agent's code may import (the guard
@@ -32,120 +32,75 @@ _IMPORTED_LATE = (
     *("encodings.utf_16", "encodings.utf_16_be", "encodings.utf_16_le", "encodings.utf_32", "encodings.base64_codec"),
     *("encodings.hex_codec", "encodings.rot_13"),
 )
+# What a process does with its options, its connection, its slot and its working directory.
+_Life = Callable[[Mapping[str, Any], socket.socket, int, str], None]
 
-
-class _Zygote:
-    """What both zygotes have: the processes that they have forked."""
-
-    def __init__(self, folder: str, report: Callable[[socket.socket, dict[str, str]], object]) -> None:
-        self.folder, self.pid = folder, os.getpid()
-        os.environ.update(APPWORLD_ROOT=os.path.join(folder, "root"), IPYTHONDIR=folder, PYTHON_DOTENV_DISABLED="1")
-        os.chdir(folder)
-        gc.disable()  # the imports leave a great many objects: collecting again and again takes a fifth of the start
-        self.children = Children(folder, self.clean_up, report)
-        self.told: dict[str, Any] = {"layers": []}
-
-    def ready(self) -> None:
-        """Call it when everything is imported."""
-        gc.collect()
-        gc.freeze()
-        gc.enable()
-
-    def clean_up(self, pid: int) -> None:
-        """Removes what a process has left."""
-
-    def spawn(self, name: str, options: Mapping[str, Any]) -> int:
-        """Forks a process with this name, and returns its pid."""
-        raise NotImplementedError
-
-
-class _AppsZygote(_Zygote):
-    """Forks the processes of the apps. `root` holds the data, with the ground truth."""
-
-    def __init__(self, folder: str, root: str) -> None:
-        confine.isolate_apps()
-        super().__init__(folder, wire.send)
-        # The engine writes its outputs next to its data. In this folder we can remove them, and the data's own root, which may
-        # belong to the user, stays unchanged.
-        own = os.path.join(folder, "root")
-        os.mkdir(own)
-        os.symlink(os.path.join(root, "data"), os.path.join(own, "data"))
-        import appworld
-        from appworld.task import load_task_ids
-
-        appworld.update_root(own)
-        adaptations.apply(appworld.__version__, "before")
-        _warm_up_apps(_any_task(root, load_task_ids))
-        adaptations.apply(appworld.__version__, "after")
-        self.told["apis"] = shell.table()
-        self.ready()
-
-    def spawn(self, name: str, options: Mapping[str, Any]) -> int:
-        def live(connection: socket.socket, slot: int, scratch: str) -> None:
-            confine.limit(confine.Limits(**options["limits"]))
-            apps.serve(connection, options)
-
-        return self.children.spawn(name, live)
-
-    def clean_up(self, pid: int) -> None:
-        outputs = os.path.join(self.folder, "root", "experiments", "outputs", apps.experiment_name(pid))
-        shutil.rmtree(outputs, ignore_errors=True)
-
-
-class _ShellZygote(_Zygote):
-    """Forks the processes of the agents' code. `apis` is what the other zygote told."""
-
-    def __init__(self, folder: str, apis: Mapping[str, Any], confined: bool) -> None:
-        super().__init__(folder, lambda connection, told: connection.sendall(link.frame(told)))
-        import appworld
-
-        adaptations.apply(appworld.__version__, "shell")
-        _import_late()
-        throwaway, _ = shell.prepare(apis)
-        for code in (_USES, "1 / 0", "x ="):
-            throwaway.execute(code)
-        self.world, self.transport = shell.prepare(apis)
-        self.confined = confined
-        self.told["layers"] = confine.isolate_host() if confined else []
-        self.readable = confine.interpreter_folders()
-        self.ready()
-
-    def spawn(self, name: str, options: Mapping[str, Any]) -> int:
-        def live(connection: socket.socket, slot: int, scratch: str) -> None:
-            limits = confine.Limits(**options["limits"])
-
-            def confined() -> None:
-                if self.confined:
-                    confine.confine(slot, scratch, limits, self.readable, parent=self.pid)
-
-            shell.serve(connection, options, self.world, self.transport, confined)
-
-        return self.children.spawn(name, live)
-
-
-_zygote: _Zygote | None = None
+_children: Children
+_life: _Life
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
     """Answers the worker protocol: one ``start``, then any number of ``spawn`` and ``end``."""
-    global _zygote
+    global _children, _life
     if method == "start":
-        assert _zygote is None, "start comes once"
-        _zygote = {"apps": _AppsZygote, "shell": _ShellZygote}[params.pop("role")](**params)
-        return _zygote.told
-    assert _zygote is not None, "start comes first"
+        folder, begin = params.pop("folder"), _begin_apps if "root" in params else _begin_shell
+        gc.disable()  # the imports leave a great many objects: collecting again and again takes a fifth of the start
+        os.environ.update(IPYTHONDIR=folder, APPWORLD_ROOT=folder, PYTHON_DOTENV_DISABLED="1")
+        os.chdir(folder)
+        told, _life = begin(**params)
+        _children = Children(folder)
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        return told
     if method == "spawn":
         for name in params["abandoned"]:
-            _zygote.children.end(name)
-        return _zygote.spawn(params["name"], params["options"])
+            _children.end(name)
+        return _children.spawn(params["name"], functools.partial(_life, params["options"]))
     if method == "end":
-        return _zygote.children.end(params["name"])
+        return _children.end(params["name"])
     raise ValueError(f"unknown method {method!r}")
 
 
-def _any_task(root: str, load_task_ids: Callable[[str], list[str]]) -> str:
+def _begin_apps(root: str) -> tuple[dict[str, Any], _Life]:
+    """`root` holds the data, with the ground truth. Told is what the other zygote needs to know of the apps."""
+    confine.isolate_apps()
+    import appworld
+    from appworld.task import load_task_ids
+
+    appworld.update_root(root)
+    adaptations.apply(appworld.__version__, "before")
     names = sorted(os.listdir(os.path.join(root, "data", "datasets")))
-    return load_task_ids(names[0].removesuffix(".txt"))[0]
+    _warm_up_apps(load_task_ids(names[0].removesuffix(".txt"))[0])
+    adaptations.apply(appworld.__version__, "after")
+
+    def life(options: Mapping[str, Any], connection: socket.socket, slot: int, scratch: str) -> None:
+        confine.limit(confine.Limits(**options["limits"]))
+        apps.serve(connection, options)
+
+    return {"layers": [], "apis": shell.table()}, life
+
+
+def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any], _Life]:
+    """`apis` is what the other zygote told."""
+    import appworld
+
+    adaptations.apply(appworld.__version__, "shell")
+    _import_late()
+    throwaway = shell.Shell(apis)
+    throwaway.warm_up(_USES, "1 / 0", "x =")
+    own = shell.Shell(apis)
+    layers = confine.isolate_host() if confined else []
+    readable, zygote = confine.interpreter_folders(), os.getpid()
+
+    def life(options: Mapping[str, Any], connection: socket.socket, slot: int, scratch: str) -> None:
+        throwaway.warm_up()  # while the apps open the world: their pages are copied now, and not in the first step
+        own.begin(connection, options)
+        if confined:
+            confine.confine(slot, scratch, confine.Limits(**options["limits"]), readable, parent=zygote)
+        own.serve(options["max_output_chars"])
+
+    return {"layers": layers}, life
 
 
 def _import_late() -> None:
@@ -171,7 +126,6 @@ def _warm_up_apps(task_id: str) -> None:
             model.overrides("_post_change")  # reads the model's source file and caches the answer
     apps.evaluate(opened)  # it imports pytest for its assertions, which takes half of its time
     AppWorld.close_all()
-    shutil.rmtree(opened.base_output_directory, ignore_errors=True)
     # Connections to files must not cross a fork.
     get_direct_cached_sqlite3_connection.cache_clear()
     get_cached_db_engine.cache_clear()

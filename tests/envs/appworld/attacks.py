@@ -25,9 +25,9 @@ ctypes, gc, posix, real_io, real_os, resource, signal, socket, sqlite3, struct, 
     __import__(name) for name in
     ("ctypes", "gc", "posix", "_io", "os", "resource", "signal", "socket", "sqlite3", "struct", "sys", "threading")
 )
-zygote = next(module for name, module in sys.modules.items() if name.endswith("backend.zygote"))._zygote
-world, link = zygote.world, zygote.transport
-connection = link.connection
+life = next(module for name, module in sys.modules.items() if name.endswith("backend.zygote"))._life
+shell = life.__closure__[life.__code__.co_freevars.index("own")].cell_contents
+world, connection = shell._world, shell._transport.connection
 root, libc = real_os.environ["APPWORLD_ROOT"], ctypes.CDLL(None, use_errno=True)
 answer = "nothing found"
 def attempt(name, function, *arguments):

@@ -4,7 +4,6 @@ It is a worker's backend, like envs/appworld/backend/zygote.py, and forks its wo
 """
 
 import importlib.util
-import os
 import socket
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ def _backend(name):
     return importlib.import_module(f"backend.{name}")
 
 
-children, link, wire = _backend("children"), _backend("link"), _backend("wire")
+children, link = _backend("children"), _backend("link")
 _children = None
 
 
@@ -30,7 +29,6 @@ def handle(method, params):
     """Answers the worker protocol as the real zygotes do."""
     global _children
     if method == "start":
-        os.makedirs(os.path.join(params["folder"], "root", "data"))
         _children = children.Children(params["folder"])
         return {"layers": [], "apis": {}}
     if method == "end":
@@ -47,11 +45,12 @@ def _apps(connection, task_id):
     code.setblocking(True)  # the environment's end has a timeout
     supervisor = {"first_name": "A", "last_name": "B", "email": "a@b", "phone_number": "1"}
     about = {"instruction": task_id, "supervisor": supervisor, "datetime": "2023-05-18T12:00:00", "apps": {}}
-    wire.send(connection, {"ready": about})
-    while (request := wire.receive(connection)) is not None:
-        code.sendall(link.frame({}, f"{task_id}: {request['code']}".encode()))
+    connection.sendall(link.frame({"ready": about}))
+    while (request := link.receive(connection)) is not None:
+        code.sendall(link.frame({}, f"{task_id}: {request[0]['code']}".encode()))
         said = link.receive(code)[1].decode()
-        wire.send(connection, {"output": said, "malformed": False, "completed": False, "api_calls": 0})
+        outcome = {"output": said, "malformed": False, "completed": False, "api_calls": 0}
+        connection.sendall(link.frame(outcome))
 
 
 def _shell(connection):

@@ -15,7 +15,7 @@ import pytest
 
 from eh_gym.errors import WorkerCallError, WorkerDied, WorkerProtocolError, WorkerTimeout
 from envs.appworld import forks
-from envs.appworld.backend import wire
+from envs.appworld.backend import link
 from envs.appworld.forks import Fork
 
 NO_PROCESS = 2**22 + 1  # more than any process id
@@ -59,9 +59,9 @@ def test_a_process_that_does_not_answer_in_time_is_ended(pair):
     ("sent", "error", "message"),
     [
         (b"\0\0", WorkerDied, "has gone away"),
-        (struct.pack(">I", 2**31), WorkerProtocolError, "2,147,483,648 bytes"),
-        (struct.pack(">I", 2) + b"[]", WorkerProtocolError, "sent"),
-        (struct.pack(">I", 18) + b'{"error": "sorry"}', WorkerCallError, "sorry"),
+        (struct.pack(">II", 2**31, 0), WorkerProtocolError, "2,147,483,648 and 0 bytes"),
+        (struct.pack(">II", 2, 0) + b"[]", WorkerProtocolError, "sent a head of another form"),
+        (link.frame({"error": "sorry"}), WorkerCallError, "sorry"),
     ],
 )
 def test_anything_but_a_message_ends_the_process(pair, sent, error, message):
@@ -80,7 +80,7 @@ def answering(*pieces):
     if pid == 0:
         try:
             here.close()
-            wire.receive(there)
+            link.receive(there)
             for piece in pieces:
                 there.sendall(piece)
             while there.recv(1 << 16):  # until the caller hangs up
@@ -99,7 +99,7 @@ def kill(pid):
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 def test_a_process_stands_still_while_it_is_not_asked():
     """Threads that an agent's code has left would take time from others."""
-    here, pid = answering(*[wire.frame(b'{"said": 1}')] * 2)
+    here, pid = answering(*[link.frame({"said": 1})] * 2)
     fork = Fork(Zygote(), here, "7", pid)
     try:
         for _ in range(2):
