@@ -1,8 +1,9 @@
 """Confines a world's process: it may compute, and use the descriptors that it already has.
 
-There are five layers, each useful without the others: "limits" (rlimits), "user" (another uid, if the host runs as root),
-"network" (a namespace), "system calls" (a seccomp filter), "files" (Landlock, or no opening of files at all). A layer that
-the host lacks is skipped without an error and not reported as in force. On macOS, only the limits and the uid exist.
+There are six layers, each useful without the others: "limits" (rlimits), "user" (another uid, if the host runs as root),
+"network" and "mounts" (namespaces; all mounts are read-only, so that reading a file changes no access time), "system calls" (a
+seccomp filter), "files" (Landlock, or no opening of files at all). A layer that the host lacks is skipped without an error and
+not reported as in force. On macOS, only the limits and the uid exist.
 
 Two limits only the parent can enforce: the deadline (forks.py), and the memory of all worlds together (--max-sessions). There
 are no guards in Python, because the agent's code could undo them. This module uses only the standard library.
@@ -15,6 +16,7 @@ import functools
 import os
 import resource
 import socket
+import struct
 import sys
 import sysconfig
 from collections.abc import Collection, Sequence
@@ -26,7 +28,8 @@ from . import landlock, seccomp
 # uids of its own.
 FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
 
-_CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x08000000, 0x10000000, 0x40000000
+_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
+_MOUNT_SETATTR = 442  # the same number on every architecture
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
 # A third of the weight of a world that is being made. With much less, code would stand still on a busy machine.
@@ -127,6 +130,7 @@ def confine(
 
     inside = ["limits"]
     network, own_namespace = _namespaces()
+    mounts = _unshare(_CLONE_NEWNS) and _read_only_mounts()
     own_uid = _change_user(FIRST_UID + (_first_slot + slot) % (_UIDS_OF_ZYGOTE * _ZYGOTES))
     _limit(limits, counts_threads_alone=own_uid or own_namespace)
     _drop_capabilities()
@@ -134,8 +138,7 @@ def confine(
     _prctl(_SET_DUMPABLE, 0)
     if own_uid:
         inside.append("user")
-    if network:
-        inside.append("network")
+    inside += ["network"] * network + ["mounts"] * mounts
 
     files = use_landlock and landlock.restrict(readable)
     if seccomp.install(opens=files):
@@ -235,6 +238,15 @@ def _namespaces() -> tuple[bool, bool]:
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
     return network, True
+
+
+def _read_only_mounts() -> bool:
+    """Makes all mounts of this namespace read-only, and keeps new ones of the host out."""
+    recursive, read_only, private = 0x8000, 1, 1 << 18
+    # struct mount_attr: what is set, what is cleared, the propagation, a user namespace
+    attributes = struct.pack("=QQQQ", read_only, 0, private, 0)
+    numbers = (ctypes.c_long(_MOUNT_SETATTR), ctypes.c_long(-1))
+    return bool(_libc().syscall(*numbers, b"/", ctypes.c_long(recursive), attributes, ctypes.c_size_t(32)) == 0)
 
 
 def _claimed_slots() -> int:

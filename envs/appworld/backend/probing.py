@@ -37,6 +37,9 @@ def handle(method: str, params: dict[str, Any]) -> dict[str, tuple[bool, str]]:
     if method != "probe":
         raise ValueError(f"unknown method {method!r}")
     with tempfile.TemporaryDirectory(prefix="eh-probe-") as scratch:
+        link = os.path.join(scratch, "link")
+        os.symlink("nowhere", link)
+        os.utime(link, (1, 1), follow_symlinks=False)
         os.chmod(scratch, 0o777)  # so that the folder's mode does not keep a world from writing
         host = _Host(scratch, os.getuid(), os.getpid(), _network())
         confine.isolate_host()
@@ -93,6 +96,13 @@ def _be_in_the_hosts_network(host: _Host) -> bool:
     return _network() == host.network
 
 
+def _leave_an_access_time(host: _Host) -> bool:
+    link = os.path.join(host.scratch, "link")
+    before = os.lstat(link).st_atime
+    os.readlink(link)
+    return os.lstat(link).st_atime != before
+
+
 def _fork(host: _Host) -> None:
     if os.fork() == 0:
         os._exit(0)
@@ -108,6 +118,10 @@ _LAYERS: dict[str, tuple[str, Callable[[_Host], bool | None]]] = {
     "limits": ("an episode's code can take all memory and processor time", _take_memory),
     "user": ("an episode's code runs as this user; only the other layers confine it", _be_the_hosts_user),
     "network": ("only the system-call filter closes the network", _be_in_the_hosts_network),
+    "mounts": (
+        "an episode's code can leave marks for later ones: a file that it reads has a new access time",
+        _leave_an_access_time,
+    ),
     "system calls": (
         "an episode's code can start processes, signal this user's processes, and use the network if it has one",
         _fork,

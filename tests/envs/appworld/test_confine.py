@@ -64,7 +64,12 @@ USER = NOBODY if ROOT else os.getuid()
 LINUX_64 = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 HAS_SECCOMP = LINUX_64 and os.path.exists("/proc/sys/kernel/seccomp")
 HAS_LANDLOCK = LINUX_64 and LIBC.syscall(ctypes.c_long(444), None, ctypes.c_size_t(0), ctypes.c_long(1)) > 0
-NEWIPC, NEWUSER, NEWNET = 0x08000000, 0x10000000, 0x40000000
+HAS_MOUNT_SETATTR = (
+    sys.platform == "linux"
+    and LIBC.syscall(ctypes.c_long(442), ctypes.c_long(-1), None) < 0
+    and (ctypes.get_errno() != errno.ENOSYS)
+)
+NEWNS, NEWIPC, NEWUSER, NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ class Host:
             "limits": True,
             "user": self.as_root,
             "network": not flags & self.refused and can_unshare(flags, 0 if self.as_root else USER),
+            "mounts": HAS_MOUNT_SETATTR and self.counts_threads and not self.refused & NEWNS,
             "system calls": self.seccomp,
             "files": self.seccomp or (HAS_LANDLOCK and self.landlock),
         }
@@ -92,8 +98,7 @@ class Host:
 
     @property
     def counts_threads(self):
-        own_namespace = not self.as_root and not self.refused & NEWUSER and can_unshare(NEWUSER, USER)
-        return "user" in self.layers or own_namespace
+        return self.as_root or (not self.refused & NEWUSER and can_unshare(NEWUSER, USER))
 
 
 HOSTS = [
@@ -102,7 +107,7 @@ HOSTS = [
     Host("user", as_root=False),
     Host("user without Landlock", as_root=False, landlock=False),
     Host("user without user namespaces", as_root=False, refused=NEWUSER),
-    Host("user without the filter", as_root=False, seccomp=False),
+    Host("user without the filter", as_root=False, seccomp=False, refused=NEWNS),
 ]
 
 
@@ -334,6 +339,18 @@ def test_the_world_is_in_a_network_of_its_own_where_there_are_such(host, scratch
     how, network = confined(host, scratch, lambda: os.readlink("/proc/self/ns/net"))
     assert how == "returned"
     assert (network != os.readlink("/proc/self/ns/net")) == ("network" in host.layers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
+def test_reading_leaves_no_mark_for_a_later_world_where_there_are_mounts(host, scratch):
+    link = Path(scratch, "link")
+    link.symlink_to("nowhere")
+    try:
+        os.utime(link, (1, 1), follow_symlinks=False)
+        assert confined(host, scratch, lambda: os.readlink(link)) == ("returned", "nowhere")
+        assert (link.lstat().st_atime == 1) == ("mounts" in host.layers)
+    finally:
+        link.unlink()
 
 
 def test_only_what_was_named_can_be_read(host, scratch):
