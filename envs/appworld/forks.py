@@ -43,7 +43,7 @@ class Zygote:
 
     Args:
         python: AppWorld's Python.
-        start: Is asked at every start for what the zygote gets to know: see backend/zygote.py.
+        start: Is asked at every start, once the zygote has imported AppWorld, for what it gets to know (backend/zygote.py).
 
     Attributes:
         told: What it has said at its start.
@@ -96,8 +96,8 @@ class Zygote:
             self._end = weakref.finalize(self, _end, self._worker, self._folder, lock, os.getpid())
             self._worker.start()
             try:
-                params = {**self._start(), "folder": str(self._folder)}
-                self.told = self._worker.call("start", params, _START_TIMEOUT_S)
+                self._worker.call("load", {"folder": str(self._folder)}, _START_TIMEOUT_S)
+                self.told = self._worker.call("start", self._start(), _START_TIMEOUT_S)
             except WorkerError:
                 self._worker.kill()
                 raise

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,10 @@ class Host:
 
     def _fork_world(self, task_id: str, record: bool) -> _Processes:
         settings = self.settings
+        if not self.alive:  # the second waits for what the first tells, but imports AppWorld meanwhile
+            with ThreadPoolExecutor(2) as threads:
+                for starting in [threads.submit(zygote.start) for zygote in (self._apps, self._shells)]:
+                    starting.result()
         calls = {"max_api_calls": settings.max_api_calls, "max_output_chars": settings.max_observation_chars}
         limits = {
             "memory_bytes": settings.memory_mb * 2**20 + _APPS_MEMORY_BYTES,

@@ -40,15 +40,18 @@ _life: _Life
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
-    """Answers the worker protocol: one ``start``, then any number of ``spawn`` and ``end``."""
+    """Answers the worker protocol: one ``load``, one ``start``, then any number of ``spawn`` and ``end``."""
     global _children, _life
-    if method == "start":
-        folder, begin = params.pop("folder"), _begin_apps if "root" in params else _begin_shell
-        gc.disable()  # the imports leave a great many objects: collecting again and again takes a fifth of the start
+    if method == "load":
+        folder = params["folder"]
         os.environ.update(IPYTHONDIR=folder, APPWORLD_ROOT=folder, PYTHON_DOTENV_DISABLED="1")
         os.chdir(folder)
-        told, _life = begin(**params)
-        _children = Children(folder)
+        gc.disable()  # the imports leave a great many objects: collecting again and again takes a fifth of the start
+        _import_late()
+        return None
+    if method == "start":
+        told, _life = (_begin_apps if "root" in params else _begin_shell)(**params)
+        _children = Children(os.getcwd())
         gc.collect()
         gc.freeze()
         gc.enable()
@@ -86,7 +89,6 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
     import appworld
 
     adaptations.apply(appworld.__version__, "shell")
-    _import_late()
     throwaway = shell.Shell(apis)
     throwaway.warm_up(_USES, "1 / 0", "x =")
     own = shell.Shell(apis)
@@ -117,7 +119,6 @@ def _warm_up_apps(task_id: str) -> None:
     from appworld import AppWorld
     from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
 
-    _import_late()
     opened = apps.open_world(task_id)
     with contextlib.suppress(Exception):  # of its last call
         exec(_CALLS, {"apis": opened.apis, "print": lambda _: None})

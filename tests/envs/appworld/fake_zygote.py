@@ -28,8 +28,10 @@ _children = None
 def handle(method, params):
     """Answers the worker protocol as the real zygotes do."""
     global _children
-    if method == "start":
+    if method == "load":
         _children = children.Children(params["folder"])
+        return None
+    if method == "start":
         return {"layers": [], "apis": {}}
     if method == "end":
         return _children.end(params["name"])
