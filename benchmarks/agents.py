@@ -26,6 +26,7 @@ import torch
 from flags import command, new_parser, parse, run
 
 import eh_gym
+from eh_gym.checked import CheckedEnv
 from harness.agents.env import AgentEnv
 from harness.model.policy import Policy, load_policy
 from harness.model.tiny import new_tiny_policy
@@ -62,7 +63,7 @@ def seconds(make: Callable[[], gym.Env[Any, Any]], policy: Policy, sessions: int
     """The wall and CPU seconds of one rollout with an episode for each session, and its number of steps."""
 
     def limited() -> gym.Env[Any, Any]:
-        return eh_gym.ElasticTimeLimit(make(), eh_gym.FixedHorizon(k), record=False)
+        return eh_gym.ElasticTimeLimit(CheckedEnv(make()), eh_gym.FixedHorizon(k), record=False)
 
     envs = eh_gym.ThreadVectorEnv([limited] * sessions)
     requests = [EpisodeRequest(TASKS[i % len(TASKS)]["id"], i % len(TASKS), i) for i in range(sessions)]

@@ -1,13 +1,15 @@
-"""Checks what a text environment returns from reset and step, for the tests of `eh_gym.testing` and for the harness."""
+"""What a text environment must return from reset and step. `eh_gym.checked` applies it, in tests and in the harness."""
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+MOST_REWARD = 1e12
+"""The largest size of a reward. The square of a larger sum may not fit into a float of 32 bits."""
 
 
 def is_verdict(value: Any) -> bool:
@@ -19,6 +21,15 @@ def is_verdict(value: Any) -> bool:
     [True, True, True, False, False, False, False]
     """
     return isinstance(value, (numbers.Real, np.bool_)) and value in (0, 1)
+
+
+def is_reward(value: Any) -> bool:
+    """Whether a value is a finite number, at most `MOST_REWARD` from 0.
+
+    >>> [is_reward(value) for value in (-0.5, True, float("nan"), 10**400, "1")]
+    [True, True, False, False, False]
+    """
+    return isinstance(value, numbers.Real) and value <= MOST_REWARD and not value < -MOST_REWARD
 
 
 def reset_fault(answer: Any, task_id: str | None = None) -> str:
@@ -54,13 +65,12 @@ def reset_fault(answer: Any, task_id: str | None = None) -> str:
 def step_fault(answer: Any) -> str:
     """Says what is wrong with the answer to a step, and how to fix it; empty if it is right.
 
-    The reward is 0 until the environment's own rules end the episode, and then the verdict. A shaped reward would pay the agent
-    for taking longer, and the horizon could not be read off it. The answer of an environment that failed has no such rules.
+    A reward is any finite number, at any step. The verdict may be left out: then the sum of the rewards decides it.
 
     >>> step_fault(None)
     'step must return (observation, reward, terminated, truncated, info), got None; return all five'
-    >>> step_fault(("closer", 0.2, False, False, {}))
-    'the reward must be 0 until the end, got 0.2; put the shaped part into the info'
+    >>> step_fault(("closer", 0.2, True, False, {"success": "yes"}))
+    "info['success'] must be True or False when a task ends, got 'yes'; correct it, or leave it out, so that the reward decides"
     """
     if not isinstance(answer, tuple) or len(answer) != 5:
         return (
@@ -70,24 +80,33 @@ def step_fault(answer: Any) -> str:
     if fault := _text_fault(observation, info):
         return fault
     if not isinstance(reward, numbers.Real):
-        return f"the reward must be a number, got {reward!r:.200}; return 0.0 until the end"
+        return f"the reward must be a number, got {reward!r:.200}; return 0.0 for a step that earns nothing"
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         if not is_verdict(value):
             return f"{name} must be True or False, got {value!r:.200}"
-    if "environment_error" in info or not math.isfinite(reward):
+    if "environment_error" in info:  # it has no rules
         return ""
-    if not terminated:
-        fault = f"the reward must be 0 until the end, got {reward}; put the shaped part into the info"
-        return "" if reward == 0 else fault
-    verdict = info.get("success")
-    if not is_verdict(verdict):
-        return f"info['success'] must be True or False when a task ends, got {verdict!r}; return the verdict there"
-    if reward != verdict:
+    if not is_reward(reward):
         return (
-            f"the last reward must be the verdict, 1 or 0, got {reward} with info['success'] = {verdict}; put the shaped part "
-            "into the info"
+            f"the reward must be a finite number, at most {MOST_REWARD:g} from 0, got {reward}; look for a division by zero, or "
+            "a mean of nothing"
+        )
+    verdict = info.get("success", False)
+    if terminated and not is_verdict(verdict):
+        return (
+            f"info['success'] must be True or False when a task ends, got {verdict!r:.200}; correct it, or leave it out, so that "
+            "the reward decides"
         )
     return ""
+
+
+def succeeds(reward: float, threshold: float) -> bool:
+    """Whether an episode without a verdict is a success: the sum of its rewards reaches a threshold, but for rounding.
+
+    >>> succeeds(sum([0.1] * 10), 1.0), succeeds(0.99, 1.0)
+    (True, False)
+    """
+    return reward >= threshold - 1e-9
 
 
 def _text_fault(observation: Any, info: Any) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import traceback
 import warnings
 from collections.abc import Iterator
 
 import gymnasium as gym
 
+from eh_gym.checked import said_by
+from eh_gym.errors import EHError
 from eh_gym.testing import ExpertEnvContract, TextEnvContract
 from envs.making import make_environment, read_env_args
 
@@ -27,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="train", help="the split whose tasks are played (%(default)s)")
     parser.add_argument(
         "--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)"
+    )
+    parser.add_argument(
+        "--success-threshold",
+        type=float,
+        default=1.0,
+        help="the least sum of rewards that is a success, if there is no info['success'] (%(default)s)",
     )
 
 
@@ -48,7 +55,8 @@ def check(options: argparse.Namespace) -> int:
     lacking = [name for name in _EXPERT if not hasattr(env.unwrapped, name)]
     env.close()
     base = TextEnvContract if lacking else ExpertEnvContract
-    contract = type("Contract", (base,), {"make": staticmethod(make)})()
+    own = {"make": staticmethod(make), "success_threshold": options.success_threshold}
+    contract = type("Contract", (base,), own)()
     faults: list[str] = []
     for name in _tests_of(base):
         fault = _fault_of(contract, name)
@@ -58,7 +66,7 @@ def check(options: argparse.Namespace) -> int:
             faults.append(fault)
     if lacking:
         print(
-            f"note   no {' and no '.join(lacking)}: no episode was played to its end, so its rewards are not checked; the"
+            f"note   no {' and no '.join(lacking)}: no episode was played to its end, so its verdicts are not checked; the"
         )
         print("       harness checks them in every episode")
     if faults:
@@ -80,11 +88,10 @@ def _fault_of(contract: TextEnvContract, name: str) -> str:
             warnings.simplefilter("ignore")  # a test that asks gymnasium for warnings makes errors of them
             getattr(contract, name)()
         return ""
-    except (AssertionError, Warning) as error:
+    except (AssertionError, Warning, EHError) as error:
         return _one_line(f"{error}")
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{_one_line(f'{type(error).__name__}: {error}')} ({place.filename}, line {place.lineno})"
+        return _one_line(said_by(error))
     finally:
         try:
             contract.teardown_method()

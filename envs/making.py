@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from eh_gym.checked import CheckedEnv
 from eh_gym.errors import ConfigError, EHError
 from eh_gym.ranges import near
 
@@ -134,6 +135,12 @@ def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str
     except (gym.error.Error, ImportError, TypeError) as error:
         name, given = env if isinstance(env, str) else env.id, f" with {dict(args)}" if args else ""
         raise ConfigError(f"{name} can't be made{given} ({error})") from error
+
+
+def checked_environment(env: str | EnvSpec, args: Mapping[str, Any], success_threshold: float = 1.0) -> CheckedEnv:
+    """Makes one environment as `make_environment` does. `CheckedEnv` explains the threshold."""
+    tests = f"python -m envs check {env}" if isinstance(env, str) else "the tests of eh_gym.testing.TextEnvContract"
+    return CheckedEnv(make_environment(env, args), success_threshold, f"; {tests} says what else the environment needs")
 
 
 def read_env_args(text: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import os
 import threading
 import warnings
@@ -21,6 +20,7 @@ from gymnasium.spaces import Text
 from gymnasium.utils import RecordConstructorArgs
 
 from eh_gym.answers import is_verdict
+from eh_gym.checked import accepts
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, MadeIn, episode_horizon, is_controller
@@ -101,7 +101,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             raise ConfigError(
                 f"success must be a key of the info or a function, got {success!r}; the default is 'success'"
             )
-        if callable(success) and not _takes_five(success):
+        if callable(success) and not accepts(success, None, 0.0, True, False, {}):
             raise ConfigError(
                 f"success must take (observation, reward, terminated, truncated, info), got {success!r}; "
                 "write success=lambda observation, reward, terminated, truncated, info: ..."
@@ -295,17 +295,6 @@ class _SpecWithController(EnvSpec):
             "a spec with ElasticTimeLimit holds its controller, which JSON cannot; save env.unwrapped.spec.to_json() and "
             "controller.state_dict(), and wrap the environment again"
         )
-
-
-def _takes_five(function: Callable[..., Any]) -> bool:
-    """Whether a success rule can be called as the wrapper does; True where Python cannot tell, as for builtins."""
-    try:
-        inspect.signature(function).bind(None, 0.0, True, False, {})
-    except ValueError:
-        return True
-    except TypeError:
-        return False
-    return True
 
 
 def _as_bool(source: str, verdict: Any) -> bool:

@@ -35,8 +35,8 @@ class AgentEnv(gym.Env[str, str]):
     """Plays an agent program as an episode.
 
     A reset starts the agent on a task; its first request to the model is the observation. A step answers the request, and returns
-    with the next one, or with the agent's verdict. ``info["call"]`` is the request, a `ModelCall`. An action is the assistant's
-    message as `write_action` writes it. Any other text becomes an answer without calls.
+    with the next one, or with the agent's reward, and its verdict if it gives one. ``info["call"]`` is the request, a
+    `ModelCall`. An action is the assistant's message as `write_action` writes it. Any other text becomes an answer without calls.
 
     If an agent fails, its episode ends with reward 0, and ``info["failure"]`` says why: it raised, exited with an error, gave
     no verdict, or was silent for too long. ``info["trace"]`` is then its traceback, or the end of its stderr. If an agent
@@ -139,8 +139,9 @@ class AgentEnv(gym.Env[str, str]):
         self.close()
         if interrupted:
             raise WorkerError("the agent was interrupted")
-        info = {"success": ended.success, "failure": ended.failure or None, "trace": ended.trace}
-        return ended.failure, float(ended.success), True, False, info
+        info = {"failure": ended.failure or None, "trace": ended.trace}
+        verdict = {} if ended.success is None else {"success": ended.success}
+        return ended.failure, ended.reward, True, False, info | verdict
 
     def stop_agent(self, why: str) -> None:
         """Ends an episode because of K (`why` is "horizon") or another reason.

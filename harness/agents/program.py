@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from eh_gym.answers import is_verdict
+from eh_gym.answers import is_reward, is_verdict
+from eh_gym.checked import accepts, said_by
 from eh_gym.errors import ConfigError, WorkerError
-from envs.checked import accepts, said_by
 
 __all__ = ["Agent", "Ended", "Running", "find_agent", "read_verdict"]
 
@@ -46,12 +46,14 @@ class Ended:
     """How an agent ended.
 
     Attributes:
-        success: Its verdict; False if it failed.
+        reward: What it has earned; 0 if it failed.
+        success: Its verdict; None if it gave only a number, and False if it failed.
         failure: Why there is no verdict; empty if there is one.
         trace: The traceback of a function that failed, or the last 50 lines of a failed command's stderr.
     """
 
-    success: bool = False
+    reward: float = 0.0
+    success: bool | None = False
     failure: str = ""
     trace: str = ""
 
@@ -132,24 +134,28 @@ def find_agent(agent: str | Play) -> Agent:
 
 
 def read_verdict(value: Any) -> Ended:
-    """Reads what an agent returned: True or False, 1 or 0, or an object with one of these as its ``reward``.
+    """Reads what an agent returned: its reward, or True or False; or an object with these as ``reward`` and ``success``.
 
-    Other numbers are refused: K follows successes, so the agent has to say what a success is.
-
-    >>> read_verdict(1.0), read_verdict({"reward": False}).success
-    (Ended(success=True, failure=''), False)
-    >>> read_verdict(0.5).failure
-    'expected a verdict, True or False or 1 or 0, got 0.5; compare a score with the least that counts as a success'
+    >>> read_verdict(0.5), read_verdict(True)
+    (Ended(reward=0.5, success=None, failure='', trace=''), Ended(reward=1.0, success=True, failure='', trace=''))
+    >>> read_verdict({"reward": 0.5, "success": True}).success
+    True
+    >>> read_verdict("half").failure
+    "expected a reward, a finite number, or True or False, got 'half'; return one of them"
     """
-    found: Any = value.get("reward") if isinstance(value, Mapping) else value
-    if getattr(found, "shape", None) == ():  # an array's or a tensor's one number
-        found = found.item()
-    if is_verdict(found):
-        return Ended(success=bool(found))
-    return Ended(
-        failure=f"expected a verdict, True or False or 1 or 0, got {found!r:.200}; compare a score with the least that counts "
-        "as a success"
-    )
+    given = value if isinstance(value, Mapping) else {"reward": value}
+    found: list[Any] = [given.get("reward"), given.get("success")]
+    # an array or a tensor may hold the one number
+    reward, success = (one.item() if getattr(one, "shape", None) == () else one for one in found)
+    if not is_reward(reward):
+        return Ended(
+            failure=f"expected a reward, a finite number, or True or False, got {reward!r:.200}; return one of them"
+        )
+    if success is None:
+        return Ended(float(reward), reward if isinstance(reward, bool) else None)
+    if not is_verdict(success):
+        return Ended(failure=f"expected the success True or False, got {success!r:.200}; return one of them")
+    return Ended(float(reward), bool(success))
 
 
 def _imported(module: str, name: str) -> Play:

@@ -49,7 +49,8 @@ class HeldOut:
         """
         args = config.environment.arguments(config.evaluation.split)
         slots = config.slots_of_rank(ranks.size)
-        environments = Environments(env_id, args, slots, config.environment.env_threads)
+        played = config.environment
+        environments = Environments(env_id, args, slots, played.env_threads, played.success_threshold)
         return environments, held_out_tasks(environments, config.evaluation.tasks) if config.evaluation.tasks else ()
 
     def sampled_and_greedy(self, display: Display, when: str) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class HeldOut:
         """Returns the ``evaluation/…`` metrics of one sampled episode per task, after an update."""
         lines = self._play(self.config.rollout.temperature, 1, progress.batch_began(update, self._own(1)))
         result = summarise(lines, whole_split=self._whole_split)
-        return {"evaluation/mean_at_k": result.mean_at_k} | {
+        return {"evaluation/mean_at_k": result.mean_at_k, "evaluation/reward_mean": result.reward_mean} | {
             f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k
             for part in result.parts
             if part.kind == "environment"

@@ -10,8 +10,8 @@ import numpy as np
 
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
-from envs.checked import checked_environment
 from envs.expert import expert_of
+from envs.making import checked_environment
 from harness.evaluation.requests import evaluation_requests
 from harness.rollout.environment import Environments, check_environment, spec_of, tasks_of
 from harness.rollout.rollout import rollout
@@ -59,8 +59,9 @@ def play_script(
     *,
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
+    keeps_reward: bool = False,
 ) -> list[Trajectory]:
-    """Plays episodes without a model; `name` is one of `SCRIPTS`.
+    """Plays episodes without a model; `name` is one of `SCRIPTS`. `Trajectory` explains `keeps_reward`.
 
     Raises:
         ConfigError: The environment has no expert, or no random actions.
@@ -75,7 +76,7 @@ def play_script(
                 f"--policy {name} needs an environment with {needed}(), which {env.unwrapped!r} lacks; choose another"
             )
         for request in requests:
-            trajectory = Trajectory(request.task_id, request.group, seed=request.seed)
+            trajectory = Trajectory(request.task_id, request.group, seed=request.seed, keeps_reward=keeps_reward)
             try:
                 _play_once(name, env, trajectory)
             except WorkerError as failure:  # of a reset, or of the expert

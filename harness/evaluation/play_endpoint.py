@@ -37,11 +37,13 @@ def play_with_endpoint(
     *,
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
+    keeps_reward: bool = False,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
     If the conversation and the room for an answer exceed the model's context, the episode ends with the reason "context".
     `endpoint` is called in the event loop that uses the endpoint. There are never more requests at a time than slots.
+    `Trajectory` explains `keeps_reward`.
 
     Raises:
         ConfigError: See `ChatEndpoint.reply`.
@@ -56,7 +58,7 @@ def play_with_endpoint(
 
             async def play_in(slot: int) -> None:
                 for index in waiting:
-                    done[index] = await _play(model, envs, slot, requests[index])
+                    done[index] = await _play(model, envs, slot, requests[index], keeps_reward)
                     on_end(done[index])
 
             await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
@@ -81,10 +83,14 @@ def _run(played: Coroutine[Any, Any, None]) -> None:
         thread.submit(asyncio.run, played).result()
 
 
-async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest) -> Trajectory:
+async def _play(
+    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, keeps_reward: bool
+) -> Trajectory:
     """Plays one episode. If its environment fails, the episode is played again with the same seed, at most twice."""
     for attempt in range(_RETRIES + 1):
-        trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt)
+        trajectory = Trajectory(
+            request.task_id, request.group, seed=request.seed, retries=attempt, keeps_reward=keeps_reward
+        )
         try:
             await _play_once(model, envs, slot, trajectory)
         except WorkerError as failure:
@@ -107,7 +113,7 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
             seed = derive_seed(trajectory.seed, "turn", trajectory.length)
             reply = await model.reply(messages, seed=seed, tools=tools)
         except ContextFull:
-            trajectory.end = "context"
+            trajectory.stop("context")
             return
         action = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
         turn = Turn(action, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)

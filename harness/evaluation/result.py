@@ -15,6 +15,7 @@ from rich.table import Table
 from eh_gym.errors import UserCodeError
 from harness.evaluation.intervals import effective_episodes, wilson_interval
 from harness.evaluation.scores import score_rows
+from harness.records.metrics import graded
 from harness.types.trajectory import TRUNCATED
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class EvalResult(Shares):
         successes: The number of successful episodes.
         best_interval: The 95 % interval of `best_at_k`.
         all_interval: The 95 % interval of `all_at_k`.
+        reward_mean: The mean reward of an episode.
         length_mean: The mean number of steps of all episodes.
         length_success_mean: The mean number of steps of the successes; None without a success.
         length_success_p90: The 90th percentile of the steps of the successes; None without a success.
@@ -100,6 +102,7 @@ class EvalResult(Shares):
     successes: int
     best_interval: tuple[float, float]
     all_interval: tuple[float, float]
+    reward_mean: float
     length_mean: float
     length_success_mean: float | None
     length_success_p90: float | None
@@ -160,6 +163,7 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         successes=len(solved),
         best_interval=wilson_interval(shares.best_at_k, shares.tasks),
         all_interval=wilson_interval(shares.all_at_k, shares.tasks),
+        reward_mean=_share(t["reward"] for t in valid),
         length_mean=float(np.mean([t["length"] for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
@@ -237,6 +241,8 @@ def result_table(title: str, result: EvalResult) -> Table:
     table.add_row("successes", f"{result.successes}/{result.episodes}")
     for what, share, interval in score_rows(asdict(result)):
         table.add_row(what, f"{share} %" + (f"  (95 %: {interval})" if interval else ""))
+    if reward := graded(asdict(result)):
+        table.add_row("mean reward", reward)
     table.add_row("steps, all / successes / P90", _lengths(result))
     if result.steps_per_optimum is not None:
         table.add_row("steps / the expert's", f"{result.steps_per_optimum:.2f}")

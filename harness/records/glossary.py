@@ -18,14 +18,14 @@ horizon/target | steps | Boundary + headroom, clipped to k_min..k_max. Null whil
 horizon/k_tasks | steps | With --wrapper task: the mean K of the tasks that have one of their own. Null while there is none.
 horizon/bounded | share | With --wrapper task: the share of the tasks met so far that have a K of their own.
 horizon/buffer_size | successes | The number of successes whose lengths the controller remembers.
-rollout/success | share | The share of episodes with the environment's verdict 1.
+rollout/success | share | The share of successful episodes.
 rollout/success_ceiling | share | The share of episodes whose expert solution fits into K, among those with a known expert.
 rollout/success_long | share | `rollout/success` on the third of the tasks whose known expert takes most steps.
 rollout/success_of | share | With several environments: `rollout/success` of each, as `rollout/success_of/ENV`.
 rollout/truncated_of | share | With several environments: `rollout/truncated` of each.
 rollout/length_mean_of | steps | With several environments: `rollout/length_mean` of each.
 rollout/episodes_of | episodes | With several environments: `rollout/episodes` of each.
-rollout/reward_mean | reward | The mean of the episodes' summed rewards.
+rollout/reward_mean | reward | The mean of the episodes' rewards. That of a truncated one is 0, by default.
 rollout/truncated | share | The share of episodes that were stopped by K, by the environment's own limit, or by the context.
 rollout/length_mean | steps | The mean length of all episodes.
 rollout/length_success_mean | steps | The mean length of the successes.
@@ -66,6 +66,7 @@ train/logp_difference_mean | nats | The mean of the same differences.
 train/tis_weight_mean | ratio | The mean importance weight of trained tokens: trainer's / sampler's probability, at most tis_cap.
 train/tis_capped | share | The share of trained tokens whose weight was out of bounds.
 evaluation/mean_at_k | share | The share of successful episodes on held-out tasks at k_max, after this update.
+evaluation/reward_mean | reward | The mean reward of the same episodes.
 evaluation/mean_at_k_of | share | With several environments: `evaluation/mean_at_k` of each.
 time/rollout_s | seconds | The time of this update's rollout. With max_staleness, part of it lies before this update.
 time/train_s | seconds | The time of this update's policy update.

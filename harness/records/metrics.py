@@ -104,3 +104,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 f"below it and the checkpoints after update-{update:06d} to go on from an older one"
             ) from error
     return rows
+
+
+def graded(result: Mapping[str, Any]) -> str:
+    """Returns the mean reward of an evaluation, where it is not the success; an empty text where rewards are verdicts."""
+    reward = result.get("reward_mean", result["mean_at_k"])  # earlier versions had no other rewards
+    return "" if reward == result["mean_at_k"] else f"{reward:.4g}"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from harness.evaluation.folder import KeptEvaluation
+from harness.records.metrics import graded
 from harness.sweep.analysis import SuiteTable, success_curve
 from harness.sweep.runs import Arm, Run, Suite
 from harness.sweep.suites import suite_file
@@ -54,6 +55,7 @@ def run_table(runs: Sequence[tuple[Suite, Arm, Run]], episodes: str) -> Page:
                 "last K": "".join(f"{value:.1f}" for value in k[-1:]),
                 "success %": "".join(f"{100 * value:.1f}" for value in curve["success"][-1:]),
                 "mean@k %": f"{100 * run.result()['mean_at_k']:.1f}" if run.result() else "",
+                **({"mean reward": reward} if run.result() and (reward := graded(run.result())) else {}),
                 "tokens": "".join(f"{value:,.0f}" for value in last.get("tokens/total", ())),
                 "seconds": "".join(f"{value:,.0f}" for value in last.get("time/total_s", ())),
                 "state": run.unfinished or "ended",
@@ -77,6 +79,7 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
                 row[f"{kind}@k %"] = f"{100 * result[f'{kind}_at_k']:.1f} ({low:.1f} to {high:.1f})"
             length = result.get("length_success_mean")
             row["steps"] = "" if length is None else f"{length:.1f}"
+            row |= {"mean reward": reward} if (reward := graded(result)) else {}
             row["truncated %"] = f"{100 * result['truncated']:.1f}"
             row |= {"tasks x k": f"{result['tasks']} x {result['rollouts']}", "state": "ended"}
         rows.append(row)

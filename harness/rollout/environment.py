@@ -14,8 +14,8 @@ from eh_gym import ElasticTimeLimit, HorizonController
 from eh_gym.errors import ConfigError, WorkerError
 from eh_gym.horizon.controller import episode_horizon
 from eh_gym.vector import ThreadVectorEnv
-from envs.checked import checked_environment
 from envs.ids import task_ids_of
+from envs.making import checked_environment
 from envs.mixed import MixedEnv, mixed, read_environments
 
 __all__ = ["Environments", "check_environment", "check_kinds", "parts_of", "spec_of", "tasks_of"]
@@ -30,12 +30,14 @@ class Environments:
         args: Further arguments of ``gym.make``, such as the split.
         slots: The most environments that are played at once, >= 1.
         threads: The most threads that step them; 0 steps them in the caller's thread.
+        success_threshold: The least reward of an episode that is a success, where the environment gives no verdict.
     """
 
     env_id: str | EnvSpec
     args: Mapping[str, Any]
     slots: int
     threads: int
+    success_threshold: float = 1.0
 
     def open(self, controller: HorizonController | None, *, episodes: int | None = None) -> ThreadVectorEnv:
         """Makes the slots. The caller closes them.
@@ -49,8 +51,10 @@ class Environments:
         env_id = spec_of(self.env_id)
 
         def build() -> gym.Env[Any, Any]:
-            env = checked_environment(env_id, self.args)
-            return env if controller is None else ElasticTimeLimit(env, controller, record=False)
+            env: gym.Env[Any, Any] = checked_environment(env_id, self.args, self.success_threshold)
+            if controller is not None:  # `Trajectory` decides what reward an episode has that K stops
+                env = ElasticTimeLimit(env, controller, record=False, zero_reward_on_truncation=False)
+            return env
 
         return ThreadVectorEnv([build] * slots, min(self.threads, slots))
 

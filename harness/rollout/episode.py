@@ -154,8 +154,9 @@ class Episode:
         return "over"
 
     def _over(self, reason: EndReason) -> Next:
-        self.trajectory.end = reason
+        self.trajectory.stop(reason)
         return "over"
 
     def _blank(self) -> Trajectory:
-        return Trajectory(self.request.task_id, self.request.group, seed=self.request.seed)
+        request, keeps = self.request, self._settings.keeps_reward
+        return Trajectory(request.task_id, request.group, seed=request.seed, keeps_reward=keeps)

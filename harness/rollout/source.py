@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.errors import ConfigError, MissingBackendError
 from envs.actors import in_actors, shared_actors
-from envs.checked import checked_environment
+from envs.making import checked_environment
 from envs.mixed import mixed
 from harness.rollout.environment import check_environment, spec_of
 from harness.settings.environment import AGENT_ENV, GIVEN, Environment

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from eh_gym.answers import MOST_REWARD
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
 from envs.making import absolute, has_splits, read_env_args
@@ -38,9 +39,13 @@ class Environment(Section):
     """With --agent: the file of its tasks, a JSON object a line; "id" and "split" (default train) are optional. For
     harness.evaluate also the number of tasks, in the order of the split; by default all of a finite split, and 128 of a
     generated one."""
+    success_threshold: Annotated[float, Range(-MOST_REWARD, MOST_REWARD)] = 1.0
+    """The least reward of a success, where an environment or an agent gives no verdict (info["success"]): the sum over the
+    episode."""
     agent: str = ""
-    """The agent, in place of --env: MODULE:FUNCTION, called as play(task, base_url), returns whether it succeeded; or a command,
-    such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step is a call of the model."""
+    """The agent, in place of --env: MODULE:FUNCTION, called as play(task, base_url), returns its reward, or True or False; or a
+    command, such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step is a call of the
+    model."""
     at_k: Literal["error", "stop"] = "error"
     """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so (stop)."""
     agent_sampling: Literal["run", "strict"] = "run"

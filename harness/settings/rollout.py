@@ -21,3 +21,11 @@ class Rollout(Section):
     """The temperature of the sampled actions. 0 is greedy, and for evaluations alone."""
     max_action_tokens: Annotated[int, Range(1)] = 1024
     """The most tokens of one action. A longer one is cut and sent as it is."""
+    truncated_reward: Literal["zero", "keep"] = "zero"
+    """The reward of an episode that K, the environment's own limit or the context stops: zero, as in the paper, or what it has
+    earned until then (keep). If rewards can be negative, take keep: with zero it pays to be stopped."""
+
+    @property
+    def keeps_reward(self) -> bool:
+        """Whether a truncated episode keeps what it has earned."""
+        return self.truncated_reward == "keep"

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from eh_gym import HorizonController
+from harness.records.metrics import graded
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
 from harness.terminal.watch import Watch
@@ -97,13 +98,16 @@ class Display:
                 title=f"success on {tasks} {kind} tasks at K = {config.evaluation_horizon}, before and after training",
                 title_justify="left",
             )
-            for column in ("", "sampled", "95 % interval", "greedy", "steps", "steps / expert's"):
+            rewards = {when: graded(evaluations[when]["sampled"]) for when in ("before", "after")}
+            more = ["mean reward"] if any(rewards.values()) else []
+            for column in ("", "sampled", "95 % interval", "greedy", "steps", "steps / expert's", *more):
                 table.add_column(column)
-            for when in ("before", "after"):
+            for when, reward in rewards.items():
                 sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]
                 interval = "{:.3f} to {:.3f}".format(*sampled["mean_interval"])
                 steps = _number(sampled["length_success_mean"], ".1f"), _number(sampled["steps_per_optimum"], ".2f")
-                table.add_row(when, f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}", *steps)
+                shares = f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}"
+                table.add_row(when, *shares, *steps, *([reward] if more else []))
             self._console.print(table)
         self.note(
             f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s, everything in {total_s:.0f} s"

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from eh_gym import HorizonController
 from eh_gym.answers import is_verdict
+from eh_gym.checked import accepts
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
-from envs.checked import accepts
 from envs.making import takes_split
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import saved_config

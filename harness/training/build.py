@@ -284,6 +284,7 @@ def _batches(
         args=config.environment.arguments(),
         slots=config.slots_of_rank(ranks.size),
         threads=config.environment.env_threads,
+        success_threshold=config.environment.success_threshold,
     )
     return Batches(
         plan=plan,

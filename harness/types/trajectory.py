@@ -2,7 +2,7 @@
 
 An episode is a growing list of token ids with a mask of those that the model wrote. If an agent program changes its history,
 the episode has several such lists. All players (a model, an endpoint or a script) hand the environment's answers to
-`Trajectory.begin` and `Trajectory.add_answer`, so the end of an episode is decided in one place. `envs.checked` has checked the
+`Trajectory.begin` and `Trajectory.add_answer`, so the end of an episode is decided in one place. `eh_gym.checked` has checked the
 answers.
 """
 
@@ -110,7 +110,8 @@ class Trajectory:
         tools: The functions on offer from the start; for the log.
         prompt: The first observation, for the log.
         turns: One entry per step.
-        reward: The sum of the rewards.
+        reward: The sum of the rewards; 0 if the episode is truncated (Elastic Horizon paper, Sec. 3.2).
+        keeps_reward: Whether a truncated episode keeps what it has earned.
         success: The environment's verdict.
         end: Why the episode ended.
         error: The environment's error, if `end` is "environment-error".
@@ -137,6 +138,7 @@ class Trajectory:
     prompt: str = ""
     turns: list[Turn] = field(default_factory=list)
     reward: float = 0.0
+    keeps_reward: bool = False
     success: bool = False
     end: EndReason = "terminated"
     error: str | None = None
@@ -165,8 +167,7 @@ class Trajectory:
             answer: The observation, reward, `terminated`, `truncated` and info of ``env.step``.
 
         Returns:
-            Why the episode ended, which is then also its `end`; None while it goes on. A failed environment and a reward that is
-            not a finite number end it with "environment-error": such a reward would make every gradient of the update NaN.
+            Why the episode ended, which is then also its `end`; None while it goes on.
         """
         observation, reward, terminated, truncated, info = answer
         turn = self.turns[-1]
@@ -177,15 +178,20 @@ class Trajectory:
             turn.new_tools = [tool for tool in tools if tool not in known]
         if "environment_error" in info:
             return self.fail(str(info["environment_error"]))
-        if not math.isfinite(reward):
-            return self.fail(f"the environment gave the reward {reward}, which is not a finite number")
         self.reward += float(reward)
         if terminated:
             self.success, self.failure, self.trace = bool(info["success"]), info.get("failure"), info.get("trace", "")
-            self.end = "terminated"
-        elif truncated:
-            self.end = "horizon" if info.get("TimeLimit.truncated") else "truncated"
-        return self.end if terminated or truncated else None
+            return self.stop("terminated")
+        if truncated:
+            return self.stop("horizon" if info.get("TimeLimit.truncated") else "truncated")
+        return None
+
+    def stop(self, reason: EndReason) -> EndReason:
+        """Ends the episode for this reason. A truncated one loses its reward, unless `keeps_reward`."""
+        self.end = reason
+        if self.truncated and not self.keeps_reward:
+            self.reward = 0.0
+        return reason
 
     def fail(self, error: str | BaseException) -> EndReason:
         """Ends the episode because its environment failed with this error."""

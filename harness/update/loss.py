@@ -42,7 +42,7 @@ def group_advantages(rewards: Tensor, *, normalize_std: bool = True, eps: float 
     """
     _assert_alike(rewards)
     # The mean of equal floats can be off by one bit, but such a group must get exact zeros.
-    equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)
+    equal = torch.isclose(rewards, rewards[:, :1], rtol=1e-6).all(dim=1, keepdim=True)  # but for the rounding of sums
     centred = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(equal, 0.0)
     if not normalize_std:
         return centred

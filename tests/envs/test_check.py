@@ -9,12 +9,20 @@ from envs.__main__ import main
 from envs.cabinet.env import CabinetEnv
 
 
-class Shaped(CabinetEnv):
-    """Pays a tenth for each step."""
+class Divides(CabinetEnv):
+    """Has a score that is no number until a drawer is open."""
 
     def step(self, action):
         observation, reward, *rest = super().step(action)
-        return observation, reward + 0.1, *rest
+        return observation, reward or float("nan"), *rest
+
+
+class Graded(CabinetEnv):
+    """Pays a tenth for each step, half for the right code, and gives no verdict."""
+
+    def step(self, action):
+        observation, reward, *rest, info = super().step(action)
+        return observation, 0.1 + reward / 2, *rest, {k: v for k, v in info.items() if k != "success"}
 
 
 class Strict(CabinetEnv):
@@ -28,20 +36,23 @@ class Strict(CabinetEnv):
 
 # Of each wrong environment, a check that fails and what the line after it must name.
 WRONG = {
-    Shaped: (
+    Divides: (
         "malformed actions are answered and never raise",
-        r"the reward must be 0 until the end, got 0\.1; put the shaped part into the info",
+        r"task 'train-\d+', step 1: the reward must be a finite number, .* got nan; look for a division by zero",
     ),
-    Strict: ("malformed actions are answered and never raise", r"ValueError: no call \(.*test_check\.py, line \d+\)"),
+    Strict: (
+        "malformed actions are answered and never raise",
+        r"task .*, step 1: .* ValueError: no call \(.*test_check\.py, line \d+, in step\)",
+    ),
 }
 
 
 @pytest.fixture(autouse=True)
 def _registered():
-    for wrong in WRONG:
+    for wrong in (*WRONG, Graded):
         gym.register(f"{wrong.__name__}-v0", wrong)
     yield
-    for wrong in WRONG:
+    for wrong in (*WRONG, Graded):
         del gym.registry[f"{wrong.__name__}-v0"]
 
 
@@ -53,3 +64,9 @@ def test_a_right_environment_is_right_and_each_wrong_one_is_told_what_to_fix(cap
         assert main(["check", f"{wrong.__name__}-v0"]) == 1
         said = capsys.readouterr().out
         assert re.search(rf"^wrong  {check}\n +{fault}", said, re.MULTILINE), said
+
+
+def test_an_environment_without_a_verdict_is_right_from_the_reward_on_that_is_a_success(capsys):
+    assert main(["check", "Graded-v0", "--success-threshold", "0.7"]) == 0
+    assert main(["check", "Graded-v0", "--success-threshold", "9"]) == 1
+    assert "the expert failed at" in capsys.readouterr().out

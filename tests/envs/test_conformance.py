@@ -55,7 +55,7 @@ class TestEveryEnvironment(ExpertEnvContract):
         super().test_malformed_actions_are_answered_and_never_raise()
 
     def test_gym_make_puts_the_passive_checker_around_it(self):
-        assert isinstance(self.new().env, PassiveEnvChecker)
+        assert isinstance(self.new().env.env, PassiveEnvChecker)
 
     @pytest.mark.parametrize("options", [{"task_idd": "x"}, {"task_id": None, "difficulty": 1}, ["task_id"], "task_id"])
     def test_an_option_that_no_reset_has_is_refused(self, options):

@@ -269,12 +269,12 @@ class Deaf(CabinetEnv):
         return super().reset(seed=seed)
 
 
-class Shaped(CabinetEnv):
-    """Pays a tenth for each step."""
+class Divides(CabinetEnv):
+    """Has a score that is no number."""
 
     def step(self, action: str) -> Any:
-        observation, reward, *rest = super().step(action)
-        return observation, reward + 0.1, *rest
+        observation, _, *rest = super().step(action)
+        return observation, float("nan"), *rest
 
 
 class Bare(CabinetEnv):
@@ -301,7 +301,7 @@ class Down(CabinetEnv):
     ("env", "said"),
     [
         (Deaf, "reset: .*task_id.*TextEnvContract"),
-        (Shaped, "step 1: .*reward.*TextEnvContract"),
+        (Divides, "step 1: the reward must be a finite number, .* got nan; .*TextEnvContract"),
         (Bare, "reset must return.*TextEnvContract"),
         (Silent, "step must return.*TextEnvContract"),
         (Down, r"step 1: the environment raised RuntimeError: db is down \(.*test_api.py, line"),
@@ -316,6 +316,34 @@ def test_an_environment_that_would_be_trained_on_wrongly_is_refused(
         train(config, env=env, show=False)
     with pytest.raises(EHError, match=f"^task '.*{said}"):
         evaluate_policy("expert", env, tasks=2, show=False)
+
+
+class Graded(CabinetEnv):
+    """Pays a hundredth for each step besides, and gives no verdict."""
+
+    def step(self, action: str) -> Any:
+        observation, reward, *rest, info = super().step(action)
+        return observation, 0.01 + reward, *rest, {name: x for name, x in info.items() if name != "success"}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(kept: bool, short: GRPOConfig) -> None:
+    own = {"success_threshold": 1.0, "truncated_reward": "keep" if kept else "zero"}
+    result = train(changed(short, updates=1, **own), env=Graded, show=False)
+    [row] = result.history
+    lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000000.jsonl").open()]
+    for line in lines:
+        earned = 0.01 * line["length"] + line["success"]
+        assert line["reward"] == pytest.approx(0.0 if line["end"] == "horizon" and not kept else earned)
+    plain = train(changed(short, updates=1, out=short.out.with_name("plain")), env=CabinetEnv, show=False).history[0]
+    same = ("rollout/success", "rollout/truncated", "horizon/k", "tokens/update")
+    assert [row[name] for name in same] == [plain[name] for name in same]
+    assert row["rollout/reward_mean"] == pytest.approx(np.mean([line["reward"] for line in lines]))
+    assert row["rollout/reward_mean"] > plain["rollout/reward_mean"] == plain["rollout/success"] > 0
+    found = result.evaluations["after"]["greedy"]
+    assert found["reward_mean"] != found["mean_at_k"]
+    evaluated = evaluate_policy("expert", Graded, tasks=4, success_threshold=1.5, show=False)
+    assert (evaluated.mean_at_k, evaluated.reward_mean > 1) == (0.0, True)
 
 
 def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path) -> None:

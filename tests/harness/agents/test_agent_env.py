@@ -95,9 +95,9 @@ def raises_without_words(task: Any, base_url: str) -> Any:
     raise Unspeakable
 
 
-def has_no_verdict(task: Any, base_url: str) -> float:
+def has_no_verdict(task: Any, base_url: str) -> str:
     says(base_url, "go")
-    return 0.5
+    return "half"
 
 
 def hangs(task: Any, base_url: str) -> Any:
@@ -124,14 +124,14 @@ def command(code: str) -> str:
         (raises_without_words, "Unspeakable: (its text can't be made"),
         (raises_later, "ValueError: spilled the tea"),
         (exits, "SystemExit: bye"),
-        (has_no_verdict, "0.5"),
+        (has_no_verdict, "got 'half'"),
         (command("print(1); raise ValueError(4711)"), "ValueError: 4711"),
         (
             command('sys.stderr.write("TypeError: x is no y" + chr(10) + "Node.js v20"); os._exit(1)'),
             "TypeError: x is no y",
         ),
         (command("os.kill(os.getpid(), 9)"), "signal 9"),
-        (command("print(1); print(2)"), "2"),
+        (command("print(1); print('NaN')"), "got nan"),
         (command("pass"), "printed nothing"),
     ],
 )
@@ -335,14 +335,24 @@ def test_tasks_have_ids_and_splits(tmp_path: Path) -> None:
         AgentEnv("true", file, split="dev")
 
 
-def test_a_verdict_is_yes_or_no() -> None:
-    assert [read_verdict(value).success for value in (True, 1, 1.0, {"reward": 1}, False, 0, 0.0)] == [True] * 4 + [
-        False
-    ] * 3
-    assert read_verdict(np.array(1)).success
-    assert read_verdict({"reward": np.array(1.0)}).success
-    for value in (None, 0.5, np.array(0.5), np.array([1]), "1", 2, float("nan"), {"score": 1}, [1]):
-        assert read_verdict(value).failure
+@pytest.mark.parametrize(
+    ("value", "reward", "success"),
+    [
+        *[(True, 1.0, True), (np.False_, 0.0, False), (1, 1.0, None), (-2.5, -2.5, None), (np.array(0.5), 0.5, None)],
+        ({"reward": 0.25}, 0.25, None),
+        ({"reward": np.float32(0.5), "success": True, "note": "x"}, 0.5, True),
+        ({"reward": 1, "success": 0}, 1.0, False),
+    ],
+)
+def test_an_agent_gives_a_reward_or_a_verdict_or_both(value: Any, reward: float, success: bool | None) -> None:
+    ended = read_verdict(value)
+    assert (ended.reward, ended.success, ended.failure) == (reward, success, "")
+
+
+def test_what_is_no_finite_number_and_no_verdict_is_the_agents_failure() -> None:
+    for value in (None, np.array([1]), "1", float("nan"), 1e13, {"score": 1}, [1], {"reward": 1, "success": 0.5}):
+        ended = read_verdict(value)
+        assert (ended.reward, ended.success, "got " in ended.failure) == (0.0, False, True)
 
 
 @pytest.mark.parametrize("words", ["{}", "null", '{"text": 5}', '{"calls": [1]}', "[" * 100_000])

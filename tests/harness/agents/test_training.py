@@ -176,7 +176,7 @@ def never_asks(task: dict[str, Any], base_url: str) -> float:
     ("play", "said"),
     [
         ("has_a_typo", r"KeyError: 'anwser' \(.*test_training.py, line \d+, in has_a_typo\).*step 1; its trace is in"),
-        ("asks", "expected a verdict, .* got None"),
+        ("asks", "expected a reward, .* got None"),
         ("never_asks", r"ended without a call of the model: ValueError: never asked \(.*in never_asks\)"),
     ],
 )

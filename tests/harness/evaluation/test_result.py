@@ -40,7 +40,7 @@ def test_mean_and_best_show_their_arithmetic() -> None:
         ]
     )
     assert (result.tasks, result.rollouts, result.successes) == (3, 2, 3)
-    assert result.mean_at_k == pytest.approx(3 / 6)
+    assert result.mean_at_k == result.reward_mean == pytest.approx(3 / 6)
     assert result.best_at_k == pytest.approx(2 / 3)  # tasks 0 and 2
     assert result.length_success_mean == pytest.approx((3 + 6 + 9) / 3)
     assert result.success_lengths == (3, 6, 9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 import threading
 import time
@@ -97,7 +96,7 @@ class FakeEnv(gym.Env[str, str]):
     """Episodes of 1 to 9 steps whose answers are functions of the task, the seed and the actions.
 
     `delay(task_id, step)`: seconds that an answer takes. `fails(task_id, attempt)`: None, or (where, how): in which step
-    (0 is the reset) the attempt fails and whether it tells so in its info, raises, or gives a reward that is NaN.
+    (0 is the reset) the attempt fails and whether it tells so in its info or raises.
     """
 
     observation_space = UnicodeText(100_000)
@@ -130,8 +129,6 @@ class FakeEnv(gym.Env[str, str]):
         self._said.append(action)
         steps = len(self._said) - 1
         told = self._wait(steps)
-        if told == "nan":
-            return "odd", math.nan, False, False, {}
         if told is not None:
             return "failed", 1.0, False, True, {"environment_error": told, "success": False}
         digest = number(self._said)
@@ -145,7 +142,7 @@ class FakeEnv(gym.Env[str, str]):
             return None
         if self._failure[1] == "raise" or step == 0:
             raise WorkerDied("killed")
-        return "nan" if self._failure[1] == "nan" else "WorkerDied: killed"
+        return "WorkerDied: killed"
 
 
 def requests(n: int, group: int = 2) -> list[EpisodeRequest]:

@@ -1,7 +1,6 @@
 """An episode as it grows, and what the controller is told."""
 
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -70,11 +69,18 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"truncated": True, "success": True}, "truncated", False),  # the environment's own limit, not K
         ({"truncated": True, "environment_error": "WorkerDied: gone"}, "environment-error", False),
         ({"terminated": True, "environment_error": "gone", "success": True}, "environment-error", False),
-        ({"reward": math.nan}, "environment-error", False),
-        ({"reward": math.inf, "terminated": True, "success": True}, "environment-error", False),
     ],
 )
 def test_the_end_of_an_episode_is_recorded_with_its_reason(answer: dict[str, Any], end: str, success: bool) -> None:
     t = answered(**answer)
     assert (t.end, t.success, t.error is not None) == (end, success, end == "environment-error")
-    assert math.isfinite(t.reward)
+
+
+@pytest.mark.parametrize("reason", ["terminated", "horizon", "truncated", "context"])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_truncated_episode_has_reward_0_unless_it_keeps_what_it_earned(reason: Any, keeps: bool) -> None:
+    t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)], keeps_reward=keeps)
+    for reward in (0.25, -2, np.float32(0.5)):
+        t.add_answer(("seen", reward, False, False, {}))
+    t.stop(reason)
+    assert t.reward == (-1.25 if keeps or reason == "terminated" else 0.0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from eh_gym.answers import MOST_REWARD
 from harness.update.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
 
 
@@ -33,6 +34,14 @@ class TestGroupAdvantages:
         values = tensor([0.0, 1.0, 0.1, 0.7, 1 / 3, -2.3, 1e8], dtype)
         advantages = group_advantages(values[:, None].repeat(1, group_size), normalize_std=normalize_std)
         assert torch.equal(advantages, torch.zeros_like(advantages))
+
+    def test_rewards_that_differ_by_the_rounding_of_their_sums_are_equal(self):
+        sums = tensor([[0.1 + 0.2, 0.3], [0.1 + 0.2 - 0.3, 0.0], [1e6, 1e6 + 2]])
+        assert (group_advantages(sums) != 0).tolist() == [[False] * 2, [False] * 2, [True] * 2]
+
+    def test_any_sum_of_rewards_has_a_finite_advantage(self):
+        rewards = tensor([[MOST_REWARD * 1000, -MOST_REWARD * 1000, 0, 1]], torch.float32)
+        assert_close(group_advantages(rewards), tensor([[2**0.5, -(2**0.5), 0, 0]], torch.float32))
 
 
 class TestPolicyLoss:

@@ -1,46 +1,42 @@
-"""The one place in which the harness calls an environment: its answers are checked, and its exceptions say where they arose."""
+"""The one place in which an environment of somebody else is called: its answers are checked, and what it raises has a place."""
 
 from __future__ import annotations
 
 import inspect
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from eh_gym.answers import reset_fault, step_fault
-from eh_gym.errors import ConfigError, EHError, UserCodeError
-from envs.making import make_environment
-
-__all__ = ["CheckedEnv", "accepts", "checked_environment", "place_of", "said_by"]
+from eh_gym.answers import reset_fault, step_fault, succeeds
+from eh_gym.errors import EHError, UserCodeError
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-
-
-def checked_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> CheckedEnv:
-    """Makes one environment as `make_environment` does, and checks its answers."""
-    return CheckedEnv(make_environment(env, args), env if isinstance(env, str) else "")
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Checks each answer of an environment, and names the task, the step and the line of what it raises.
 
+    If an episode ends without a verdict, the sum of its rewards gives one, as ``info["success"]``.
+
     Args:
         env: The environment.
-        name: The id from which it was made; empty if it is an object of a Python program.
+        success_threshold: The least sum of rewards that is a success, where the environment gives no verdict.
+        more: What messages about answers end with, such as the command that checks the environment.
 
     Raises:
-        ConfigError: An answer is not what the harness needs; `eh_gym.answers` has the rules.
-        UserCodeError: The environment raised something else than an `EHError`.
+        UserCodeError: An answer is not what `eh_gym.answers` asks for, or the environment raised something else than an
+            `EHError`.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], name: str = "") -> None:
+    def __init__(self, env: gym.Env[Any, Any], success_threshold: float = 1.0, more: str = "") -> None:
         super().__init__(env)
-        self._name, self._task, self._step = name, "", 0
+        self._threshold, self._more = success_threshold, more
+        self._task, self._step, self._earned = "", 0, 0.0
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
@@ -49,11 +45,12 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Resets the environment."""
-        task_id = (options or {}).get("task_id")
-        self._task, self._step = "" if task_id is None else f"task {task_id!r}, ", 0
+        task_id = options.get("task_id") if isinstance(options, dict) else None
+        self._task, self._step, self._earned = "" if task_id is None else f"task {task_id!r}, ", 0, 0.0
         answer = self._answer(self.env.reset, seed=seed, options=options)
         if fault := reset_fault(answer, task_id):
             self._refuse(fault)
+        self._task = f"task {answer[1]['task_id']!r}, "
         return answer
 
     def step(self, action: Any) -> Any:
@@ -62,7 +59,11 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         answer = self._answer(self.env.step, action)
         if fault := step_fault(answer):
             self._refuse(fault)
-        return answer
+        observation, reward, terminated, truncated, info = answer
+        self._earned += float(reward)
+        if terminated and not {"success", "environment_error"} & info.keys():
+            info = {**info, "success": succeeds(self._earned, self._threshold)}
+        return observation, reward, terminated, truncated, info
 
     def _answer(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
@@ -73,8 +74,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             raise UserCodeError(f"{self._where}: the environment raised {said_by(error)}") from error
 
     def _refuse(self, fault: str) -> NoReturn:
-        more = f"python -m envs check {self._name}" if self._name else "the tests of eh_gym.testing.TextEnvContract"
-        raise ConfigError(f"{self._where}: {fault}; {more} says what else the environment needs")
+        raise UserCodeError(f"{self._where}: {fault}{self._more}")
 
     @property
     def _where(self) -> str:

@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
-from eh_gym.errors import ConfigError, UserCodeError, WorkerDied
-from envs.checked import CheckedEnv, checked_environment
+from eh_gym.checked import CheckedEnv
+from eh_gym.errors import UserCodeError, WorkerDied
+from envs.making import checked_environment
 
 INFO = {"task_id": "7", "system_prompt": "rules"}
 
@@ -33,7 +35,7 @@ class Scripted(gym.Env[str, str]):
 
 
 def played(**given: Any) -> Any:
-    env = CheckedEnv(Scripted(**given), "my:Env-v0")
+    env = CheckedEnv(Scripted(**given), more="; python -m envs check my:Env-v0 says")
     env.reset(seed=0, options={"task_id": "7"})
     return env.step("go")
 
@@ -50,7 +52,7 @@ def played(**given: Any) -> Any:
     ],
 )
 def test_what_a_reset_must_return(start: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"^task '7', reset: {said}.*; python -m envs check my:Env-v0 says"):
+    with pytest.raises(UserCodeError, match=f"^task '7', reset: {said}.*; python -m envs check my:Env-v0 says"):
         played(start=start)
 
 
@@ -64,27 +66,51 @@ def test_what_a_reset_must_return(start: Any, said: str) -> None:
         (("seen", 0.0, None, False, {}), "terminated must be True or False, got None"),
         (("seen", 0.0, False, "no", {}), "truncated must be True or False, got 'no'"),
         (("seen", 0.0, False, False, None), "the info must be a dict, got None"),
-        (("seen", 0.1, False, False, {}), "the reward must be 0 until the end"),
-        (("seen", 1.0, False, True, {}), "the reward must be 0 until the end"),
-        (("seen", 1.9, True, False, {"success": True}), "the last reward must be the verdict"),
-        (("seen", 0.5, True, False, {"success": False}), "the last reward must be the verdict"),
-        (("seen", 0.0, True, False, {"success": True}), "the last reward must be the verdict"),
-        (("seen", 0.0, True, False, {"success": "False"}), "info\\['success'\\]"),
-        (("seen", 0.0, True, False, {"success": math.nan}), "info\\['success'\\]"),
-        (("seen", 0.0, True, False, {}), "info\\['success'\\]"),
+        (
+            ("seen", math.nan, False, False, {}),
+            "the reward must be a finite number, .* got nan; look for a division by zero",
+        ),
+        (("seen", -math.inf, True, False, {}), "the reward must be a finite number, .* got -inf"),
+        (("seen", 1e13, False, False, {}), "the reward must be a finite number, at most 1e\\+12 from 0, got 1"),
+        (("seen", 0.0, True, False, {"success": "False"}), "info\\['success'\\] must be True or False"),
+        (("seen", 0.0, True, False, {"success": math.nan}), "info\\['success'\\] .* leave it out, so that the reward"),
     ],
 )
 def test_what_a_step_must_return(answer: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"^task '7', step 1: {said}"):
+    with pytest.raises(UserCodeError, match=f"^task '7', step 1: {said}"):
         played(answer=answer)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [("gone", 0.0, False, True, {"environment_error": "gone"}), ("seen", math.nan, False, False, {})],
-)
-def test_an_answer_that_loses_the_episode_keeps_to_no_other_rule(answer: Any) -> None:
+def test_an_answer_that_loses_the_episode_keeps_to_no_other_rule() -> None:
+    answer = ("gone", 0.0, True, False, {"environment_error": "gone", "success": None})
     assert played(answer=answer) == answer
+
+
+@pytest.mark.parametrize(
+    ("rewards", "verdict", "threshold", "success"),
+    [
+        ([0.0, 0.0, 1.0], {}, 1.0, True),
+        ([0.1] * 10, {}, 1.0, True),  # which add up to 0.9999999999999999
+        ([0.5, 0.4], {}, 1.0, False),
+        ([0.5, 0.4], {}, 0.9, True),
+        ([-3, 1.5], {}, -1.5, True),
+        ([0.0, 0.2], {"success": True}, 1.0, True),
+        ([2.0], {"success": np.False_}, 1.0, False),
+    ],
+)
+def test_without_a_verdict_the_sum_of_the_rewards_decides(
+    rewards: list[float], verdict: dict[str, Any], threshold: float, success: bool
+) -> None:
+    script = Scripted()
+    env = CheckedEnv(script, threshold)
+    for _ in range(2):  # each episode has its own sum
+        env.reset()
+        for reward in rewards[:-1]:
+            script.answer = ("seen", reward, False, False, {})
+            assert env.step("go") == script.answer
+        script.answer = ("seen", rewards[-1], True, False, verdict)
+        assert env.step("go")[4] == {"success": success}
+        assert verdict in ({}, script.answer[4])
 
 
 class Unspeakable(Exception):
