@@ -1,7 +1,5 @@
 """Several environments as one, so that one run trains on all of them."""
 
-from __future__ import annotations
-
 import bisect
 import re
 from collections.abc import Mapping, Sequence

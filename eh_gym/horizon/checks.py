@@ -1,7 +1,5 @@
 """Checks of numbers in settings."""
 
-from __future__ import annotations
-
 import math
 import numbers
 

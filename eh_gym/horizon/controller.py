@@ -3,8 +3,6 @@
 There is no base class: any object with the five members of `HorizonController` is a controller.
 """
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The controller looks at nothing else: not at failures, tasks or the number of updates.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import deque

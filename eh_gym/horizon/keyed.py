@@ -3,8 +3,6 @@
 The kinds share nothing: the K of a kind moves only after successes of that kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """make_controller: makes a controller from its name, this project's or your own."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable

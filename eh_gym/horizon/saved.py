@@ -1,7 +1,5 @@
 """The base class of the controllers: saving, loading, pickling and printing."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import threading

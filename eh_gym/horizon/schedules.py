@@ -3,8 +3,6 @@
 Each is a pure function of the update index, so a resumed run cannot drift.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any

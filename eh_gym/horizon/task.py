@@ -3,8 +3,6 @@
 The tasks of a benchmark recur: BFCL has 480 for training, AppWorld 90. So each can have the K that it needs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 ``gymnasium.make_vec`` is not used, because it refuses wrappers together with a vector entry point.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

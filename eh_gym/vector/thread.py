@@ -5,8 +5,6 @@ followed by another one, which changes the task of a group silently. There are n
 killed: an environment that may hang uses a process of its own (eh_gym.worker), and a thread waits for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Frames to and from a child process, each written and read before a deadline."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -3,8 +3,6 @@
 The horizon stays with the controller: wrap a RemoteEnv in ElasticTimeLimit like any other environment.
 """
 
-from __future__ import annotations
-
 from typing import Any, SupportsFloat
 
 import gymnasium as gym

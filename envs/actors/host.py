@@ -3,8 +3,6 @@
 The calls for one key must come one after another. pool.py handles deadlines and lost actors.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A running episode is lost with its actor. The pool replaces lost actors itself, 
 out a call twice. All actors must find room when the pool is made: it does not wait for a cluster that grows by itself.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math

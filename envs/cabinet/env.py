@@ -4,8 +4,6 @@ The task is small enough for a model that is trained from scratch in a minute. T
 factor of more than eight. There is no step limit here: add one with ElasticTimeLimit.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ the same *content* can be: a chain of one drawer has only 12 x 100 contents, and
 same short puzzles occur in every split. Chains of four or more drawers practically never repeat.
 """
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_right
 from collections import Counter

@@ -11,8 +11,6 @@ messages when later ones follow: Qwen3's strips the thinking of earlier replies.
 `harness.chat.reasoning` knows how models write their thoughts, `harness.chat.tools` how they write function calls.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ If the model's chat template has no functions, the system prompt describes them.
 ``<tool_call>`` tags, and reads their results in ``<tool_response>`` tags, as Hermes' and Qwen's models do.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

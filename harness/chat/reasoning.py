@@ -1,7 +1,5 @@
 """How families of models write their thoughts, by their chat templates, and where a sampled thought ends."""
 
-from __future__ import annotations
-
 import bisect
 import re
 from collections.abc import Mapping, Sequence

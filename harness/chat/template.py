@@ -1,7 +1,5 @@
 """Renders conversations with a tokenizer's own chat template."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Mapping, Sequence

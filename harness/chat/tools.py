@@ -3,8 +3,6 @@
 The parsers are response templates of transformers: the tokenizer's own, or else TRL's for the chat template.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

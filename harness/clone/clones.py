@@ -1,7 +1,5 @@
 """The clones of the experts. Runs with the same settings share a clone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gymnasium as gym

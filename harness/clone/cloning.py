@@ -5,8 +5,6 @@ equal, and every advantage is 0. Cloning stops at a loss target, not after a num
 falls in a phase transition whose time varies with the seed. A pretrained model with LoRA learns in its adapters.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

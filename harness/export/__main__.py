@@ -1,7 +1,5 @@
 """`python -m harness.export`: writes an evaluation's episodes in a benchmark's own format, for the benchmark's own command."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tyro

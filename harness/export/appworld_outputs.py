@@ -1,7 +1,5 @@
 """AppWorld's experiment outputs of an evaluation, for ``appworld evaluate`` and ``appworld pack``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ The fields are those of ``BaseHandler.inference_multi_turn_prompting`` of bfcl-e
 left out, because the evaluation only copies it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

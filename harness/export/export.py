@@ -1,7 +1,5 @@
 """The command: writes an evaluation's episodes in a benchmark's own format, for the benchmark's own command."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal

@@ -6,8 +6,6 @@ trajectories, and computes the same controller state, advantages and metrics by 
 host. Without torchrun, the same code runs with `Ranks()`, which does nothing. There is no tensor or context parallelism.
 """
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import dataclasses

@@ -1,7 +1,5 @@
 """The device, the weight type and the threads of a run."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -7,8 +7,6 @@ call of SDPA. So no work is done for pairs of tokens that do not see each other.
 grows with the square of the row's length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

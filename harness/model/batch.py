@@ -6,8 +6,6 @@ packed: it gives each episode its own row, padded on the right. Only the tokens 
 the shape [B, A]: B episodes with at most A such tokens each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A model of any shape with random weights, with nothing to download."""
 
-from __future__ import annotations
-
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 

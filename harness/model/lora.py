@@ -5,8 +5,6 @@ of a mixture get none. The model keeps its class, so scoring, sampling and the o
 weights elsewhere, read `plain_parameters`, which merges the adapters into them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -3,8 +3,6 @@
 `harness.sampling` samples with the policy and `harness.update` trains it.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

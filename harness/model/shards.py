@@ -1,7 +1,5 @@
 """Tensors that are sharded over several ranks (FSDP2), made whole."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 

@@ -5,8 +5,6 @@ from transcripts of the environment's expert and of random actions. Its tokens a
 no blanks; otherwise it is a byte-level BPE. Words that are in no transcript, such as the cabinet's `empty`, become `<unk>`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """The seconds and tokens of a run so far, in all processes that worked on it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ program changes the history, that turn begins another sequence, with ``prompt_to
 turn may continue an earlier sequence.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Files and folders of a run: written completely or not at all, read with a clear error, and locked against a second process."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

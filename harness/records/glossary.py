@@ -3,8 +3,6 @@
 It is the only list of metrics. The log refuses any other name, and the table in the documentation is made from it.
 """
 
-from __future__ import annotations
-
 from harness.types.trajectory import LENGTH_BINS
 
 _TABLE = """

@@ -1,7 +1,5 @@
 """The log of a run's metrics: one JSON line per update, which also goes to the trackers of `--trackers`."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 `harness.training.checkpoint` has the checkpoints in it, and `harness.report` reads the folders of finished runs.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

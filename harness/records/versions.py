@@ -1,7 +1,5 @@
 """The versions on which a run's results depend: Python, the platform, the processor and the packages."""
 
-from __future__ import annotations
-
 import platform
 from importlib.metadata import distributions
 

@@ -4,8 +4,6 @@ Sampler and trainer make their own masks, keys and logits. If a layer does not f
 in training, their log-probabilities would be wrong without an error.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

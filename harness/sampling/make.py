@@ -1,7 +1,5 @@
 """Makes the sampler that the settings name."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import torch

@@ -8,8 +8,6 @@ The cache keeps every token: layers with a sliding window get a mask. It has no 
 refuses models that need one.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 from typing import Any

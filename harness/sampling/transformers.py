@@ -5,8 +5,6 @@ is computed once. Finished requests leave the batch at once. Each request draws 
 and tensor parallelism, use vLLM (`harness.sampling.vllm.engine`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 

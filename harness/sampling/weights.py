@@ -1,7 +1,5 @@
 """The weights that the sampler samples with, beside those of the policy that is trained."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The command line of every command: flags in panels, made from the fields of its settings, and errors in one line."""
 
-from __future__ import annotations
-
 import ast
 import collections.abc
 import dataclasses

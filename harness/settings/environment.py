@@ -1,7 +1,5 @@
 """The environment: which one or which agent program, with which arguments, and where its processes live."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The held-out evaluation of a training run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

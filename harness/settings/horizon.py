@@ -1,7 +1,5 @@
 """The horizon of a run: which controllers a name stands for, and a fresh one for each run."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """The model: which one, where and in which precision it computes, and how its chat is written."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """The optimizer: what is trained, how fast, and how an update is cut into steps and forward passes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -4,8 +4,6 @@ A recipe has the settings in which a kind of run differs from the paper. The oth
 values are checked before anything runs. A recipe cannot include another one.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

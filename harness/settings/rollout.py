@@ -1,7 +1,5 @@
 """The rollout: how episodes are played."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

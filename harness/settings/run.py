@@ -1,7 +1,5 @@
 """What a run keeps, and how long its processes wait for each other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

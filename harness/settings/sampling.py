@@ -1,7 +1,5 @@
 """What samples the actions, and how it is set up: a section for each engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar

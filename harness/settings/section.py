@@ -9,8 +9,6 @@ Nothing else is declared: flags, recipes, ``config.json`` and the reference page
 command are a section, too, whose fields are settings and further sections.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The warm start: behaviour cloning before the first update."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 

@@ -1,7 +1,5 @@
 """The warnings of a run while it trains: sampler and trainer disagree, or K is too small."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Builds a training run from its settings, in steps whose order matters."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ A folder gets a checkpoint's name after its last file is on disk, and loses the 
 the frozen weights are written once, beside the checkpoints.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The command line of harness.grpo: a recipe or the run that is resumed, the flags, and what they ask for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

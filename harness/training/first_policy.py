@@ -1,7 +1,5 @@
 """The policy with which a run begins, loaded or new."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gymnasium as gym

@@ -3,8 +3,6 @@
 Under torchrun every process runs it with its share of the episodes.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping

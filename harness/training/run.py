@@ -1,7 +1,5 @@
 """A training run from its beginning to its end: its settings, its folder, its updates, and how to go on after a stop."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import sys

@@ -1,7 +1,5 @@
 """The input of a rollout: the episodes to play."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

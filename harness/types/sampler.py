@@ -6,8 +6,6 @@ next turn of an episode as soon as its environment has answered. A sampler never
 into ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Seeds for every random draw. They depend on the run's seed and on what draws, never on the order in which things finish."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -6,8 +6,6 @@ the episode has several such lists. All players (a model, an endpoint or a scrip
 answers.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import numbers

@@ -1,7 +1,5 @@
 """The learning part of a run: the policy, its optimizer and its reference, with the settings of the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -13,8 +13,6 @@ B is the number of episodes, S the number of tokens. `mask` marks the tokens tha
 chooses the episodes and forms the batches.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

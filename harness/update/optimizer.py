@@ -7,8 +7,6 @@ each step. The model itself stays in bfloat16, so a sampler that uses it or a co
 in float32 needs no copies.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

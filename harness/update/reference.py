@@ -1,7 +1,5 @@
 """The frozen policy of the KL term, which a run keeps in its folder."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from pathlib import Path

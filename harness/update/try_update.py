@@ -3,8 +3,6 @@
 The gradients are dropped before the optimizer's step, so no weight and no moment changes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

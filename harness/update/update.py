@@ -16,8 +16,6 @@ If an agent program changes its history, an episode has several sequences of tok
 episode's advantage, and in every mean over episodes they count as one.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ the model's configuration is on disk. Between rollouts the engine sleeps, so tha
 other GPUs, or on several for one model, use `harness.sampling.vllm.server`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib

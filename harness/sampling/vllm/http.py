@@ -3,8 +3,6 @@
 Every call blocks, and may be made from any thread. Proxies are not used, because the servers belong to the run.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import select

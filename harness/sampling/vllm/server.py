@@ -4,8 +4,6 @@ An episode stays with one server, which caches its earlier turns. If a server di
 same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import queue

@@ -3,8 +3,6 @@
 docs/vllm.md has the commands that start servers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 If the policy is sharded over several ranks, rank 0 sends its whole copy (`harness.sampling.weights`).
 """
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections.abc import Iterator, Sequence

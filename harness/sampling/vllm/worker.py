@@ -3,8 +3,6 @@
 A server loads this module if ``--worker-extension-cls`` names `PolicyWeights`. Over NCCL it is not needed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
