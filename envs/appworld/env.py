@@ -181,7 +181,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             verdict = dict(world.verdict()) if result["completed"] else None
         except WorkerError as error:
             self._leave()
-            return _failed(error) if world.host_failed else _lost(error)
+            return _over(error, world.host_failed)
         info: dict[str, Any] = {"malformed": result["malformed"], "api_calls": result["api_calls"]}
         if verdict is None:
             return result["output"], 0.0, False, False, info
@@ -204,18 +204,12 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
 _Result = tuple[str, float, bool, bool, dict[str, Any]]
 
 
-def _lost(error: WorkerError) -> _Result:
-    """The end of an episode whose code is to blame for it."""
-    text = f"Your code has destroyed its world, and the episode is over: {_reason(error)}"
-    name = _printable(f"{type(error).__name__}: {error}")
-    return text, 0.0, True, False, {"malformed": False, "api_calls": 0, "success": False, "world_lost": name}
-
-
-def _failed(error: WorkerError) -> _Result:
-    """The end of an episode whose host is to blame for it."""
-    text = f"The environment failed, and this episode is over: {_reason(error)}"
-    name = _printable(f"{type(error).__name__}: {error}")
-    return text, 0.0, False, True, {"malformed": False, "api_calls": 0, "success": False, "environment_error": name}
+def _over(error: WorkerError, host_failed: bool) -> _Result:
+    """The end of an episode without a verdict. Its code is to blame for that, unless the host has failed."""
+    key = "environment_error" if host_failed else "world_lost"
+    who = "The environment failed" if host_failed else "Your code has destroyed its world"
+    info = {"malformed": False, "api_calls": 0, "success": False, key: _printable(f"{type(error).__name__}: {error}")}
+    return f"{who}, and this episode is over: {_reason(error)}", 0.0, not host_failed, host_failed, info
 
 
 def _printable(text: str) -> str:

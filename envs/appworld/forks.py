@@ -131,12 +131,10 @@ class Zygote:
                 raise WorkerDied(f"the zygote does not answer: {error}") from error
             raise
 
-    def end(self, name: str) -> float:
-        """Kills a forked process and waits until it is gone. Returns its seconds of processor time, 0 if they are not known."""
-        try:
-            return float(self._worker.call("end", {"name": name}, _END_TIMEOUT_S))
-        except WorkerError:  # the forks die with their zygote
-            return 0.0
+    def end(self, name: str) -> None:
+        """Kills a forked process and waits until it is gone."""
+        with contextlib.suppress(WorkerError):  # the forks die with their zygote
+            self._worker.call("end", {"name": name}, _END_TIMEOUT_S)
 
     def abandon(self, name: str) -> None:
         """Has a forked process killed when the next one is forked. Takes no lock, so that a finalizer may call it."""
@@ -158,18 +156,12 @@ class Unread(WorkerDied):
 
 
 class Fork:
-    """The parent's side of a forked process. Only one thread at a time may use it.
-
-    Attributes:
-        pid: Its process id, for diagnosis. It may belong to another process once this one has ended.
-        cpu_s: The seconds of processor time that it has used, once it has ended; 0 if they are not known.
-    """
+    """The parent's side of a forked process. Only one thread at a time may use it. `pid` is for diagnosis."""
 
     def __init__(self, zygote: Zygote, connection: socket.socket, name: str, pid: int) -> None:
         self._zygote, self._connection, self._name, self.pid = zygote, connection, name, pid
         self._handle = _handle(pid)
         self._ended = False
-        self.cpu_s = 0.0
         self._finalizer = weakref.finalize(self, zygote.abandon, name)
         self._finalizer.atexit = False
 
@@ -256,7 +248,7 @@ class Fork:
             self._connection.close()
             if self._handle is not None:
                 self._handle.close()
-            self.cpu_s = self._zygote.end(self._name)
+            self._zygote.end(self._name)
             self._ended = True
             self._finalizer.detach()
 

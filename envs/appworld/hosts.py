@@ -6,6 +6,7 @@ env.py decides what the agent sees of a world.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import os
 import threading
@@ -103,12 +104,10 @@ class World:
         return self._execute(code)
 
     def _execute(self, code: str) -> Mapping[str, Any]:
-        settings, began = self._host.settings, time.monotonic()
+        timeout_s, began = self._host.settings.step_timeout_s, time.monotonic()
         try:
             with self._shell.running():
-                answer = self._apps.ask(
-                    {"code": code}, timeout_s=settings.step_timeout_s + _grace_s(settings.step_timeout_s)
-                )
+                answer = self._apps.ask({"code": code}, timeout_s=timeout_s + _grace_s(timeout_s))
         except WorkerError:
             self.close()
             raise
@@ -145,10 +144,7 @@ class World:
 
 
 class Host:
-    """Makes and holds worlds on this machine. Thread-safe.
-
-    One zygote forks the processes of the apps, another one those of the agents' code.
-    """
+    """Makes worlds on this machine: one zygote forks the processes of the apps, another those of the code. Thread-safe."""
 
     def __init__(self, python: Path, root: Path, settings: Settings = Settings()) -> None:
         self.settings = settings
@@ -180,10 +176,9 @@ class Host:
         Raises:
             WorkerError: Two attempts have failed.
         """
-        try:
+        with contextlib.suppress(WorkerError):  # such as a zygote that was killed meanwhile; no code has run yet
             return self._fork_world(task_id, record)
-        except WorkerError:  # such as a zygote that was killed meanwhile; no code has run yet
-            return self._fork_world(task_id, record)
+        return self._fork_world(task_id, record)
 
     def close(self) -> None:
         """Ends everything."""

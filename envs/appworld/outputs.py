@@ -46,21 +46,18 @@ class OutputWriter:
             WorkerError: There was no world, or no verdict, because of the host.
         """
         turns: list[tuple[str, str]] = []
-        world = self._host.open(task_id, record=True)
-        try:
-            completed = self._play(world, actions, turns)
-            return Replayed(self._saved(world, task_id, turns), completed)
-        except WorkerError:
-            if world.host_failed:
-                raise
-        finally:
-            world.close()
-        # The code has destroyed the apps, too: they are left as they were at the beginning.
-        world = self._host.open(task_id, record=True)
-        try:
-            return Replayed(self._saved(world, task_id, turns), completed=False)
-        finally:
-            world.close()
+        while True:
+            world = self._host.open(task_id, record=True)
+            try:
+                completed = self._play(world, actions, turns)
+                world.save(self._folder / "tasks" / task_id, turns)  # before the evaluation, which may change records
+                return Replayed(bool(world.verdict()["success"]), completed)
+            except WorkerError:
+                if world.host_failed or not actions:
+                    raise
+                actions = ()  # the code has destroyed its world: the apps are left as they were at the beginning
+            finally:
+                world.close()
 
     def _play(self, world: World, actions: Sequence[str], turns: list[tuple[str, str]]) -> bool:
         completed = False
@@ -73,10 +70,6 @@ class OutputWriter:
             turns.append((code, result["output"]))
             completed = completed or bool(result["completed"])
         return completed
-
-    def _saved(self, world: World, task_id: str, turns: list[tuple[str, str]]) -> bool:
-        world.save(self._folder / "tasks" / task_id, turns)  # before the evaluation, which may change records
-        return bool(world.verdict()["success"])
 
 
 def output_writer(root: Path, experiment: str, split: str, settings: Settings) -> OutputWriter:

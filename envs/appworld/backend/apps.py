@@ -63,9 +63,7 @@ def open_world(task_id: str) -> Any:
 
     return AppWorld(
         task_id=task_id,
-        experiment_name=os.path.abspath(
-            "outputs"
-        ),  # so the engine's outputs are in this folder, and not beside the data
+        experiment_name=os.path.abspath("outputs"),  # an absolute path, so that nothing is written beside the data
         load_ground_truth=False,
         timeout_seconds=_TIMEOUT_S,
         max_interactions=_MANY,

@@ -64,20 +64,15 @@ class Children:
         self._living[name] = _Child(pid, slot)
         return pid
 
-    def end(self, name: str) -> float:
-        """Kills a process, unless it has ended, and removes its folder.
-
-        Returns:
-            The seconds of processor time that it has used; 0 if it was gone already.
-        """
+    def end(self, name: str) -> None:
+        """Kills a process, unless it has ended, and removes its folder."""
         child = self._living.get(name)
         if child is None:
-            return 0.0
+            return
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
-        _, _, used = os.wait4(child.pid, 0)
+        os.waitpid(child.pid, 0)
         self._forget(name)
-        return used.ru_utime + used.ru_stime
 
     def _reap(self) -> None:
         """Forgets the processes that have ended: for example those whose environment was interrupted while it asked for them."""

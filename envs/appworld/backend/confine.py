@@ -50,13 +50,11 @@ class Limits:
     """The resources that a world may use.
 
     Attributes:
-        memory_bytes: Address space in addition to what the process has when it is confined (a zygote's child has most of a
-            GB).
+        memory_bytes: Address space in addition to what the process has when it is confined.
         cpu_s: Processor time in seconds of the whole episode, all threads together. After that comes SIGKILL.
-        file_bytes: The largest size that a regular file can get by writing to it; 0 allows no writing.
+        file_bytes: The largest size of a file that is written; 0 allows no writing.
         open_files: Descriptor numbers must be below this.
-        threads: The number of threads, if the world has a uid or a user namespace of its own. Otherwise only the user's total
-            is limited.
+        threads: The number of threads, where the kernel can count them for each world. Elsewhere the user's total is limited.
         stack_bytes: The size of the main thread's stack.
     """
 
@@ -68,16 +66,12 @@ class Limits:
     stack_bytes: int = 8 << 20
 
 
-def isolate_host() -> list[str]:
-    """Prepares the zygote's main thread. Call it once, before any fork.
+def isolate_host() -> None:
+    """Prepares the zygote's main thread. Call it once, before any fork, which must be from this thread.
 
     If it runs as root, it claims uids that no other zygote's worlds have, and makes a network and an IPC namespace, which
-    every world inherits. The namespaces belong to the calling thread, so other threads may exist, but worlds must be forked
-    from this thread. An ordinary user would need a user namespace for this, which the kernel refuses to a process with several
-    threads (the worker protocol has a watching thread). Each world then makes its own in ``confine``, in about 1 ms.
-
-    Returns:
-        The layers that are in force from now on: ["network"] or [].
+    every world inherits. An ordinary user would need a user namespace for this, which the kernel refuses to a process with
+    several threads (the worker protocol has a watching thread). Each world then makes its own in ``confine``, in about 1 ms.
     """
     global _first_slot, _network, _threads_of_user
     _prctl(_SET_NO_NEW_PRIVS, 1)
@@ -86,7 +80,6 @@ def isolate_host() -> list[str]:
     _network = os.geteuid() == 0 and _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
     _threads_of_user = _count_threads(os.getuid())
     seccomp.prepare()
-    return ["network"] if _network else []
 
 
 def confine(
@@ -102,15 +95,8 @@ def confine(
 
     Afterwards the process can compute, start threads, read and write the open descriptors (close others first with
     ``keep_only``), signal itself, and read files below ``readable``. It cannot open anything else, write a file, start a
-    process, signal another process, make a socket except an unnamed pair, or undo any of this. It dies with its parent.
-
-    Args:
-        slot: The world's number in its zygote, from 0. It determines the uid.
-        scratch: The working directory. Nothing can be written there, either.
-        limits: See ``Limits``.
-        readable: The files and folders that may still be read, such as ``interpreter_folders()``.
-        parent: The pid of the process to die with, as that process knew it before the fork; None for the present parent.
-        use_landlock: False forbids opening any file, as on a kernel without Landlock.
+    process, signal another process, make a socket except an unnamed pair, or undo any of this. It dies with its parent, or with
+    the process `parent`. The uid depends on the slot. `use_landlock=False` forbids opening any file, as without Landlock.
 
     Returns:
         The names of the layers in force.
@@ -185,10 +171,7 @@ def keep_only(fds: Collection[int]) -> None:
 
 
 def interpreter_folders() -> list[str]:
-    """The folders and files that this interpreter reads to import a module late or to load a time zone.
-
-    The folder that this project is installed in is not among them, because it holds the mini world's solutions.
-    """
+    """What this interpreter reads to import a module late or to load a time zone, without this project, which has solutions."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders: set[str] = {sysconfig.get_path(name) for name in names}
     folders |= {path for path in sys.path if os.path.isdir(path)} - {os.getcwd()}
@@ -199,8 +182,7 @@ def interpreter_folders() -> list[str]:
 
 
 def _without(hidden: str, path: str) -> list[str]:
-    """The path. If the hidden folder is in it, the other entries of the path, because Landlock can't exclude a folder
-    inside another.
+    """The path, or if the hidden folder is in it, its other entries: Landlock can't exclude a folder inside another.
 
     Links are not among them, because they may lead elsewhere.
     """
@@ -252,8 +234,8 @@ def _read_only_mounts() -> bool:
 def _claimed_slots() -> int:
     """The first of 256 slots that no other zygote on this machine has, as long as this one lives.
 
-    The kernel counts threads by uid, so worlds of two trainers or two hosts that had the same uid would share one limit.
-    A claim is the name of a socket, which disappears with its process. If all slots are taken, the first 256 are shared.
+    The kernel counts threads by uid, so worlds with the same uid would share one limit. A claim is the name of a socket, which
+    disappears with its process. If all slots are taken, the first 256 are shared.
     """
     global _claim
     for first in range(0, _UIDS_OF_ZYGOTE * _ZYGOTES, _UIDS_OF_ZYGOTE):

@@ -81,7 +81,7 @@ def _begin_apps(root: str) -> tuple[dict[str, Any], _Life]:
         confine.limit(confine.Limits(**options["limits"]))
         apps.serve(connection, options)
 
-    return {"layers": [], "apis": shell.table()}, life
+    return {"apis": shell.table()}, life
 
 
 def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any], _Life]:
@@ -92,7 +92,8 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
     throwaway = shell.Shell(apis)
     throwaway.warm_up(_USES, "1 / 0", "x =")
     own = shell.Shell(apis)
-    layers = confine.isolate_host() if confined else []
+    if confined:
+        confine.isolate_host()
     readable, zygote = confine.interpreter_folders(), os.getpid()
 
     def life(options: Mapping[str, Any], connection: socket.socket, slot: int, scratch: str) -> None:
@@ -102,7 +103,7 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
             confine.confine(slot, scratch, confine.Limits(**options["limits"]), readable, parent=zygote)
         own.serve(options["max_output_chars"])
 
-    return {"layers": layers}, life
+    return {}, life
 
 
 def _import_late() -> None:

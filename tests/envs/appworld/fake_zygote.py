@@ -32,7 +32,7 @@ def handle(method, params):
         _children = children.Children(params["folder"])
         return None
     if method == "start":
-        return {"layers": [], "apis": {}}
+        return {"apis": {}}
     if method == "end":
         return _children.end(params["name"])
     for name in params["abandoned"]:

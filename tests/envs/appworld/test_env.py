@@ -242,5 +242,5 @@ def test_solutions_pass_whatever_random_numbers_the_agent_draws_and_leave_the_da
 
 
 def test_a_lost_world_is_described_without_control_characters():
-    said = appworld_env._lost(WorkerDied("\x1b[2J\u202e is gone\nas é"))[4]["world_lost"]
+    said = appworld_env._over(WorkerDied("\x1b[2J\u202e is gone\nas é"), False)[4]["world_lost"]
     assert said == "WorkerDied: \\x1b[2J\\u202e is gone\nas é"
