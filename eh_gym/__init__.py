@@ -3,8 +3,6 @@
 Importing registers the ``EH-*`` ids with gymnasium.
 """
 
-from __future__ import annotations
-
 from eh_gym import errors
 from eh_gym.horizon import (
     ElasticHorizon,

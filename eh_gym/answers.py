@@ -1,7 +1,5 @@
 """What a text environment must return from reset and step. `eh_gym.checked` applies it, in tests and in the harness."""
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The one place in which an environment of somebody else is called: its answers are checked, and what it raises has a place."""
 
-from __future__ import annotations
-
 import inspect
 import sysconfig
 import traceback

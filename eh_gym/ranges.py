@@ -3,8 +3,6 @@
 alpha: Annotated[float, Range(0, 1, above=True)] = 0.1
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import functools

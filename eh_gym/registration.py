@@ -4,8 +4,6 @@
 No id has a ``max_episode_steps``, because `ElasticTimeLimit` sets the limit.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Splits a model's raw reply into its thought and its answer."""
 
-from __future__ import annotations
-
 
 def split_reply(reply: str) -> tuple[str, str]:
     r"""The thought and the answer of a reply. Environments act on the answer.

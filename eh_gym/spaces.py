@@ -4,8 +4,6 @@ Text without a fixed character set can't be flattened to a vector of indexes, so
 the shared memory of AsyncVectorEnv, which would return garbled text.
 """
 
-from __future__ import annotations
-
 from typing import Any, NoReturn
 
 import numpy as np

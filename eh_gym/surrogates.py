@@ -1,7 +1,5 @@
 """Escapes halves of surrogate pairs, which Python's strings may contain but UTF-8 and tokenizers refuse."""
 
-from __future__ import annotations
-
 
 def escaped(text: str) -> str:
     r"""Returns the text with halves of surrogate pairs escaped. An agent's code can print such halves.

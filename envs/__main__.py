@@ -3,8 +3,6 @@
 Only ``install`` downloads anything. Importing or making an environment never installs its backend.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

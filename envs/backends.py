@@ -7,8 +7,6 @@ A virtualenv cannot be moved, so it is built in its final place. A marker file, 
 the marker, or with other packages, is built again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

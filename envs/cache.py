@@ -1,7 +1,5 @@
 """The folder of everything that can be built again: virtualenvs of backends, data, models."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

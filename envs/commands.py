@@ -1,7 +1,5 @@
 """Commands of an installation, and a lock that they keep when the process that started them is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

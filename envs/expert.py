@@ -3,8 +3,6 @@
 If an environment fails, its episode is played again with the same draws, so the episodes depend only on the seed.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Ids of tasks: those of an environment, and sequences that make them when needed, because a split can have millions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast, overload
 

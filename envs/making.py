@@ -1,7 +1,5 @@
 """Makes environments from the words of a command line. A wrong id or argument is a clear error."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

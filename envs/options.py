@@ -1,7 +1,5 @@
 """The options of a reset, as every EH-* environment takes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``python -m envs serve``: its arguments and its token. envs/openenv has the server."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`python -m harness`: lists the commands. The scripts eh-train, eh-evaluate and eh-report begin here, too."""
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """`python -m harness.evaluate`: measures mean@k and best@k of a policy on held-out tasks, at a fixed K."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

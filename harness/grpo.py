@@ -1,7 +1,5 @@
 """`python -m harness.grpo`: trains an agent with GRPO, under the horizon that `--wrapper` names."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

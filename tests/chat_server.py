@@ -1,7 +1,5 @@
 """An OpenAI-compatible server for tests: chat completions, not streamed, answered by a function."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

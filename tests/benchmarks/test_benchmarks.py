@@ -1,7 +1,5 @@
 """Every benchmark explains itself, runs for seconds with --smoke, and refuses what it cannot do in one line."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

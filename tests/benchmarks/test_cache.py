@@ -1,7 +1,5 @@
 """The simulated cache: the kept table is what the script prints, and the rule computes little more than it must."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

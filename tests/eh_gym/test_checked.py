@@ -1,7 +1,5 @@
 """Answers of an environment that are not what the harness needs, and environments that raise."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

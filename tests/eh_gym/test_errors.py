@@ -1,7 +1,5 @@
 """The exception tree: complete, and with every error of the project in it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from pathlib import Path

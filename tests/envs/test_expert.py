@@ -1,7 +1,5 @@
 """Expert episodes: an environment that fails on the way changes nothing about them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """The names of environments: ids of gymnasium, MODULE:ID, and classes that are not registered, by their file or module."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

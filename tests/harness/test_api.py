@@ -1,7 +1,5 @@
 """Training and evaluating from Python: in a notebook's loop, twice in one process, with objects, callbacks and interrupts."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json

@@ -1,7 +1,5 @@
 """The files in recipes/cluster: their commands, as each machine runs them, are understood."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Training on environments in Ray actors: the same run as with environments here, also while nodes are lost."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,9 +59,8 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
 
     with monkeypatch.context() as patch:
         patch.setattr(RemoteEnv, "step", step)
-        patch.setattr(
-            source, "ACTOR_SLOTS", 4
-        )  # four actors: mostly two on each node, but Ray promises no equal spread
+        # Four actors: mostly two on each node, but Ray promises no equal spread.
+        patch.setattr(source, "ACTOR_SLOTS", 4)
         rows = run(changed(in_ray, **changes))
     local = run(changed(quick, **changes))
     assert [row["rollout/episodes"] for row in rows] == [16, 16]

@@ -1,7 +1,5 @@
 """mean@k, best@k and their intervals; policies with and without a model; the command line."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training end to end: the same seed gives the same metrics, also after a kill; the log, the command line."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -294,7 +292,6 @@ def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) ->
         ("--horizon-key", "nope", "'nope'"),
         ("--warm-start.episodes=0", "--warm-start.seed=3", "--warm-start.seed"),
         ("--wrapper=tti", "--delta=30", "--delta is for --wrapper elastic or linear"),
-        ("--wrapper=linear", "--k0=30", "--k0 is for --wrapper elastic or fixed"),
         ("--gpu-memory-utilization", "0.9", "--sampler vllm"),
         ("--trackers", "wandb", "wandb"),
         ("--sampler", "vllm", "vLLM"),

@@ -1,7 +1,5 @@
 """Training while episodes are sampled, and training on environments that fail."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

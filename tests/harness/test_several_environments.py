@@ -1,7 +1,5 @@
 """One run on several environments: their shares, a K and metrics of each; the same in every way to play, and after a resume."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of flags has those of every horizon and every sampler."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The script that makes SmolLM2's folder: what it refuses. tox runs it for the tests that need the model."""
 
-from __future__ import annotations
-
 import runpy
 import zipfile
 from pathlib import Path

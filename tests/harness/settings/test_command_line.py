@@ -1,7 +1,5 @@
 """The command line of every command: flags in panels, settings filled in, errors in one line."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import runpy
@@ -101,18 +99,15 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
     assert settings_of('--env-args={"tasks": 4}', "--seed=-3")["env_args"] == {"tasks": 4}
     agent = ["--recipe", "smollm2", "--tasks=t.jsonl"]
     assert settings_of(*agent, "--agent", "node a.js --quick=1 --k00")["agent"] == "node a.js --quick=1 --k00"
-    assert (
-        settings_of(*agent, "--agent=--k00 x")["agent"] == "--k00 x"
-    )  # behind =, as a value that begins with a dash must be
+    # Behind =, as a value that begins with a dash must be.
+    assert settings_of(*agent, "--agent=--k00 x")["agent"] == "--k00 x"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("--k00 5", "no flag --k00; did you mean --k0?"),
-        ("--kl-coeff 1", "no flag --kl-coeff; did you mean --kl-coef?"),
         ("--kl_coeff=1", "no flag --kl_coeff; did you mean --kl-coef?"),
-        ("--eval-task 3", "did you mean --eval-tasks?"),
         ("--warm-start.episode 3", "did you mean --warm-start.episodes?"),
         ("--no-packin", "did you mean --packing?"),
         ("--xyzzy 3", "no flag --xyzzy; --help-all shows all flags"),
@@ -190,9 +185,8 @@ def test_the_first_page_is_80_columns_wide_and_breaks_lines_where_they_are_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = [
-        line for line in page(capsys, "--help").splitlines() if line[:2] in ("  ", "│ ")
-    ]  # with or without a frame
+    # With or without a frame.
+    lines = [line for line in page(capsys, "--help").splitlines() if line[:2] in ("  ", "│ ")]
     assert {len(line) for line in lines} == {80}
     for line, after in itertools.pairwise(line[2:78].rstrip() for line in lines):
         if after.startswith(" " * 8) and not line.startswith("--"):
