@@ -24,7 +24,7 @@ __all__ = [
     "DecodeError",
     "Methods",
     "PlainCall",
-    "arithmetic",
+    "combined",
     "decode_hermes",
     "decode_native",
     "decode_python",
@@ -276,18 +276,25 @@ def arithmetic(node: ast.expr, depth: int = 0) -> Any:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
         value = arithmetic(node.operand, depth + 1)
         return -value if isinstance(node.op, ast.USub) else +value
-    if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATORS:
+    if not isinstance(node, ast.BinOp):
         raise DecodeError("not constant arithmetic")
-    a, b = arithmetic(node.left, depth + 1), arithmetic(node.right, depth + 1)
-    if isinstance(node.op, ast.Pow) and (isinstance(a, str) or isinstance(b, str) or abs(b) > 64 or abs(a) > 1e6):
+    return combined(node.op, arithmetic(node.left, depth + 1), arithmetic(node.right, depth + 1))
+
+
+def combined(op: ast.operator, a: Any, b: Any) -> Any:
+    """Carries out one operation of constant arithmetic, or adds or subtracts any two values."""
+    constant = all(isinstance(value, int | float | str | complex) for value in (a, b))
+    if type(op) not in _OPERATORS or not (constant or isinstance(op, ast.Add | ast.Sub)):
+        raise DecodeError("not constant arithmetic")
+    if isinstance(op, ast.Pow) and (isinstance(a, str) or isinstance(b, str) or abs(b) > 64 or abs(a) > 1e6):
         raise DecodeError("power too large")
-    if isinstance(node.op, ast.Mult) and (isinstance(a, str) or isinstance(b, str)):
+    if isinstance(op, ast.Mult) and (isinstance(a, str) or isinstance(b, str)):
         text, times = (a, b) if isinstance(a, str) else (b, a)
         if isinstance(times, int) and len(text) * times > _REPEAT_CAP:
             raise DecodeError("repeated text too long")
-    if isinstance(node.op, ast.Mod) and isinstance(a, str):
+    if isinstance(op, ast.Mod) and isinstance(a, str):
         raise DecodeError("formatted text")  # '%999999999d' % 1 is a gigabyte
-    return _OPERATORS[type(node.op)](a, b)
+    return _OPERATORS[type(op)](a, b)
 
 
 def _as_json(calls: list[str], methods: Methods) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-from .calls import Call, Methods, PlainCall, arithmetic
+from .calls import Call, Methods, PlainCall, combined
 from .limits import LONGEST_RESULTS, TOO_LONG, refuse_long
 
 __all__ = ["execute"]
@@ -47,7 +47,7 @@ def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested
             result = _invoke(call.name, methods, [], dict(call.arguments))
         else:
             node, instance = _admitted(call, methods)
-            result = _run(node, methods, instance)
+            result = _value(node, methods, instance)
         if nested:
             refuse_long(result, room)
         text = _text(result)
@@ -70,8 +70,10 @@ def _text(result: Any) -> str:
     return result if type(result) is str else str(result)
 
 
-def _admitted(source: str, methods: Methods) -> tuple[ast.Call, str]:
+def _admitted(source: str, methods: Methods) -> tuple[ast.expr, str]:
     """Parses a call's text as upstream does. Returns it, and the name of the instance that its methods belong to.
+
+    It need not be a call: the name ``send-message`` makes it a subtraction, and the empty name an empty tuple.
 
     Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression, also in a text argument, and lets Python
     compile the result. A method in any other spelling, such as ``(name)(``, is an unknown name.
@@ -83,8 +85,6 @@ def _admitted(source: str, methods: Methods) -> tuple[ast.Call, str]:
     _refuse_blocked(head.split(".")[1] if "." in head else head)
     tree = ast.parse(source.lstrip(" \t"), "<string>", "eval")  # eval() strips these characters too
     compile(tree, "<string>", "eval")  # it refuses more, such as a keyword that is given twice
-    if not isinstance(tree.body, ast.Call):
-        raise ValueError("not a function call")
     return tree.body, instance
 
 
@@ -98,8 +98,6 @@ def _run(node: ast.Call, methods: Methods, instance: str) -> Any:
     if not (
         isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == instance
     ):
-        while isinstance(function, ast.Attribute):
-            function = function.value
         called = _value(function, methods, instance)  # a name is an error, and a call is carried out
         raise TypeError(f"'{type(called).__name__}' object is not callable")
     positional = [_value(argument, methods, instance) for argument in node.args]
@@ -150,9 +148,12 @@ def _value(node: ast.expr, methods: Methods, instance: str) -> Any:
         value = _value(node.operand, methods, instance)
         return -value if isinstance(node.op, ast.USub) else +value
     if isinstance(node, ast.BinOp):
-        return arithmetic(node)
+        return combined(node.op, *(_value(side, methods, instance) for side in (node.left, node.right)))
     if isinstance(node, ast.Name):
         raise NameError(f"name '{node.id}' is not defined")
+    if isinstance(node, ast.Attribute):  # of a name, which is an error, or of a result
+        owner = type(_value(node.value, methods, instance)).__name__
+        raise AttributeError(f"'{owner}' object has no attribute '{node.attr}'")
     raise ValueError(f"unsupported argument: {type(node).__name__}")
 
 

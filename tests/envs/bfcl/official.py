@@ -186,7 +186,19 @@ class Native(OpenAICompletionsHandler):
         BaseHandler.__init__(self, name, 0.0, name, True)  # OpenAI's client is left out
         self.model_style = ModelStyle.OPENAI_COMPLETIONS
         self.script, self.requests, self.answers = script, [], []
-        self.results = self.user = self.shown = None
+        self.results, self.user, self.shown = [], [], None
+
+    def add_first_turn_message_FC(self, data, message):
+        self.user.append(message)
+        return super().add_first_turn_message_FC(data, message)
+
+    def _add_next_turn_user_message_FC(self, data, message):
+        self.user.append(message)
+        return super()._add_next_turn_user_message_FC(data, message)
+
+    def _add_execution_results_FC(self, data, results, response):
+        self.results.append(results)
+        return super()._add_execution_results_FC(data, results, response)
 
     def generate_with_backoff(self, *, messages, tools, **_):
         messages = [plain(message) for message in messages]

@@ -15,6 +15,7 @@ from envs.bfcl.splits import CATEGORIES
 
 EPISODES = int(os.environ.get("EH_DIFFERENTIAL_EPISODES", "320"))
 BATCH = 40  # episodes of one parametrised case
+FORMATS = ["python", "hermes", "native"]
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +27,11 @@ def tasks(bfcl_python):
 @pytest.mark.parametrize("batch", range(max(1, EPISODES // BATCH)))
 def test_verdicts_and_results_are_bfcl_evals(batch, make, play, upstream, isolated, tasks, perturbed):
     rng = random.Random(f"differential {batch}")
-    envs = {action_format: make(action_format=action_format) for action_format in ("python", "hermes")}
+    envs = {action_format: make(action_format=action_format) for action_format in FORMATS}
     verdicts, aliased = [], 0
     for i in range(BATCH):
         task_id = f"multi_turn_{CATEGORIES[i % 4]}_{rng.randrange(200)}"
-        action_format = rng.choice(["python", "hermes"])
+        action_format = rng.choice(FORMATS)
         if task_id not in tasks:
             functions = upstream.call("entry", {"task_id": task_id}, timeout_s=60)["functions"]
             tasks[task_id] = perturbed.expert_calls(envs["python"], task_id), functions
@@ -44,8 +45,8 @@ def test_verdicts_and_results_are_bfcl_evals(batch, make, play, upstream, isolat
         assert reward == float(expected["valid"])
         assert results == [shown(step, action_format) for step in expected["results"]], (task_id, script)
         for ours, said in zip(user, expected["user"], strict=True):
-            if reveals(said):  # the documents are in our own form there
-                assert ours.endswith("\nI have updated some more functions you can choose from. What about now?")
+            if reveals(said):  # the documents are in our own form there, and in "native" apart
+                assert ours.endswith("I have updated some more functions you can choose from. What about now?")
             else:
                 assert ours == said[0]["content"]
         verdicts.append(expected["valid"])
@@ -56,6 +57,17 @@ def test_verdicts_and_results_are_bfcl_evals(batch, make, play, upstream, isolat
             aliased += 1
     assert {True, False} == set(verdicts)  # else nothing was compared
     print(f"{len(verdicts)} episodes, {sum(verdicts)} successes, {aliased} that upstream's aliasing bugs touched")
+
+
+@pytest.mark.parametrize("action_format", ["hermes", "native"])
+def test_a_call_by_what_is_no_name_gets_upstream_s_text(make, play, isolated, perturbed, action_format):
+    rng, task_id = random.Random(0), "multi_turn_base_15"
+    script = [[perturbed.render(rng, [(name, {})], action_format) for name in perturbed.NO_NAMES], [], [], [], []]
+    results, *_ = play(make(action_format=action_format), task_id, script)
+    told = {"task_id": task_id, "script": script, "action_format": action_format}
+    assert results == [shown(step, action_format) for step in isolated.call("play", told, timeout_s=60)["results"]]
+    assert any("name 'send' is not defined" in result for result in results)
+    assert any(result in ("()", "<tool_response>\n()\n</tool_response>") for result in results)
 
 
 def shown(results, action_format):
