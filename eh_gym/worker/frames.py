@@ -1,5 +1,6 @@
-"""Frames to and from a child process, each written and read before a deadline."""
+"""Frames to and from a child process. Every answer is waited for until a deadline."""
 
+import contextlib
 import json
 import os
 import select
@@ -15,76 +16,82 @@ PARTING_S = 10.0  # for the exit status and the last output of a process that ha
 _LONGEST_WAIT_S = 2e6  # poll() takes no more; deadlines beyond it, infinity too, end here
 
 
-def send(process: subprocess.Popen[bytes], frames: bytes, deadline: float, method: str, timeout_s: float) -> None:
-    """Writes whole ``frames`` to the process's stdin, which does not block. The errors name ``method`` and ``timeout_s``.
+class Frames:
+    """The pipes of a process. Calls are written while answers are read, so the two sides never wait for each other."""
 
-    Raises:
-        WorkerTimeout: The process did not take all of it before the deadline (seconds of ``time.monotonic()``).
-        WorkerDied: It ended, or closed its end of the pipe.
-    """
-    assert process.stdin is not None
-    fd = process.stdin.fileno()
-    view = memoryview(frames)
-    while view:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._stdin, self._stdout = process.stdin.fileno(), process.stdout.fileno()
+        for pipe in (self._stdin, self._stdout):
+            os.set_blocking(pipe, False)
+        self._unsent = memoryview(b"")
+        self._unread = bytearray()  # often holds several answers
+
+    def send(self, frames: bytes) -> None:
+        """Writes ``frames``; what the pipe does not take now is written during ``receive``. All earlier ones must be answered."""
+        self._unsent = memoryview(frames)
+        self._write()
+
+    def receive(self, deadline: float, what: str, timeout_s: float) -> dict[str, Any]:
+        """Returns the message of the next frame. The errors name ``what`` is waited for and ``timeout_s``.
+
+        Raises:
+            WorkerTimeout: No whole frame came before the deadline (seconds of ``time.monotonic()``).
+            WorkerDied: The process ended, or closed its end of the pipe.
+            WorkerProtocolError: What came is not a frame, too long, or not a JSON object.
+        """
+        header = child.HEADER.size
+        self._read(header, deadline, what, timeout_s)
+        magic, size = child.HEADER.unpack_from(self._unread)
+        if magic != child.MAGIC:
+            raise WorkerProtocolError(f"waiting for {what}, the worker sent {magic!r}, which begins no frame")
+        if size > child.MAX_FRAME_BYTES:
+            raise WorkerProtocolError(
+                f"the worker announced a frame of {size:,} bytes; the limit is {child.MAX_FRAME_BYTES:,}"
+            )
+        self._read(header + size, deadline, what, timeout_s)
         try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            if not _wait(fd, select.POLLOUT, deadline):
-                raise WorkerTimeout(f"the worker did not take the call {method!r} in {timeout_s:g} s") from None
-        except OSError as error:
-            raise _ended(process) from error
+            message = json.loads(self._unread[header : header + size].decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise WorkerProtocolError(f"the worker sent a frame that is not JSON: {error}") from error
+        if not isinstance(message, dict):
+            raise WorkerProtocolError(f"the worker sent a {type(message).__name__}, not an object")
+        del self._unread[: header + size]
+        return message
 
+    def _read(self, size: int, deadline: float, what: str, timeout_s: float) -> None:
+        """Reads until ``size`` bytes are unread."""
+        while len(self._unread) < size:
+            if not self._wait(deadline):
+                raise WorkerTimeout(f"waited {timeout_s:g} s for {what}; the worker was killed")
+            self._write()
+            with contextlib.suppress(BlockingIOError):
+                chunk = os.read(self._stdout, 1 << 16)
+                if not chunk:
+                    raise _ended(self._process)
+                self._unread += chunk
 
-def receive(process: subprocess.Popen[bytes], deadline: float, what: str, timeout_s: float) -> dict[str, Any]:
-    """Reads one frame from the process's stdout, which does not block, and returns its message. The errors name ``what``.
-
-    Raises:
-        WorkerTimeout: No whole frame came before the deadline (seconds of ``time.monotonic()``).
-        WorkerDied: The process ended, or closed its end of the pipe.
-        WorkerProtocolError: What came is not a frame, too long, or not a JSON object.
-    """
-    magic, size = child.HEADER.unpack(_read(process, child.HEADER.size, deadline, what, timeout_s))
-    if magic != child.MAGIC:
-        raise WorkerProtocolError(f"waiting for {what}, the worker sent {magic!r}, which begins no frame")
-    if size > child.MAX_FRAME_BYTES:
-        raise WorkerProtocolError(
-            f"the worker announced a frame of {size:,} bytes; the limit is {child.MAX_FRAME_BYTES:,}"
-        )
-    body = _read(process, size, deadline, what, timeout_s)
-    try:
-        message = json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise WorkerProtocolError(f"the worker sent a frame that is not JSON: {error}") from error
-    if not isinstance(message, dict):
-        raise WorkerProtocolError(f"the worker sent a {type(message).__name__}, not an object")
-    return message
-
-
-def _read(process: subprocess.Popen[bytes], size: int, deadline: float, what: str, timeout_s: float) -> bytes:
-    assert process.stdout is not None
-    fd = process.stdout.fileno()
-    data = bytearray()
-    while len(data) < size:
-        if not _wait(fd, select.POLLIN, deadline):
-            raise WorkerTimeout(f"waited {timeout_s:g} s for {what}; the worker was killed")
+    def _write(self) -> None:
         try:
-            chunk = os.read(fd, min(size - len(data), 1 << 16))
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._stdin, self._unsent) :]
         except BlockingIOError:
-            continue
-        if not chunk:
-            raise _ended(process)
-        data += chunk
-    return bytes(data)
+            pass
+        except OSError:  # the process has ended; its answers until then can still be read
+            self._unsent = memoryview(b"")
 
+    def _wait(self, deadline: float) -> bool:
+        """Whether a pipe became ready before the deadline (time.monotonic seconds).
 
-def _wait(fd: int, event: int, deadline: float) -> bool:
-    """Whether ``fd`` became ready before the deadline (time.monotonic seconds).
-
-    Checks once more after the deadline, because the answer may have come in time while this process was held up.
-    """
-    poll = select.poll()  # not select(): it fails for descriptors >= 1024
-    poll.register(fd, event)
-    return bool(poll.poll(min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_S) * 1000))
+        Checks once more after the deadline, because the answer may have come in time while this process was held up.
+        """
+        poll = select.poll()  # not select(): it fails for descriptors >= 1024
+        poll.register(self._stdout, select.POLLIN)
+        if self._unsent:
+            poll.register(self._stdin, select.POLLOUT)
+        return bool(poll.poll(min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_S) * 1000))
 
 
 def _ended(process: subprocess.Popen[bytes]) -> WorkerDied:

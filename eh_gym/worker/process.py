@@ -15,8 +15,11 @@ import subprocess
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from eh_gym.errors import (
@@ -28,7 +31,7 @@ from eh_gym.errors import (
     WorkerVersionMismatch,
 )
 from eh_gym.worker import child
-from eh_gym.worker.frames import PARTING_S, receive, send
+from eh_gym.worker.frames import PARTING_S, Frames
 
 _KEPT_STDERR = 64 * 1024  # bytes of a worker's stderr that are kept, the last ones
 _SHOWN_STDERR = 2000  # characters of it that an error message shows
@@ -44,8 +47,22 @@ def backend_command(python: str | Path, backend: str | Path) -> tuple[str, ...]:
     return (str(python), "-s", str(Path(child.__file__).resolve()), str(Path(backend).resolve()))
 
 
+@dataclass(frozen=True, eq=False)
+class _Call:
+    number: int
+    method: str
+    frame: bytes
+    timeout_s: float
+    told: SimpleQueue[dict[str, Any] | WorkerError | None] = field(
+        default_factory=SimpleQueue
+    )  # None: its thread leads
+
+
 class Worker:
     """One backend process. Thread-safe: calls from several threads are answered one after another.
+
+    Calls that come while another is under way wait, and are then sent together: waking a process that sleeps costs as much as a
+    quick step. One of the waiting threads leads: it sends the calls of all, and tells each its answer as soon as it is there.
 
     Not usable in a forked copy of the process that started it: two processes reading one pipe would take each other's
     answers, so ``start`` and ``call`` raise WorkerDied there, and ``close`` and ``kill`` do nothing.
@@ -74,7 +91,11 @@ class Worker:
         self.command = tuple(command)
         self._start_timeout_s = start_timeout_s
         self._lock = threading.Lock()  # its holder may use the pipes
+        self._gate = threading.Lock()  # guards the two below
+        self._waiting: list[_Call] = []  # not sent yet
+        self._leader: _Call | None = None  # there is one whenever calls wait
         self._process: subprocess.Popen[bytes] | None = None
+        self._frames: Frames  # of this process
         self._owner = os.getpid()
         self._ids = itertools.count(1)
         self._gone = "it was not started"  # the reason why calls are refused; empty while the worker lives
@@ -112,16 +133,16 @@ class Worker:
         with self._lock:
             if self.alive:
                 return
-            process = self._spawn()
+            frames = self._spawn()
             deadline = time.monotonic() + self._start_timeout_s
             with self._killed_on_failure():
-                hello = receive(process, deadline, "its greeting", self._start_timeout_s)
+                hello = frames.receive(deadline, "its greeting", self._start_timeout_s)
                 if hello.get("protocol") != child.PROTOCOL_VERSION:
                     raise WorkerVersionMismatch(
                         f"the worker speaks protocol {hello.get('protocol')!r}, this process {child.PROTOCOL_VERSION}; "
                         f"run it with the child.py of this installation. Command: {' '.join(self.command)}"
                     )
-                ready = receive(process, deadline, "the backend to load", self._start_timeout_s)
+                ready = frames.receive(deadline, "the backend to load", self._start_timeout_s)
                 if "error" in ready:
                     raise WorkerCallError(f"the backend could not be loaded: {_described(ready['error'])}")
 
@@ -145,20 +166,58 @@ class Worker:
             frame = child.encode({"id": number, "method": method, "params": dict(params or {})})
         except (ValueError, TypeError, RecursionError) as error:
             raise WorkerCallError(f"the call {method!r} was not sent: {error}") from error
-        with self._lock:
-            if self._gone:
-                raise WorkerDied(f"the worker cannot be called: {self._gone}")
-            process = self._process
-            assert process is not None
-            with self._killed_on_failure():
-                deadline = time.monotonic() + timeout_s
-                send(process, frame, deadline, method, timeout_s)
-                answer = receive(process, deadline, f"the answer to {method!r}", timeout_s)
-                if answer.get("id") != number or not ("result" in answer or "error" in answer):
-                    raise WorkerProtocolError(f"the worker answered {str(answer)[:200]} to call {number} ({method!r})")
-        if "error" in answer:
-            raise WorkerCallError(f"{method!r} raised {_described(answer['error'])}")
-        return answer["result"]
+        call = _Call(number, method, frame, timeout_s)
+        try:
+            with self._gate:
+                self._waiting.append(call)
+                self._choose_leader()
+            while (told := call.told.get()) is None:
+                self._exchange()
+        finally:
+            with self._gate:
+                if call in self._waiting:  # this thread was interrupted
+                    self._waiting.remove(call)
+                if call is self._leader:
+                    self._leader = None
+                    self._choose_leader()
+        if isinstance(told, WorkerError):
+            raise told
+        if "error" in told:
+            raise WorkerCallError(f"{method!r} raised {_described(told['error'])}")
+        return told["result"]
+
+    def _choose_leader(self) -> None:
+        if self._leader is None and self._waiting:
+            self._leader = self._waiting[0]
+            self._leader.told.put(None)
+
+    def _exchange(self) -> None:
+        """Sends the calls that wait.
+
+        The worker answers a call before it begins the next. So the first one without an answer is the one that failed, and those
+        after it have had no effect.
+        """
+        with self._gate:
+            calls, self._waiting = self._waiting, []
+        unanswered = deque(calls)
+        try:
+            with self._lock:
+                if not self._gone:
+                    with self._killed_on_failure():
+                        self._frames.send(b"".join(call.frame for call in calls))
+                        while unanswered:
+                            call, what = unanswered[0], f"the answer to {unanswered[0].method!r}"
+                            answer = self._frames.receive(time.monotonic() + call.timeout_s, what, call.timeout_s)
+                            if answer.get("id") != call.number or not ("result" in answer or "error" in answer):
+                                raise WorkerProtocolError(
+                                    f"the worker answered {str(answer)[:200]} to call {call.number} ({call.method!r})"
+                                )
+                            unanswered.popleft().told.put(answer)
+        except WorkerError as error:
+            unanswered.popleft().told.put(error)
+        finally:  # also after Ctrl-C
+            for call in unanswered:
+                call.told.put(WorkerDied(f"the worker cannot be called: {self._gone or 'a call was interrupted'}"))
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Lets the process end by itself, killing it after ``timeout_s``. Idempotent.
@@ -207,7 +266,7 @@ class Worker:
         if self._process is not None and os.getpid() != self._owner:
             raise WorkerDied(f"the worker belongs to process {self._owner}; start one in this process")
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> Frames:
         if self._process is not None:
             self._reap("it was replaced")
         self._stderr = bytearray()
@@ -227,16 +286,12 @@ class Worker:
             )
         except OSError as error:
             raise WorkerDied(f"the worker could not be started: {error}. Command: {' '.join(self.command)}") from error
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        os.set_blocking(process.stdin.fileno(), False)
-        os.set_blocking(process.stdout.fileno(), False)
+        self._frames = Frames(process)
         self._gone, self._reaped = "", False
         self._drain = threading.Thread(target=_keep_tail, args=(process.stderr, self._stderr), daemon=True)
         self._drain.start()
         weakref.finalize(self, _kill_if_ours, process, self._owner)  # also at interpreter exit
-        return process
+        return self._frames
 
     def _reap(self, why: str) -> None:
         """Kills what is left, waits for it, and closes the pipes."""

@@ -62,12 +62,10 @@ def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested
 
 
 def _text(result: Any) -> str:
-    if type(result) is dict:
-        try:
+    with contextlib.suppress(Exception):  # as upstream: for example of an object, or a dict that holds itself
+        if type(result) is dict:
             return json.dumps(result)
-        except Exception:  # as upstream: for example an object, or a dict that holds itself
-            return str(result)
-    return result if type(result) is str else str(result)
+    return str(result)
 
 
 def _admitted(source: str, methods: Methods) -> tuple[ast.expr, str]:

@@ -20,7 +20,7 @@ from eh_gym.errors import (
     WorkerTimeout,
     WorkerVersionMismatch,
 )
-from eh_gym.worker import Worker, backend_command
+from eh_gym.worker import Worker, backend_command, frames
 
 FAKE = """
     import json, struct, sys, time
@@ -73,7 +73,7 @@ def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
     path = tmp_path / "stuck.py"
     path.write_text(textwrap.dedent(FAKE) + "send({'protocol': 1}); send({'ready': True}); time.sleep(600)")
     with Worker([sys.executable, "-I", str(path)]) as worker:
-        with pytest.raises(WorkerTimeout, match=r"'big' in 0\.5 s"):
+        with pytest.raises(WorkerTimeout, match=r"0\.5 s .*'big'"):
             worker.call("big", {"text": "x" * 5_000_000}, timeout_s=0.5)
         assert gone(worker.pid)
 
@@ -300,6 +300,58 @@ def test_a_call_that_waits_for_one_that_fails_is_not_blamed_and_not_sent(worker)
             worker.call("spawn", {}, 120)
         with pytest.raises(WorkerTimeout, match=r"1 s .*'hang'"):
             failing.result()
+
+
+def gathered(worker, calls):
+    """Futures of a call that is under way, and of calls (method, parameters, timeout_s) that wait meanwhile, in this order."""
+    threads, futures = ThreadPoolExecutor(len(calls) + 1), []
+    with worker._lock:
+        for waiting, call in enumerate([("pid", {}, 120), *calls]):
+            futures.append(threads.submit(worker.call, *call))
+            while worker._leader is None or len(worker._waiting) != waiting:
+                time.sleep(0.001)
+    threads.shutdown(wait=False)
+    return futures
+
+
+def test_calls_that_go_together_have_each_their_answer_and_their_deadline(worker, monkeypatch):
+    sent, send = [], frames.Frames.send
+    monkeypatch.setattr(frames.Frames, "send", lambda self, calls: (sent.append(calls), send(self, calls)))
+    long = [("echo", {"text": f"{i}" * 300_000}, 120) for i in range(4)]  # the pipes hold 64 KiB
+    futures = gathered(worker, [("sleep", {"s": 0.2}, 2.0)] * 14 + long)
+    assert [future.result() for future in futures] == [worker.pid, *[None] * 14, *(echo for _, echo, _ in long)]
+    assert len(sent) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "timeout_s", "error"), [("hang", 1.0, WorkerTimeout), ("exit", 120, WorkerDied)], ids=["hang", "exit"]
+)
+def test_of_calls_that_go_together_one_that_fails_is_blamed_alone(worker, method, timeout_s, error):
+    futures = gathered(worker, [("add", {"a": 1, "b": 2}, 120), (method, {}, timeout_s), ("pid", {}, 120)])
+    assert futures[1].result() == 3
+    with pytest.raises(error, match=f"'{method}'|status 7"):
+        futures[2].result()
+    with pytest.raises(WorkerDied, match=r"^the worker cannot be called: "):
+        futures[3].result()
+
+
+def test_a_caller_that_is_interrupted_does_not_hold_up_the_others(worker):
+    def call_when_another_waits():
+        while not worker._waiting or worker._waiting[0] is worker._leader:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+        return worker.call("pid", {}, 120)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(worker.call, "sleep", {"s": 1.0}, 120)
+        while not worker._leader:
+            time.sleep(0.001)
+        later = threads.submit(call_when_another_waits)
+        with pytest.raises(KeyboardInterrupt):
+            worker.call("pid", {}, 120)
+        signal.signal(signal.SIGINT, before)
+        assert later.result() == worker.pid
 
 
 def test_an_answer_that_came_while_the_caller_was_held_up_is_taken(worker, monkeypatch):

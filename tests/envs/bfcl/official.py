@@ -16,6 +16,7 @@ import itertools
 import json
 import re
 import time
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -186,21 +187,9 @@ class Native(OpenAICompletionsHandler):
         BaseHandler.__init__(self, name, 0.0, name, True)  # OpenAI's client is left out
         self.model_style = ModelStyle.OPENAI_COMPLETIONS
         self.script, self.requests, self.answers = script, [], []
-        self.results, self.user, self.shown = [], [], None
-
-    def add_first_turn_message_FC(self, data, message):
-        self.user.append(message)
-        return super().add_first_turn_message_FC(data, message)
-
-    def _add_next_turn_user_message_FC(self, data, message):
-        self.user.append(message)
-        return super()._add_next_turn_user_message_FC(data, message)
-
-    def _add_execution_results_FC(self, data, results, response):
-        self.results.append(results)
-        return super()._add_execution_results_FC(data, results, response)
 
     def generate_with_backoff(self, *, messages, tools, **_):
+        self.messages = messages  # upstream adds to this list, to the end
         messages = [plain(message) for message in messages]
         self.requests.append({"messages": messages, "tools": copy.deepcopy(tools)})
         users = [at for at, message in enumerate(messages) if message["role"] == "user"]
@@ -257,6 +246,11 @@ def play(task_id, script, action_format):
             if action_format == "native":  # the documents that upstream's runner gives to its handlers
                 entry["function"] = with_hint(copy.deepcopy(entry["function"]), task_id.rsplit("_", 1)[0])
                 results, _ = handler.inference_multi_turn_FC(entry, False, True)
+                said = [
+                    (role, list(m)) for role, m in itertools.groupby(map(plain, handler.messages), itemgetter("role"))
+                ]
+                handler.results = [[m["content"] for m in messages] for role, messages in said if role == "tool"]
+                handler.user = [[m] for role, messages in said if role == "user" for m in messages]
             else:
                 results, _ = handler.inference_multi_turn_prompting(entry, False, True)
         category = task_id.rsplit("_", 1)[0]
@@ -269,7 +263,7 @@ def play(task_id, script, action_format):
         "error_type": verdict.get("error", {}).get("error_type"),
         "results": handler.results,
         "user": handler.user,
-        "shown": handler.shown,
+        "shown": getattr(handler, "shown", None),
         "messages": results,
         **({"requests": handler.requests, "answers": handler.answers} if action_format == "native" else {}),
     }

@@ -66,8 +66,6 @@ def test_a_call_by_what_is_no_name_gets_upstream_s_text(make, play, isolated, pe
     results, *_ = play(make(action_format=action_format), task_id, script)
     told = {"task_id": task_id, "script": script, "action_format": action_format}
     assert results == [shown(step, action_format) for step in isolated.call("play", told, timeout_s=60)["results"]]
-    assert any("name 'send' is not defined" in result for result in results)
-    assert any(result in ("()", "<tool_response>\n()\n</tool_response>") for result in results)
 
 
 def shown(results, action_format):
