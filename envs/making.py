@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -93,7 +94,9 @@ def _loaded(path: Path) -> ModuleType:
     if not path.is_file():
         there = [str(file) for file in sorted(path.parent.glob("*.py"))]
         raise ConfigError(f"there is no file {path}{near(str(path), there) if there else ''}")
-    name = str(path) if path.stem in sys.modules else path.stem
+    name = path.stem  # textworld.py, which imports TextWorld, becomes textworld_
+    while name in sys.modules or getattr(PathFinder.find_spec(name), "origin", str(path)) != str(path):
+        name += "_"
     found: Any = importlib.util.spec_from_file_location(name, path)
     sys.modules[name] = module = importlib.util.module_from_spec(found)
     sys.path.append(str(path.parent))

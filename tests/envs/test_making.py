@@ -84,6 +84,12 @@ def test_a_class_needs_no_id_and_is_found_by_its_file_in_another_process(
     assert has_splits(name) == name.endswith("Splits")
 
 
+def test_a_file_may_have_the_name_of_the_package_that_it_imports(folder: Path) -> None:
+    (folder / "wave.py").write_text(f"import wave\nassert wave.Wave_read\n{CODE}")
+    env = make_environment("wave.py:Walk", {})
+    assert type(pickle.loads(pickle.dumps(env.unwrapped))) is type(env.unwrapped)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
