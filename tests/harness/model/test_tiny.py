@@ -80,3 +80,29 @@ def test_actions_that_no_tokenizer_keeps_are_refused() -> None:
     env.action = "say <eos> to {task}"
     with pytest.raises(ConfigError, match="'say <eos> to apple'"):
         new_tiny_policy(env, seed=0)
+
+
+@pytest.mark.parametrize("limit", [6, 7])
+def test_actions_that_the_model_may_not_write_are_refused(limit: int) -> None:
+    """Half of the expert's actions had 7 tokens, and 6 were taken: these tasks could not be solved."""
+    env = Shop()
+    env.action, env.task_ids = "say price of {task}", ("apple", "a b c")  # 4 words and the end; 6 and the end
+    if limit == 7:
+        new_tiny_policy(env, seed=0, max_action_tokens=limit)
+        return
+    with pytest.raises(ConfigError, match=r"say price of a b c.*with 7 tokens; pass --max-action-tokens 7"):
+        new_tiny_policy(env, seed=0, max_action_tokens=limit)
+
+
+def test_few_words_are_tokens_also_where_actions_have_blanks() -> None:
+    policy = new_tiny_policy(Shop(), seed=0)
+    assert policy.model.num_parameters() < 120_000
+    ids = policy.chat.reply_ids("sql SELECT price FROM pear")
+    assert "pear" in policy.tokenizer.convert_ids_to_tokens(ids)[-2]
+    assert policy.chat.read(ids).action == "sql SELECT price FROM pear"
+
+
+def test_the_episodes_for_a_tokenizer_are_told() -> None:
+    told: list[object] = []
+    new_tiny_policy(Shop(), seed=0, on_episode=told.append)
+    assert len(told) == 2
