@@ -40,8 +40,9 @@ def clone_expert(
     torch.nn.Module.to(policy.model, torch.device(device))
     if rank:
         add_lora(policy.model, rank, seed=derive_seed(seed, "adapters") % 2**31)
-    with display.warm_start(start.max_batches + start.polish_batches) as on_batch:
-        cloned = warm_start(env, policy, start, seed=seed, on_batch=on_batch)
+    display.note(f"warm start: the expert plays {start.episodes} tasks")
+    with display.warm_start(start) as (on_episode, on_batch):
+        cloned = warm_start(env, policy, start, seed=seed, on_batch=on_batch, on_episode=on_episode)
     with whole_folder(folder) as part:
         policy.save(part)
     display.note(

@@ -57,6 +57,7 @@ def demonstrations(
     count: int,
     seed: int,
     max_steps: int = _MAX_STEPS,
+    on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> list[Trajectory]:
     """Plays at most `count` tasks with the expert, and writes them in the policy's tokens.
 
@@ -68,6 +69,7 @@ def demonstrations(
         count: The number of episodes. There are fewer if too few tasks fit the settings.
         seed: Draws the tasks and the wasted steps.
         max_steps: An episode is stopped after this many steps.
+        on_episode: Called with each episode that is taken.
 
     Raises:
         ConfigError: The environment has no expert, or no episode is short enough.
@@ -92,6 +94,7 @@ def demonstrations(
         trajectory = _written(policy, task_ids[index], played, group=len(found))
         if len(trajectory.ids) <= settings.max_tokens:
             found.append(trajectory)
+            on_episode(trajectory)
     if not found:
         raise ConfigError(
             f"no task that was tried takes the expert at most {settings.max_optimal_steps} steps (0: any number) and "
@@ -123,15 +126,16 @@ def warm_start(
     *,
     seed: int,
     on_batch: Callable[[int, float], None] = lambda batch, loss: None,
+    on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> Cloned:
     """Trains the policy to imitate the expert, in place: its adapters if it has some, otherwise all weights.
 
-    `on_batch` is called after each batch with its number and its loss.
+    `on_batch` is called after each batch with its number and its loss, and `on_episode` with each demonstration.
 
     Raises:
         ConfigError: There are no demonstrations; see `demonstrations`.
     """
-    play = partial(demonstrations, env, policy, settings)
+    play = partial(demonstrations, env, policy, settings, on_episode=on_episode)
     rate = settings.rate(policy.model.num_parameters(), lora=has_lora(policy.model))
     done = _clone(
         policy,

@@ -20,6 +20,7 @@ from eh_gym import HorizonController
 from harness.records.metrics import graded
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
+from harness.settings.warm_start import WarmStart
 from harness.terminal.watch import Watch
 from harness.types.trajectory import Trajectory
 
@@ -67,14 +68,21 @@ class Display:
         return Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
 
     @contextmanager
-    def warm_start(self, batches: int) -> Iterator[Callable[[int, float], None]]:
-        """Shows a bar over at most `batches` batches. Yields a function to call after each batch, with its number and loss."""
+    def warm_start(self, start: WarmStart) -> Iterator[tuple[Callable[[object], None], Callable[[int, float], None]]]:
+        """Shows bars over demonstrations and batches, which are at most as many.
+
+        Yields a function to call after each demonstration, and one to call after each batch, with its number and loss.
+        """
         with self._progress() as bars:
-            bar = bars.add_task("warm start", total=batches)
-            yield lambda batch, loss: bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}")
+            played = bars.add_task("demonstrations", total=start.episodes * (2 if start.polish_batches else 1))
+            bar = bars.add_task("warm start", total=start.max_batches + start.polish_batches)
+            yield (
+                lambda _: bars.advance(played),
+                lambda batch, loss: bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}"),
+            )
 
     @contextmanager
-    def episodes(self, what: str, count: int) -> Iterator[Callable[[Trajectory], None]]:
+    def episodes(self, what: str, count: int) -> Iterator[Callable[[object], None]]:
         """Shows a bar over `count` episodes. Yields a function to call at the end of each episode."""
         with self._progress() as bars:
             bar = bars.add_task(what, total=count)

@@ -177,7 +177,7 @@ def _make_policy(
     The clone is part of the frozen weights, so it comes before the adapters that are trained. The frozen weights are kept in the
     folder, because checkpoints have the adapters alone.
     """
-    policy = load(config, env, device, ranks)
+    policy = load(config, env, device, ranks, display)
     untested = check_agreement(policy.model, sampled=config.sampling.sampler == "transformers")
     kernel = choose_flash_attention(device) if policy.packs else ""
     for note in (*policy.chat.notes, *filter(None, [untested, kernel])):
@@ -186,7 +186,7 @@ def _make_policy(
     if clones:
         clone = clone_expert(config, env, policy, device, display, folder) if ranks.first else None
         del policy  # free its memory before the clone is loaded
-        policy = load(config, env, device, ranks, clone=clone)
+        policy = load(config, env, device, ranks, display, clone=clone)
     if config.optimizer.lora_rank:
         seed = derive_seed(config.seed, "adapters") % 2**31
         add_lora(policy.model, config.optimizer.lora_rank, seed=seed)

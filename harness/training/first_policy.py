@@ -8,12 +8,21 @@ import torch
 from harness.machine.ranks import Ranks
 from harness.machine.runtime import pick_dtype, set_threads
 from harness.model.policy import Policy, load_policy
-from harness.model.tiny import new_tiny_policy
+from harness.model.tiny import TOKENIZER_TASKS, new_tiny_policy
 from harness.settings.grpo import GRPOConfig
+from harness.terminal.display import Display
 from harness.types.seeding import derive_seed
 
 
-def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks, *, clone: Path | None = None) -> Policy:
+def load(
+    config: GRPOConfig,
+    env: gym.Env[str, str],
+    device: str,
+    ranks: Ranks,
+    display: Display,
+    *,
+    clone: Path | None = None,
+) -> Policy:
     """Loads the policy on `device`. Under torchrun, only rank 0 has the weights, in the memory of its host.
 
     A `clone` takes the place of the model that the settings name.
@@ -23,13 +32,15 @@ def load(config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks, 
         home = "cpu" if ranks.sharded else device
         dtype, packing = pick_dtype(config.model.dtype, device), config.optimizer.packing
         if config.model.model == "tiny" and clone is None:
-            policy = new_tiny_policy(
-                env,
-                seed=derive_seed(config.seed, "weights") % 2**31,
-                settings=config.model,
-                max_action_tokens=config.rollout.max_action_tokens,
-                packing=packing,
-            )
+            with display.episodes("the expert's episodes, for a tokenizer", TOKENIZER_TASKS) as on_episode:
+                policy = new_tiny_policy(
+                    env,
+                    seed=derive_seed(config.seed, "weights") % 2**31,
+                    settings=config.model,
+                    max_action_tokens=config.rollout.max_action_tokens,
+                    packing=packing,
+                    on_episode=on_episode,
+                )
             torch.nn.Module.to(policy.model, torch.device(home))
             for parameter in policy.model.parameters():  # not the rotary frequencies, which every engine has in float32
                 parameter.data = parameter.data.to(dtype)

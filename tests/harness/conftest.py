@@ -65,8 +65,8 @@ def trained(cache: Path) -> Policy:
     with pytest.MonkeyPatch.context() as patch, (cache / "lock").open("w") as lock:
         patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
         fcntl.flock(lock, fcntl.LOCK_EX)  # one process clones, the others wait for it
-        clone = clone_expert(config, env, load(config, env, "cpu", ranks), "cpu", display, cache)
-    return load(config, env, "cpu", ranks, clone=clone)  # the one that `quick` starts from
+        clone = clone_expert(config, env, load(config, env, "cpu", ranks, display), "cpu", display, cache)
+    return load(config, env, "cpu", ranks, display, clone=clone)  # the one that `quick` starts from
 
 
 @pytest.fixture(scope="session")

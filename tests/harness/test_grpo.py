@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 from quiet_run import kill_and_resume, metrics_of, rows_of_run, run
+from rich.console import Console
 from safetensors import SafetensorError
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -32,6 +33,7 @@ from harness.rollout.source import task_environment
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import new_controller
 from harness.settings.section import changed
+from harness.terminal.display import Display
 from harness.training.first_policy import load
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -398,7 +400,13 @@ def test_without_the_extra_a_command_ends_with_one_line(
 def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: GRPOConfig) -> None:
     """As every engine and every model that is loaded again has them: the rounding moved log-probabilities by 0.008 nats."""
     config = changed(quick, dtype="bfloat16")
-    model = load(config, task_environment(config.environment, config.environment.env), "cpu", Ranks()).model
+    model = load(
+        config,
+        task_environment(config.environment, config.environment.env),
+        "cpu",
+        Ranks(),
+        Display(Console(quiet=True)),
+    ).model
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert {b.dtype for b in model.buffers() if b.is_floating_point()} == {torch.float32}
 

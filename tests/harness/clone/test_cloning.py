@@ -110,7 +110,8 @@ def test_runs_of_other_seeds_can_share_a_clone(
 
 def test_a_clone_is_loaded_as_it_was_trained(env: gym.Env[str, str], own_cache: Path) -> None:
     config, policy = CONFIG, new_tiny_policy(env, seed=0)
-    loaded = load(config, env, "cpu", Ranks(), clone=clone_expert(config, env, policy, "cpu", QUIET, own_cache))
+    clone = clone_expert(config, env, policy, "cpu", QUIET, own_cache)
+    loaded = load(config, env, "cpu", Ranks(), QUIET, clone=clone)
     pairs = zip(policy.model.parameters(), loaded.model.parameters(), strict=True)
     assert all(torch.equal(trained, read) for trained, read in pairs)
     assert (loaded.packs, loaded.chat.stop_ids) == (policy.packs, policy.chat.stop_ids)
@@ -127,6 +128,7 @@ def test_the_clone_of_a_program_s_own_environment_is_in_the_run_s_folder(
     display = Display(Console(file=said, width=400))
     assert clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", display, tmp_path) == tmp_path / "clone"
     assert f"the clone is {tmp_path / 'clone'}" in said.getvalue()
+    assert said.getvalue().startswith(f"warm start: the expert plays {FEW.episodes} tasks\n")
 
 
 def test_a_cache_that_cannot_be_written_is_told_before_the_clone_is_made(

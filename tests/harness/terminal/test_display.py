@@ -8,6 +8,7 @@ from rich.console import Console
 from eh_gym import ElasticHorizon
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
+from harness.settings.warm_start import WarmStart
 from harness.terminal.display import Display
 
 
@@ -36,3 +37,15 @@ def test_a_run_without_an_update_left_has_no_table(
     with Display(Console(width=200)).updates(first, 3):
         pass
     assert ("zero adv" in capsys.readouterr().out) == header
+
+
+def test_demonstrations_and_batches_have_bars() -> None:
+    console = Console(width=100, force_terminal=True, record=True)
+    start = WarmStart(episodes=4, max_batches=3, polish_batches=2)
+    with Display(console).warm_start(start) as (on_episode, on_batch):
+        for _ in range(3):
+            on_episode(None)
+        on_batch(2, 0.25)
+    shown = console.export_text()
+    for text in ("demonstrations", "3/8", "warm start, loss 0.250", "2/5"):
+        assert text in shown
