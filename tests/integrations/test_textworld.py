@@ -1,0 +1,66 @@
+"""examples/textworld.py on the real TextWorld."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from eh_gym.testing import ExpertEnvContract
+from envs.making import make_environment
+
+pytest.importorskip("textworld", reason="TextWorld is not installed; run: tox run -e integration-textworld")
+from harness.grpo import main
+from harness.records.metrics import read_metrics
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "examples" / "textworld.py"
+CONTINUED = """
+import pickle, sys
+from envs.making import registered
+registered(sys.argv[1])
+env = pickle.loads(sys.stdin.buffer.read())
+print(env.step(env.unwrapped.expert())[0])
+print(env.reset(options={"task_id": "7"})[0])
+"""
+
+
+def make() -> gym.Env[str, str]:
+    return make_environment(f"{FILE}:TextWorldEnv", {"split": "test"})
+
+
+class TestTextWorld(ExpertEnvContract):
+    def make(self) -> gym.Env[str, str]:
+        return make()
+
+
+@pytest.mark.parametrize("hashes", ["1", "2"])
+def test_a_game_is_the_same_in_a_process_with_other_hashes(hashes: str) -> None:
+    """TextWorld keeps its facts in sets, and keeps the hash of a fact in the fact."""
+    env = make()
+    env.reset(seed=0)
+    env.step(env.unwrapped.expert())  # type: ignore[attr-defined]
+    command = [sys.executable, "-c", CONTINUED, f"{FILE}:TextWorldEnv"]
+    environ = os.environ | {"PYTHONHASHSEED": hashes}
+    told = subprocess.run(command, input=pickle.dumps(env), env=environ, cwd=ROOT, capture_output=True, check=True)
+    expected = [env.step(env.unwrapped.expert())[0], env.reset(options={"task_id": "7"})[0]]  # type: ignore[attr-defined]
+    assert told.stdout.decode().strip().splitlines() == "\n".join(expected).splitlines()
+
+
+def test_a_tiny_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        sys.modules[type(make().unwrapped).__module__], "TASKS", {"train": range(20), "test": range(20, 24)}
+    )
+    words = ["--wrapper", "elastic", "--recipe", "examples/textworld.toml", "--updates", "1", "--tasks-per-update", "2"]
+    words += ["--group-size", "2", "--eval-tasks", "2", "--warm-start.max-batches", "5", "--out", str(tmp_path / "run")]
+    main(words)
+    [row] = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert row["rollout/episodes"] == 4
+    assert row["rollout/environment_errors"] == 0
