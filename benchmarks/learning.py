@@ -29,7 +29,8 @@ from harness.sweep.runs import read_suites
 from harness.sweep.sweep import print_table, read_tables
 
 CABINETS = ("EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0")
-FLAGS = ["--quick", "--eval-tasks", "128", "--eval-rollouts", "2", "--eval-every", "10"]
+FLAGS = ["--device", "cpu", "--keep-checkpoints", "1", "--threshold", "0.8"]
+FLAGS += ["--eval-tasks", "128", "--eval-rollouts", "2", "--eval-every", "10"]
 RECURRING = ["--env-args", '{"tasks": 96}']
 COLUMNS = ["mean_at_k", "tokens_total", "k_mean"]
 

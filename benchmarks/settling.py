@@ -1,4 +1,4 @@
-"""The quick start from K0 = 10 and from K0 = 50 with several seeds: where K settles, and how well the agent then does.
+"""The tiny model from K0 = 10 and from K0 = 50 with several seeds: where K settles, and how well the agent then does.
 
     python benchmarks/settling.py --runs runs/settling --figure docs/images/settling.png
 
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=None)
     args = parse(parser, runs=Path("runs/settling-smoke"), seeds=[0])
     common = ["--wrapper", "elastic", "--truncated-weight", "1"]  # the paper's weight
+    common += ["--warm-start.max-optimal-steps", "9"]  # the clone of benchmarks/results/settling-cpu.txt
     common += [*SMALL_RUN, "--eval-tasks", "1", "--eval-rollouts", "1"] if args.smoke else []
     runs = {
         (seed, k0): read_run(trained(args.runs / f"seed{seed}-k{k0}", ["--seed", str(seed), "--k0", str(k0), *common]))

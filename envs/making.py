@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from eh_gym.checked import CheckedEnv
+from eh_gym.checked import CheckedEnv, said_by
 from eh_gym.errors import ConfigError, EHError
 from eh_gym.ranges import near
 
@@ -55,7 +54,7 @@ def _spec_of_class(env_id: str) -> EnvSpec:
         wrong = f"{env_id} is no gymnasium.Env" if kind else f"{module.__file__} has no {name}"
         raise ConfigError(f"{wrong}{near(name, classes)}" if classes else f"{wrong}, and no gymnasium.Env")
     # The name is pickled, not the class: another process knows the class only when it has loaded the file.
-    return EnvSpec(f"{name}-v0", entry_point=functools.partial(_made, env_id))
+    return EnvSpec(f"{name}-v0", entry_point=functools.partial(made, env_id))
 
 
 def absolute(names: str) -> str:
@@ -69,16 +68,16 @@ def absolute(names: str) -> str:
 
 def has_splits(env_id: str) -> bool:
     """Whether an environment has splits, as all that are registered have. A class that is not may take none."""
-    made = registered(env_id).entry_point
-    return not isinstance(made, functools.partial) or takes_split(made)
+    entry = registered(env_id).entry_point
+    return not isinstance(entry, functools.partial) or takes_split(entry)
 
 
-def _made(env_id: str, **arguments: Any) -> Any:
-    """Makes an environment of a class. It gets the split only if it takes one."""
-    _, _, make = _found(env_id)
-    if not takes_split(make):
+def made(make: str | Callable[..., Any], **arguments: Any) -> Any:
+    """Makes an environment of a class, by its name, or with a function. It gets the split only if it takes one."""
+    kind: Callable[..., Any] = _found(make)[2] if isinstance(make, str) else make
+    if not takes_split(kind):
         arguments.pop("split", None)
-    return make(**arguments)
+    return kind(**arguments)
 
 
 def _found(env_id: str) -> tuple[ModuleType, str, Any]:
@@ -104,16 +103,15 @@ def _loaded(path: Path) -> ModuleType:
         found.loader.exec_module(module)
     except Exception as error:  # it may raise anything
         del sys.modules[name]
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        where = "" if isinstance(error, SyntaxError) else f" ({line.filename}, line {line.lineno})"
-        raise ConfigError(f"{path} can't be imported: {type(error).__name__}: {error}{where}") from error
+        raise ConfigError(f"{path} can't be imported: {said_by(error)}") from error
     return module
 
 
 def takes_split(make: Callable[..., Any]) -> bool:
     """Whether what makes an environment has an argument ``split``; if not, training and evaluation have the same tasks."""
-    if isinstance(make, functools.partial) and make.func is _made:
-        _, _, make = _found(*make.args)
+    if isinstance(make, functools.partial) and make.func is made:
+        (make,) = make.args
+        make = _found(make)[2] if isinstance(make, str) else make
     taken = inspect.signature(make).parameters
     return "split" in taken or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
 

@@ -185,7 +185,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Any]] = {
     "harness.grpo": lambda words: Command(recipe_config(words)),
     "harness.evaluate": defaults,
     "harness.export": lambda _: Export(what=tyro.MISSING, folder=tyro.MISSING, out=tyro.MISSING),
-    "harness.sweep": lambda words: Sweep(suite=tyro.MISSING, train=recipe_config(words)),
+    "harness.sweep": lambda words: Sweep(train=recipe_config(words)),
     "harness.report": lambda _: Report(runs=tyro.MISSING),
 }
 WRITTEN = {"flags.md": flags_markdown, "metrics.md": metrics_markdown}

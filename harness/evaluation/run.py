@@ -22,7 +22,7 @@ from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.of_run import is_run, of_run
 from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks, play_policy, play_script
 from harness.evaluation.result import EvalResult, result_table, summarise
-from harness.evaluation.saturation import saturation, saturation_table, steps_of_line
+from harness.evaluation.saturation import saturation, saturation_table
 from harness.records.episode_log import episode_line
 from harness.records.files import sha256
 from harness.rollout.environment import Environments
@@ -80,7 +80,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
             )
         fault = check_faults([line for line in lines if line.get("fault")], len(lines))
         valid = [line for line in lines if line["end"] != "environment-error"]
-        curve = saturation(map(steps_of_line, valid))
+        curve = saturation(valid)
         result = dataclasses.replace(
             summarise(lines, whole_split=len(tasks) >= of, endpoint=config.policy == ENDPOINT),
             split_tasks=of,

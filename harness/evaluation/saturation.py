@@ -6,7 +6,7 @@ K has the whole curve that the paper draws from a sweep (RQ1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,26 +16,9 @@ from rich.table import Table
 from eh_gym.errors import ConfigError
 from harness.evaluation.intervals import effective_episodes, wilson_interval
 
-__all__ = ["PlayedSteps", "Saturation", "saturation", "saturation_table", "steps_of_line"]
+__all__ = ["Saturation", "saturation", "saturation_table"]
 
 _TOLERANCE = 0.02
-
-
-@dataclass(frozen=True)
-class PlayedSteps:
-    """What the curve needs of an episode.
-
-    Attributes:
-        task: The task.
-        horizon: The K of the episode, in steps.
-        success: The environment's verdict.
-        tokens: The tokens that each step added, read and written. The first step includes the prompt.
-    """
-
-    task: str
-    horizon: int
-    success: bool
-    tokens: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -67,22 +50,13 @@ class Saturation:
         return 1 + next(i for i, share in enumerate(self.success) if share >= self.success[-1] - _TOLERANCE - 1e-12)
 
 
-def steps_of_line(line: Mapping[str, Any]) -> PlayedSteps:
-    """What the curve needs of an episode, from its line in the log."""
-    tokens, read = [], line["prompt_tokens"]
-    for turn in line["turns"]:
-        tokens.append(read + sum(turn.get(name, 0) for name in ("prompt_tokens", "action_tokens")))
-        read = turn.get("observation_tokens", 0)
-    return PlayedSteps(line["task_id"], line["horizon"], line["success"], tokens)
-
-
-def saturation(episodes: Iterable[PlayedSteps]) -> Saturation | None:
+def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
     """Computes the curve: what an evaluation with the same seeds gives under each K up to the one that was played.
 
     The interval is Wilson's, for as many independent episodes as vary like these; see `harness.evaluation.result.summarise`.
 
     Args:
-        episodes: The episodes of one evaluation, in any order, without those whose environment failed.
+        episodes: The lines of one evaluation in the log, in any order, without episodes whose environment failed.
 
     Returns:
         The curve; None if there is no episode.
@@ -90,30 +64,39 @@ def saturation(episodes: Iterable[PlayedSteps]) -> Saturation | None:
     Raises:
         ConfigError: The episodes had no limit, or not all the same.
     """
-    played = list(episodes)
-    if not played:
+    if not episodes:
         return None
-    horizons = {episode.horizon for episode in played}
+    horizons = {line["horizon"] for line in episodes}
     if len(horizons) > 1 or min(horizons) < 1:
         raise ConfigError(
             f"the saturation curve needs episodes of one horizon, got {sorted(horizons)}; play them with a fixed K"
         )
-    lengths = np.array([len(episode.tokens) for episode in played])
-    successes = np.array([episode.success for episode in played])
+    costs = [_tokens_of_steps(line) for line in episodes]
+    lengths = np.array([len(cost) for cost in costs])
+    successes = np.array([line["success"] for line in episodes])
     success, low, high, tokens = [], [], [], []
     for k in range(1, horizons.pop() + 1):
         solved = successes & (lengths <= k)
         by_task: dict[str, list[bool]] = {}
-        for episode, one in zip(played, solved, strict=True):
-            by_task.setdefault(episode.task, []).append(bool(one))
+        for line, one in zip(episodes, solved, strict=True):
+            by_task.setdefault(line["task_id"], []).append(bool(one))
         success.append(float(solved.mean()))
         interval = wilson_interval(success[-1], effective_episodes(list(by_task.values())))
         low.append(interval[0])
         high.append(interval[1])
-        tokens.append(float(np.mean([sum(episode.tokens[:k]) for episode in played])))
+        tokens.append(float(np.mean([sum(cost[:k]) for cost in costs])))
     found = lengths[successes]
     boundary = float(np.percentile(found, 90)) if len(found) else None
     return Saturation(tuple(success), tuple(low), tuple(high), tuple(tokens), boundary)
+
+
+def _tokens_of_steps(line: Mapping[str, Any]) -> list[int]:
+    """The tokens that each step of an episode added, read and written. The first step includes the prompt."""
+    tokens, read = [], line["prompt_tokens"]
+    for turn in line["turns"]:
+        tokens.append(read + sum(turn.get(name, 0) for name in ("prompt_tokens", "action_tokens")))
+        read = turn.get("observation_tokens", 0)
+    return tokens
 
 
 def saturation_table(curve: Saturation) -> Table:

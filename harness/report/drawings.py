@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from harness.evaluation.folder import KeptEvaluation
-from harness.evaluation.saturation import saturation, steps_of_line
+from harness.evaluation.saturation import saturation
 from harness.records.episode_log import read_episodes
 from harness.sweep.analysis import Band, SuiteTable, success_curve
 from harness.sweep.runs import Run, Suite
@@ -205,7 +205,7 @@ def draw_evaluation_curves(evaluations: Sequence[KeptEvaluation]) -> list[Drawin
 
 def _curve(name: str, episodes: Path) -> list[Drawing]:
     lines = read_episodes(episodes)
-    curve = saturation(steps_of_line(line) for line in lines if line["end"] != "environment-error" and line["horizon"])
+    curve = saturation([line for line in lines if line["end"] != "environment-error" and line["horizon"]])
     if curve is None:
         return []
     ks = range(1, curve.k_max + 1)

@@ -71,7 +71,8 @@ def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
     """Each suite, as the template needs it."""
     return [
         {
-            "file": suite_file(suite.name),
+            "title": f"{suite_file(suite.name).title} on {suite.env}",
+            "about": suite_file(suite.name).about,
             "where": _where(suite),
             "missing": suite.missing,
             "drawings": draw_suite(suite, table, band),
@@ -94,7 +95,7 @@ def _where(suite: Suite) -> str:
         if (get("split") or "train") in (get("eval_split", ""), "all"):
             words[-1] += ", of the split that the runs train on"
     if suite.source:
-        words.append(f"sweep {suite.source}{', its quick setting' if suite.quick else ''}")
+        words.append(f"sweep {suite.source}")
     return "; ".join(words) + "."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from eh_gym import HorizonController
 from eh_gym.errors import ConfigError
-from envs.making import takes_split
+from envs.making import made
 
 __all__ = ["Given", "name_of", "spec_from"]
 
@@ -42,11 +43,4 @@ def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
     """
     if not callable(make):
         raise ConfigError(f"env must be an id or a function that returns an environment, got {make!r}")
-    split = takes_split(make)
-
-    def entry_point(**arguments: Any) -> gym.Env[Any, Any]:
-        if not split:
-            arguments.pop("split", None)
-        return make(**arguments)
-
-    return EnvSpec(f"{name_of(make)}-v0", entry_point=entry_point)
+    return EnvSpec(f"{name_of(make)}-v0", entry_point=functools.partial(made, make))

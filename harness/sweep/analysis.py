@@ -15,6 +15,7 @@ import pandas as pd
 
 from harness.sweep.manifest import differing_settings
 from harness.sweep.runs import Arm, Run, Suite
+from harness.sweep.suites import PAPER_SUITES
 
 __all__ = ["COLUMNS", "Band", "Plateau", "SuiteTable", "paired_difference", "plateau", "run_numbers", "success_curve"]
 __all__ += ["baseline_of", "suite_numbers", "suite_table", "tables_of"]
@@ -34,9 +35,6 @@ COLUMNS = {
     "savings": ("saved of baseline's %", "percent"),
     "tokens_total": ("tokens", "tokens"),
     "tokens_per_update": ("tokens/update", "tokens"),
-    "tokens_middle": ("in the middle", "tokens"),
-    "tokens_end": ("at the end", "tokens"),
-    "seconds_per_update": ("seconds/update", "seconds"),
     "final_k": ("final K", "steps"),
     "k_mean": ("K, last quarter", "steps"),
     "k_std": ("K std, last quarter", "steps"),
@@ -44,13 +42,6 @@ COLUMNS = {
     "share_in_band": ("last quarter in the band %", "percent"),
 }
 """The heading of each number in tables, and its form."""
-
-_PER_TOKEN = ("learning", "pretrained", "recurring")  # they compare what arms learn from as many tokens
-
-# Parts of the run, as shares of its length.
-_LAST_QUARTER = (0.75, 1.0)  # the paper's "last 50 steps" of 200
-_MIDDLE = (0.5, 0.85)  # what the paper calls mid-training: steps 100 to 170 of 200
-_END = (0.9, 1.0)
 
 # The 97.5 % quantiles of Student's t with 1, 2, … degrees of freedom; with more, the last is a little too wide.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -107,10 +98,9 @@ def _settled_at(series: pd.Series, band: Band) -> float:
     return first if first < len(series) else math.nan
 
 
-def _window(values: Any, window: tuple[float, float]) -> Any:
-    """The part of a series between two shares of its length. A part that ends at 1 has at least the last value."""
-    first, last = (math.floor(share * len(values)) for share in window)
-    return values.iloc[min(first, max(0, len(values) - 1)) : last]
+def _last_quarter(values: Any) -> Any:
+    """The paper's "last 50 steps" of 200; at least the last value."""
+    return values.iloc[min(3 * len(values) // 4, max(0, len(values) - 1)) :]
 
 
 def run_numbers(
@@ -121,14 +111,13 @@ def run_numbers(
     band: Band | None = None,
     equal_tokens: float = math.nan,
 ) -> dict[str, float]:
-    """Returns all numbers of one run that tables show, by the keys of `COLUMNS`: shares in 0..1, tokens, steps and seconds.
+    """Returns all numbers of one run that tables show, by the keys of `COLUMNS`: shares in 0..1, tokens and steps.
 
     `threshold` is the success rate for ``tokens_to_threshold``, `fixed_k` the run's fixed K for ``success_at_k``, `band` the
     plateau for ``settled_at`` and ``share_in_band``, and `equal_tokens` the tokens for ``success_at_equal_tokens``.
     """
     rows, curve = run.rows, success_curve(run, held_out=held_out)
     k = run.metric("horizon/k_real", "horizon/k")
-    last_quarter = _window(k, _LAST_QUARTER)
     after = run.result()
     found = {
         "mean_at_k": after.get("mean_at_k"),
@@ -138,29 +127,24 @@ def run_numbers(
         "tokens_to_threshold": _tokens_to(curve, threshold),
         "success_at_equal_tokens": _success_by(curve, equal_tokens),
         "tokens_per_update": run.metric("tokens/update").mean(),
-        "seconds_per_update": run.metric("time/update_s").mean(),
-        "k_mean": run.metric("horizon/k_mean", "horizon/k").reindex(_window(rows, _LAST_QUARTER).index).mean(),
-        "k_std": last_quarter.std(ddof=0),
+        "tokens_total": rows["tokens/total"].iloc[-1] if len(rows) else None,
+        "final_k": k.iloc[-1] if len(k) else None,
+        "k_mean": run.metric("horizon/k_mean", "horizon/k").reindex(_last_quarter(rows).index).mean(),
+        "k_std": _last_quarter(k).std(ddof=0),
     }
-    for key, window in (("tokens_middle", _MIDDLE), ("tokens_end", _END)):
-        found[key] = run.metric("tokens/update").reindex(_window(rows, window).index).mean()
-    if len(rows):
-        found["tokens_total"] = rows["tokens/total"].iloc[-1]
-    if len(k):
-        found["final_k"] = k.iloc[-1]
     if len(curve):  # of equal points the earliest
         found |= {"peak": curve["success"].max(), "tokens_at_peak": curve["tokens"][curve["success"].idxmax()]}
     if band and len(k):
-        found |= {"settled_at": _settled_at(k, band), "share_in_band": last_quarter.between(*band).mean()}
+        found |= {"settled_at": _settled_at(k, band), "share_in_band": _last_quarter(k).between(*band).mean()}
     return {key: math.nan if found.get(key) is None else float(found[key]) for key in COLUMNS}
 
 
 def suite_numbers(suite: Suite, band: Band | None = None) -> pd.DataFrame:
     """Returns the numbers of all runs of a suite that have ended, by arm and seed, with the keys of `COLUMNS`.
 
-    ``savings`` compare with the run of the largest fixed K that has the same seed. They count the tokens to the threshold, so a
-    seed counts only if both reach it; in learning, pretrained and recurring they count all tokens. The tokens for
-    ``success_at_equal_tokens`` are those that the cheapest run of the seed used until its success was last measured.
+    ``savings`` compare with the run of the largest fixed K that has the same seed. In the paper's suites they count the tokens to
+    the threshold, so a seed counts only if both reach it; in others all tokens. The tokens for ``success_at_equal_tokens`` are
+    those that the cheapest run of the seed used until its success was last measured.
     """
     ended = {(arm.label, run.seed): (arm, run) for arm in suite.arms for run in arm.ended}
     if not ended:
@@ -175,7 +159,7 @@ def suite_numbers(suite: Suite, band: Band | None = None) -> pd.DataFrame:
     numbers = pd.DataFrame(found, index, list(COLUMNS), dtype=float)
     baseline = baseline_of(suite.arms)
     if baseline is not None and baseline.ended:
-        tokens = numbers["tokens_total" if suite.name in _PER_TOKEN else "tokens_to_threshold"]
+        tokens = numbers["tokens_to_threshold" if suite.name in PAPER_SUITES else "tokens_total"]
         numbers["savings"] = 1 - tokens / tokens[baseline.label].reindex(tokens.index, level=1)
     return numbers
 
@@ -271,7 +255,7 @@ def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str
     """
     if not count:
         return "—"
-    scale, unit, digits = {"percent": 100.0}.get(form, 1.0), "", {"seconds": 2, "updates": 0, "tokens": 0}.get(form, 1)
+    scale, unit, digits = {"percent": 100.0}.get(form, 1.0), "", {"updates": 0, "tokens": 0}.get(form, 1)
     if form == "tokens":
         for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "B")):
             if abs(mean) >= size:
@@ -307,31 +291,31 @@ def suite_table(suite: Suite, band: Band | None = None) -> SuiteTable:
         if len(ends) > 1:
             gap = ends.max() - ends.min()
             notes.append(f"gap between {' and '.join(ends.index)} in the last quarter: {gap:.1f} steps")
-    if suite.name not in ("saturation", "convergence", "percentile", "headroom", "ema"):
+    if suite.name == "comparison" or suite.name not in PAPER_SUITES:
         notes += _success_notes(suite, numbers)
     return SuiteTable(suite.name, pd.Series({arm.label: len(arm.ended) for arm in suite.arms}), spreads, notes, found)
 
 
 def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:
-    """The rules of the table. Where arms are compared per token, final success against the best fixed K, seed by seed."""
+    """The rules of the table, and in suites that are not the paper's final success against the best fixed K, or the first arm."""
     notes = [f"threshold: {100 * suite.threshold:g} % {'held-out' if suite.held_out else 'training'} success"]
     baseline = baseline_of(suite.arms)
-    if suite.name in _PER_TOKEN:
+    if suite.name not in PAPER_SUITES:
         notes[0] += "; equal tokens: those of the arm that used fewest, seed by seed"
         final = numbers["mean_at_k"]
         means = final.groupby(level=0, sort=False).mean().dropna()
         fixed = means.reindex([arm.label for arm in suite.arms if arm.fixed_k is not None]).dropna()
+        reference = fixed.idxmax() if len(fixed) else next(iter(means.index), None)
         against = []
-        for label in means.index if len(fixed) else ():
-            difference = paired_difference(final[label], final[fixed.idxmax()])
-            if label != fixed.idxmax() and difference is not None:
+        for label in means.index.drop(reference) if len(means) else ():
+            if (difference := paired_difference(final[label], final[reference])) is not None:
                 against.append("{} {:+.1f} ({:+.1f} to {:+.1f})".format(label, *(100 * x for x in difference)))
         if against:
+            best = ", the best fixed K" if len(fixed) else ""
             notes.append(
-                f"final success in points against {fixed.idxmax()}, the best fixed K, seed by seed, with 95 % intervals: "
-                f"{', '.join(against)}"
+                f"final success in points against {reference}{best}, seed by seed, with 95 % intervals: {', '.join(against)}"
             )
-    elif baseline is not None:
+    if baseline is not None:
         notes[0] += f"; savings against {baseline.label}, seed by seed"
     if not suite.held_out:
         notes.append(

@@ -64,44 +64,40 @@ def run_jobs(
 ) -> dict[str, int]:
     """Runs all jobs in order, as many at the same time as there are slots. If one fails, the others go on.
 
-    Call it from the main thread: a child asks the kernel to kill it when the thread that started it ends.
-
-    Args:
-        jobs: The jobs.
-        slots: See `job_slots`.
-        say: Called with a line when a job starts and when it ends, and with the end of the log of one that failed.
-        done: The number of jobs that were done before. The lines count them, too.
-        lock: A file descriptor from `lock_folder`, which the children keep open.
+    Call it from the main thread: a child asks the kernel to kill it when the thread that started it ends. `say` gets a line when
+    a job starts and when it ends, which counts the `done` jobs of before, too, and the end of the log of one that failed. The
+    children keep `lock` open, a file descriptor from `lock_folder`.
 
     Returns:
         The exit code of each job by name; the negative number of a signal that ended it.
     """
-    waiting, free = list(jobs), list(slots)
-    running: dict[str, tuple[Job, subprocess.Popen[bytes], Mapping[str, str], float]] = {}
+    waiting, free, total = list(jobs), list(slots), done + len(jobs)
+    running: list[tuple[Job, subprocess.Popen[bytes], Mapping[str, str], float]] = []
     codes: dict[str, int] = {}
     try:
         while waiting or running:
             while waiting and free:
                 job, slot = waiting.pop(0), free.pop(0)
-                running[job.name] = (job, _start(job, slot, lock), slot, time.monotonic())
+                running.append((job, _start(job, slot, lock), slot, time.monotonic()))
                 say(f"start   {job.title}")
-            for name, (job, process, slot, since) in list(running.items()):
-                if (code := process.poll()) is None:
-                    continue
-                del running[name]
+            for one in [one for one in running if one[1].poll() is not None]:
+                running.remove(one)
+                job, process, slot, since = one
                 free.append(slot)
-                codes[name] = code
-                seconds = time.monotonic() - since
-                if code:
+                codes[job.name] = process.returncode
+                after = f"{time.monotonic() - since:.0f} s"
+                if process.returncode:
                     log = job.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:]
-                    why = f"FAILED  {job.title} after {seconds:.0f} s with exit code {code}; the end of {job.log}:"
+                    why = (
+                        f"FAILED  {job.title} after {after} with exit code {process.returncode}; the end of {job.log}:"
+                    )
                     say("\n        ".join([why, *log]))
                 else:
-                    count = done + list(codes.values()).count(0)
-                    say(f"done    {job.title} in {seconds:.0f} s ({count} of {done + len(jobs)})")
+                    done += 1
+                    say(f"done    {job.title} in {after} ({done} of {total})")
             time.sleep(0.1)
     finally:
-        _stop([process for _, process, *_ in running.values()])
+        _stop([process for _, process, *_ in running])
     return codes
 
 

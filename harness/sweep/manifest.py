@@ -17,9 +17,7 @@ from harness.records.files import read_object, write_whole
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import flat
 
-__all__ = ["differing_settings", "has_ended", "read_manifest", "run_name", "write_manifest"]
-
-_NOT_SETTINGS = ("out", "seed")
+__all__ = ["differing_settings", "has_ended", "run_name", "write_manifest"]
 
 
 def run_name(config: GRPOConfig) -> str:
@@ -39,7 +37,7 @@ def run_name(config: GRPOConfig) -> str:
 def _settings(config: GRPOConfig) -> dict[str, Any]:
     """The settings as JSON keeps them, by the names of their flags; those of a run alone are left out."""
     kept: dict[str, Any] = json.loads(json.dumps(flat(config), default=str))
-    return {name: value for name, value in kept.items() if name not in _NOT_SETTINGS}
+    return {name: value for name, value in kept.items() if name not in ("out", "seed")}
 
 
 def has_ended(run_dir: Path) -> bool:
@@ -53,28 +51,18 @@ def write_manifest(
     base: GRPOConfig,
     arms: Mapping[str, tuple[Mapping[str, Any], GRPOConfig]],
     seeds: Iterable[int],
-    *,
-    quick: bool,
     threshold: float,
 ) -> None:
     """Writes ``OUT/suites/SUITE.json``, with the seeds of an earlier sweep of the suite too. A damaged one is replaced.
 
-    Args:
-        out: The folder of the sweep.
-        suite: The name of the suite.
-        base: The settings that the command line gives.
-        arms: For each arm its own settings, by the names of their flags, and all of them.
-        seeds: The seeds of the runs.
-        quick: Whether the sweep is a quick one.
-        threshold: The success rate up to which tokens are counted.
+    `base` has the settings that all arms share. Each arm has its own ones, by the names of their flags, and all of them.
 
     Raises:
         ConfigError: The earlier sweep had other settings.
     """
-    path = out / "suites" / f"{suite}.json"
-    shared = _settings(base)
+    path, shared = out / "suites" / f"{suite}.json", _settings(base)
     try:
-        earlier = read_manifest(path)
+        earlier = read_object(path)
         if differing := differing_settings(earlier["base"], shared):
             raise ConfigError(
                 f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out"
@@ -86,18 +74,10 @@ def write_manifest(
     for label, (own, config) in arms.items():
         names = {seed: run_name(dataclasses.replace(config, seed=seed)) for seed in seeds}
         runs = [{"seed": seed, "folder": f"../runs/{name}"} for seed, name in names.items()]
-        listed.append({"label": label, "settings": own, "runs": runs})
-    content = {"suite": suite, "quick": quick, "env": shared["env"], "model": shared["model"], "threshold": threshold}
-    write_whole(path, json.dumps(content | {"base": shared, "arms": listed}, indent=2, ensure_ascii=False))
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Reads the manifest of a suite. The run folders in it are relative to its own.
-
-    Raises:
-        StateError: The manifest is missing or damaged.
-    """
-    return read_object(path)
+        settings = {"wrapper": config.wrapper, "k0": flat(config).get("k0"), **own}
+        listed.append({"label": label, "settings": settings, "runs": runs})
+    content = {"suite": suite, "env": shared["env"], "model": shared["model"], "threshold": threshold}
+    write_whole(path, json.dumps(content | {"base": shared, "arms": listed}, indent=2, ensure_ascii=False, default=str))
 
 
 def differing_settings(base: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -20,14 +20,13 @@ from harness.records.episode_log import episode_files
 from harness.records.files import read_object
 from harness.records.metrics import read_metrics
 from harness.settings.grpo import flat_settings
-from harness.sweep.manifest import has_ended, read_manifest
+from harness.sweep.manifest import has_ended
 from harness.sweep.suites import SUITES
 
 __all__ = ["Arm", "Run", "Suite", "all_runs", "read_run", "read_suites"]
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 _TOTALS = ("tokens/total", "time/total_s")  # every update has them
-
 
 # No result depends on these settings, or they identify the run.
 _NO_MATTER = (
@@ -106,7 +105,6 @@ class Suite:
 
     source: str
     name: str
-    quick: bool
     env: str
     model: str
     threshold: float
@@ -184,7 +182,7 @@ def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, Run]]:
 
 
 def _read_suite(path: Path, read: Callable[[Path], Run]) -> Suite:
-    c = read_manifest(path)
+    c = read_object(path)
     arms: list[Arm] = []
     missing: list[str] = []
     for listed in c["arms"]:
@@ -194,9 +192,7 @@ def _read_suite(path: Path, read: Callable[[Path], Run]) -> Suite:
         arm = Arm(label, listed["settings"], [read(folder) for folder in begun.values()])
         missing += [f"{label}, seed {run.seed}: {run.unfinished}" for run in arm.runs if run.unfinished]
         arms.append(arm)
-    return Suite(
-        str(path.parents[1]), c["suite"], c["quick"], c["env"], c["model"], c["threshold"], c["base"], arms, missing
-    )
+    return Suite(str(path.parents[1]), c["suite"], c["env"], c["model"], c["threshold"], c["base"], arms, missing)
 
 
 def _put_together(runs: Sequence[Run]) -> list[Suite]:
@@ -212,13 +208,12 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
         differ = [name for name in names if len({json.dumps(one[name]) for one in settings if name in one}) > 1]
         arms: dict[str, Arm] = {}
         for run, one in zip(alike, settings, strict=True):
-            kind = str(one.get("wrapper"))
-            differing = {name: one.get(name) for name in differ}
-            label = ", ".join([kind, *(f"{k}={v}" for k, v in differing.items() if k != "wrapper")])
-            if label in arms and any(other.seed == run.seed for other in arms[label].runs):
-                label = f"{label} ({run.folder})"  # a mean over seeds has one run of each
+            own = {name: one.get(name) for name in dict.fromkeys(["wrapper", *differ])}
+            label = ", ".join([str(own["wrapper"]), *(f"{k}={v}" for k, v in own.items() if k != "wrapper")])
             others = arms[label].runs if label in arms else ()
-            arms[label] = Arm(label, {"wrapper": kind, "k0": one.get("k0"), **differing}, [*others, run])
+            if any(other.seed == run.seed for other in others):
+                label, others = f"{label} ({run.folder})", ()  # a mean over seeds has one run of each
+            arms[label] = Arm(label, {"k0": one.get("k0"), **own}, [*others, run])
         missing = [f"{run.folder.name}: {run.unfinished}" for run in alike if run.unfinished]
-        suites.append(Suite("", "runs", False, env, model, _THRESHOLD, {}, list(arms.values()), missing))
+        suites.append(Suite("", "runs", env, model, _THRESHOLD, {}, list(arms.values()), missing))
     return suites

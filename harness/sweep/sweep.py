@@ -1,4 +1,4 @@
-"""The command: runs the paper's experiments and ablations on any environment and model, several runs at once.
+"""The command: compares the arms of the paper's experiments, or arms of one's own, in any environment, several runs at once.
 
 Every run is a subprocess on this machine. After a kill, start the same command again: it skips the runs that have ended, and
 continues the others from their checkpoints. `harness.report` draws the figures.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -20,43 +21,42 @@ from rich.table import Table
 
 from eh_gym import TTIHorizon
 from eh_gym.errors import ConfigError
-from eh_gym.ranges import Range, check_fields
+from eh_gym.ranges import Range, check_fields, near
 from harness.records.files import lock_folder
 from harness.records.run_folder import prepare
 from harness.settings.command_line import flag_of, given_flags
 from harness.settings.command_line import parse as parse_flags
-from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, flat_settings, from_recipe
-from harness.settings.recipe import QUICKSTART, read_recipe
-from harness.settings.section import changed
+from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, from_recipe
+from harness.settings.recipe import QUICKSTART
+from harness.settings.section import changed, flat
 from harness.sweep.jobs import Job, cpu_cores, job_slots, run_jobs
 from harness.sweep.manifest import has_ended, run_name, write_manifest
-from harness.sweep.suites import PAPER_SUITES, suite_arms, suite_file
+from harness.sweep.suites import ARMS, PAPER_SUITES, SUITES, suite_file
 from harness.training.command import recipe_config
 
 if TYPE_CHECKING:
     from harness.sweep.analysis import SuiteTable
 
-_PAPER_UPDATES = 200  # for which TTI's stages are
-
 __all__ = ["Sweep", "parse", "print_table", "read_tables", "sweep"]
+
+_PROG = "python -m harness.sweep"
+_PAPER_UPDATES = 200  # for which TTI's stages are
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Runs the paper's experiments and prints their tables. It also takes every flag of harness.grpo.
+    """Trains with several settings and seeds, and prints a table that compares them. It also takes every flag of harness.grpo.
 
     If the command is started again, it skips the runs that have ended and continues the others.
     """
 
-    suite: Literal["saturation", "convergence", "comparison", "percentile", "headroom", "ema",
-                   "learning", "pretrained", "recurring", "all"]  # fmt: skip
+    train: GRPOConfig
+    arm: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """An arm of your own: settings of harness.grpo, such as "wrapper=fixed,k0=30". Give --arm for each one, or --suite."""
+    suite: str = ""
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
     schedules. percentile, headroom, ema: the ablations. learning: which default learns most per token. pretrained: the
-    paper's questions with a pretrained model, by default SmolLM2 on EH-CabinetLocked. recurring: a horizon for each task, by
-    default on 96 tasks of EH-Cabinet. all: the paper's six, which share runs."""
-    train: GRPOConfig
-    quick: bool = False
-    """Use fewer arms and fewer held-out episodes. With the tiny model this takes minutes on a CPU."""
+    paper's questions with a pretrained model. recurring: a horizon for each task. all: the paper's six, which share runs."""
     seeds: Annotated[int, Range(1)] = 3
     """The number of runs per arm. Their seeds count up from --seed."""
     jobs: Annotated[int, Range(0)] = 0
@@ -64,8 +64,8 @@ class Sweep:
     cores. With --sampler vllm-server it is 1."""
     ranks: Annotated[int, Range(1)] = 1
     """The number of processes of a run, under torchrun, each with a GPU of its own. The paper's recipes need 8."""
-    threshold: Annotated[float, Range(0, 1)] = 0.0
-    """The success rate up to which tokens are counted. 0 takes 0.5, and 0.8 with --quick."""
+    threshold: Annotated[float, Range(0, 1)] = 0.5
+    """The success rate up to which tokens are counted."""
     recipe: str = QUICKSTART
     """The settings to begin with, as for harness.grpo."""
 
@@ -77,7 +77,7 @@ class Sweep:
     @property
     def suites(self) -> Sequence[str]:
         """The suites to run."""
-        return PAPER_SUITES if self.suite == "all" else (self.suite,)
+        return PAPER_SUITES if self.suite == "all" else (self.suite or ARMS,)
 
     def arms(self, suite: str) -> dict[str, tuple[Mapping[str, Any], GRPOConfig]]:
         """Returns for each arm of a suite its own settings, by the names of their flags, and all of its settings.
@@ -88,33 +88,50 @@ class Sweep:
             ConfigError: An arm has impossible settings.
         """
         train, found = self.train, {}
-        for label, own in suite_arms(suite, quick=self.quick).items():
-            k = max(own.get("eval_horizon", 0), train.evaluation_horizon)
-            config = dataclasses.replace(train, horizon=self._horizon(own["wrapper"]))
+        arms = {text: self._read(text) for text in self.arm} if suite == ARMS else suite_file(suite).arms
+        common = train.evaluation.horizon or max(
+            train.evaluation_horizon, *(own.get("k_max", 0) for own in arms.values())
+        )
+        for label, own in arms.items():
+            k = max(own.get("eval_horizon") or 0, common)
+            config = dataclasses.replace(train, horizon=self._horizon(own.get("wrapper", train.wrapper)))
             found[label] = own, changed(config, **{**own, "eval_horizon": k})
             if own.get("k0", 0) > k and train.evaluation.horizon is None:
-                raise ConfigError(f"the arm {label} of the suite {suite} would be evaluated at K = {k}; raise --k-max")
+                raise ConfigError(f"the arm {label} would be evaluated at K = {k}; raise --k-max or --eval-horizon")
         return found
 
-    def _horizon(self, wrapper: str) -> Any:
-        """The horizon of an arm without its own settings.
+    def _read(self, arm: str) -> dict[str, Any]:
+        """The settings of an arm of the command line, as its flags would set them."""
+        named = re.split(r",(?=[A-Za-z][\w.-]*=)", arm)
+        pairs = [(name.strip().replace("_", "-"), value) for name, _, value in (one.partition("=") for one in named)]
+        if not all("=" in one for one in named):
+            raise ConfigError(f'--arm must be settings with commas between, such as "wrapper=fixed,k0=30", got "{arm}"')
+        switches = {"true": "--{}", "false": "--no-{}"}
+        words = [switches.get(value.lower(), "--{}={}").format(name, value) for name, value in pairs]
+        if {"seed", "out"} & {name for name, _ in pairs}:
+            raise ConfigError(f'--arm "{arm}": every arm has the seeds and the folder of the sweep; leave them out')
+        try:
+            horizon = self._horizon(flag_of(words, "wrapper", self.train.wrapper))
+            read = flat(parse_flags(dataclasses.replace(self.train, horizon=horizon), words, prog=_PROG))
+        except ConfigError as error:
+            raise ConfigError(f'--arm "{arm}": {error}') from error
+        return {name: read[name] for name in given_flags(words).values()}
 
-        If it is another one than the command line's, it is the recipe's, with the bounds that the command line gives. Schedules
-        are stretched to the number of updates.
+    def _horizon(self, wrapper: str) -> Any:
+        """The horizon of an arm without its own settings: that of the command line or of the recipe, with the same bounds.
+
+        Schedules are stretched to the number of updates.
         """
         given, updates = self.train.horizon, self.train.updates
         horizon: Any = given
         if wrapper != self.train.wrapper:
-            before, horizon = (
-                from_recipe(self.recipe, {"wrapper": name}).horizon for name in (self.train.wrapper, wrapper)
-            )
+            horizon = from_recipe(self.recipe, {"wrapper": wrapper}).horizon
             for bound in ("k_max",) if wrapper == "linear" else ("k_min", "k_max"):  # a linear one begins at its k_min
-                told = getattr(given, bound, None)
-                if told != getattr(before, bound, None) and hasattr(horizon, bound):
-                    horizon = dataclasses.replace(horizon, **{bound: told})
-        if wrapper == "linear":
+                if hasattr(given, bound) and hasattr(horizon, bound):
+                    horizon = dataclasses.replace(horizon, **{bound: getattr(given, bound)})
+        if wrapper == "linear" and self.suite:
             return dataclasses.replace(horizon, delta=(horizon.k_max - horizon.k_min) / updates)
-        if wrapper == "tti":  # a run of under 4 updates has fewer stages
+        if wrapper == "tti" and self.suite:  # a run of under 4 updates has fewer stages
             most = getattr(given, "k_max", math.inf)
             stages = {updates * first // _PAPER_UPDATES: min(k, most) for first, k in TTIHorizon().stages.items()}
             return dataclasses.replace(horizon, stages=stages)
@@ -136,7 +153,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    train, out, quick = settings.train, settings.out, settings.quick
+    train, out = settings.train, settings.out
     seeds = range(train.seed, train.seed + settings.seeds)
     arms = {suite: settings.arms(suite) for suite in settings.suites}
     runs: dict[str, tuple[GRPOConfig, str]] = {}
@@ -150,19 +167,17 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(settings.ranks))
         program = (program[0], *torchrun, *program[1:])
     slots = _slots(settings)
-    threshold = settings.threshold or (0.8 if quick else 0.5)
     busy = f"another sweep, or a run of it, works in {out}; wait for its end, or choose another --out"
     with lock_folder(out, busy) as lock:
         for suite in arms:
-            write_manifest(out, suite, train, arms[suite], seeds, quick=quick, threshold=threshold)
+            write_manifest(out, suite, train, arms[suite], seeds, settings.threshold)
         open_ = {name: run for name, run in runs.items() if not has_ended(out / "runs" / name)}
         begun, done = sum((out / "runs" / name / "metrics.jsonl").exists() for name in open_), len(runs) - len(open_)
         listed = ", ".join(f"{suite} ({len(labels)} arms)" for suite, labels in arms.items())
-        shared = settings.seeds * sum(map(len, arms.values())) - len(runs)
         say(f"{listed} on {train.environment.env} with {train.model.model}, {train.updates} updates a run, in {out}")
         say(
-            f"{len(runs)} runs ({settings.seeds} seeds, {shared} shared between suites): {done} done, {begun} to continue, "
-            f"{len(open_) - begun} to begin; {min(len(slots), len(open_))} at a time"
+            f"{len(runs)} runs, {settings.seeds} for each arm: {done} done, {begun} to continue, {len(open_) - begun} to begin; "
+            f"{min(len(slots), len(open_))} at a time"
         )
         jobs = []
         for name, (config, title) in open_.items():
@@ -190,22 +205,22 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 def print_table(table: SuiteTable, console: Console) -> None:
     """Prints a suite's table and its notes, then the paper's own numbers."""
+
+    def show(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+        shown = Table(table.suite, *headings)
+        for row in rows:
+            shown.add_row(*row)
+        console.print(shown)
+
     file = suite_file(table.suite)
     cells = table.cells([key for keys in file.columns for key in keys])
     console.print(f"\n{table.suite}: mean ± standard deviation over seeds", highlight=False)
-    _print(console, (table.suite, *cells.columns), cells.itertuples())
+    show(cells.columns, cells.itertuples())
     for note in table.notes:
-        console.print(note, highlight=False, soft_wrap=True)
+        console.print(note, highlight=False, soft_wrap=True, markup=False)
     for paper in file.paper:
         console.print(paper["title"], highlight=False, soft_wrap=True)
-        _print(console, (table.suite, *paper["columns"]), [(label, *texts) for label, texts in paper["rows"].items()])
-
-
-def _print(console: Console, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    shown = Table(*headings)
-    for row in rows:
-        shown.add_row(*row)
-    console.print(shown)
+        show(paper["columns"], [(label, *texts) for label, texts in paper["rows"].items()])
 
 
 def _slots(settings: Sweep) -> list[dict[str, str]]:
@@ -227,54 +242,30 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
 
 
 def parse(words: Sequence[str]) -> Sweep:
-    """Reads the settings from a command line.
+    """Reads the settings from a command line. A ``--`` before the flags of harness.grpo may be there.
 
     Raises:
         ConfigError: A flag is for a single run, or the suite sets it.
     """
-    words = [*_suite_flags(words), *words]
-    given, recipe = set(given_flags(words).values()), flag_of(words, "recipe")
+    words = [word for word in words if word != "--"]
+    given = set(given_flags(words).values())
     if "resume" in given:
         raise ConfigError("--resume is for a single run; a sweep resumes by itself, in its folder, --out")
-    suite = flag_of(words, "suite")
-    if "recipe" in suite_file(suite).defaults and not recipe:
-        raise ConfigError(
-            f"the suite {suite} needs --recipe with another environment; smollm2 is for small models on a CPU"
-        )
-    default: Any = Sweep(suite=tyro.MISSING, train=recipe_config(words), recipe=recipe or QUICKSTART)
+    default = Sweep(train=recipe_config(words), recipe=flag_of(words, "recipe", QUICKSTART))
     first = (*FIRST_FLAGS, *(f.name for f in dataclasses.fields(Sweep)))
-    settings: Sweep = parse_flags(default, words, prog="python -m harness.sweep", first=first)
+    settings = parse_flags(default, words, prog=_PROG, first=first)
     check_fields(settings, change=lambda name: f"--{name}")
-    for suite in settings.suites:
-        varied = {name for arm in suite_arms(suite, quick=settings.quick).values() for name in arm}
-        for name in sorted(given & varied - {"eval_horizon"}):  # an arm raises the given one
-            raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {suite} itself; leave it out")
-    own = _settled(settings.train, given | _named_in(recipe), quick=settings.quick)
-    return dataclasses.replace(settings, train=changed(settings.train, **own))
-
-
-def _suite_flags(words: Sequence[str]) -> list[str]:
-    """The flags that the suite has by default. Those about its environment go with it; a recipe is about an environment, too."""
-    recipe, flags = flag_of(words, "recipe"), []
-    other = recipe or flag_of(words, "env") or flag_of(words, "agent")
-    for name, value in suite_file(flag_of(words, "suite")).defaults.items():
-        if not (other and name in ("env", "env_args", "recipe")) and name not in _named_in(recipe):
-            flags += [f"--{name.replace('_', '-')}", value]
-    return flags
-
-
-def _named_in(recipe: str) -> Set[str]:
-    """The settings that a recipe names, by the names of their flags."""
-    return flat_settings(read_recipe(recipe)).keys() if recipe else set()
-
-
-def _settled(train: GRPOConfig, chosen: Set[str], *, quick: bool) -> dict[str, Any]:
-    """The settings in which a sweep differs from a single run, unless a flag or a recipe gives them, by their flags."""
-    own: dict[str, Any] = {"eval_every": max(1, train.updates // (12 if quick else 20))}
-    if quick:  # fewer held-out episodes, and the tiny model on the CPU
-        own |= {"eval_tasks": 64, "eval_rollouts": 8, "keep_checkpoints": 1}
-        own |= {"device": "cpu"} if train.model.model == "tiny" else {}
-    settled = {name: value for name, value in own.items() if name not in chosen}
-    if not settled.get("eval_tasks", train.evaluation.tasks) or train.max_staleness:  # it could not evaluate meanwhile
-        settled.pop("eval_every", None)
-    return settled
+    if bool(settings.arm) == bool(settings.suite):
+        raise ConfigError('give --suite, or --arm for each arm: --arm "k0=10" --arm "wrapper=fixed,k0=30"')
+    if settings.suite not in ("", *SUITES, "all"):
+        raise ConfigError(f"no suite {settings.suite}{near(settings.suite, (*SUITES, 'all'))}")
+    varied = {name for suite in settings.suites for arm in suite_file(suite).arms.values() for name in arm}
+    for name in sorted(given & varied - {"eval_horizon"}):  # an arm raises the given one
+        raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {settings.suite} itself; leave it out")
+    train, own = settings.train, {}
+    if not {"eval_every", "max_staleness"} & given and train.evaluation.tasks and not train.evaluation.every:
+        own["eval_every"] = train.updates // 20
+    clone = "warm_start.max_optimal_steps"
+    if settings.suite and not {"recipe", clone} & given:
+        own[clone] = 9  # as in benchmarks/results; the quick start's clone has fewer
+    return dataclasses.replace(settings, train=changed(train, **own))

@@ -10,7 +10,7 @@ import numpy as np
 from harness.records.episode_log import write_episodes
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
-from harness.sweep.suites import suite_arms
+from harness.sweep.suites import suite_file
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
@@ -95,7 +95,7 @@ def write_sweep(out: Path, *, only: tuple[str, ...], seeds: int = 3, updates: in
     (out / "suites").mkdir(parents=True)
     for suite in only:
         said = []
-        for i, (label, own) in enumerate(suite_arms(suite, quick=True).items()):
+        for i, (label, own) in enumerate(suite_file(suite).arms.items()):
             k0, fixed = own.get("k0", 15), own["wrapper"] == "fixed"
             shape = {"k_from": k0, "k_to": k0 if fixed else 28, "ceiling": 0.92 * min(1, k0 / 20) if fixed else 0.9}
             runs = [{"seed": seed, "folder": f"../runs/{suite}-{i}-seed{seed}"} for seed in range(seeds)]
@@ -103,6 +103,6 @@ def write_sweep(out: Path, *, only: tuple[str, ...], seeds: int = 3, updates: in
                 folder = out / "suites" / run["folder"]
                 write_run(folder.resolve(), updates=updates, seed=run["seed"], **own, **shape)
             said.append({"label": label, "settings": own, "runs": runs})
-        manifest = {"suite": suite, "quick": True, "env": "EH-Cabinet-v0", "model": "tiny", "threshold": 0.5}
+        manifest = {"suite": suite, "env": "EH-Cabinet-v0", "model": "tiny", "threshold": 0.5}
         (out / "suites" / f"{suite}.json").write_text(json.dumps(manifest | {"base": {}, "arms": said}))
     return out

@@ -12,14 +12,15 @@ from rich.console import Console
 from eh_gym.errors import ConfigError
 from harness.evaluation.result import EvalResult
 from harness.evaluation.run import run
-from harness.evaluation.saturation import PlayedSteps, saturation, saturation_table, steps_of_line
+from harness.evaluation.saturation import saturation, saturation_table
 from harness.model.policy import Policy
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.section import changed
 
 
-def episode(task: str, horizon: int, length: int, *, success: bool) -> PlayedSteps:
-    return PlayedSteps(task, horizon, success, tokens=[10] + [2] * (length - 1))
+def episode(task: str, horizon: int, length: int, *, success: bool) -> dict[str, Any]:
+    turns = [{"prompt_tokens": 0, "action_tokens": 3 + turn, "observation_tokens": 4} for turn in range(length)]
+    return {"task_id": task, "horizon": horizon, "success": success, "prompt_tokens": 10, "turns": turns}
 
 
 def test_one_evaluation_has_what_a_sweep_of_fixed_horizons_gives(trained: Policy, tmp_path: Path) -> None:
@@ -45,17 +46,16 @@ def test_one_evaluation_has_what_a_sweep_of_fixed_horizons_gives(trained: Policy
 
 
 def test_each_step_has_its_tokens() -> None:
-    first = {"prompt_tokens": 0, "action_tokens": 3, "observation_tokens": 4}
-    last = {"prompt_tokens": 0, "action_tokens": 5, "observation_tokens": 0}
-    line = {"task_id": "a", "horizon": 2, "success": False, "prompt_tokens": 10, "turns": [first, last]}
-    assert steps_of_line(line) == PlayedSteps("a", 2, False, [10 + 3, 4 + 5])
+    curve = saturation([episode("a", 2, 2, success=False)])
+    assert curve is not None
+    assert curve.tokens == (10 + 3, 10 + 3 + 4 + 4)
 
 
 def test_no_episode_gives_no_curve_and_episodes_without_one_k_are_refused() -> None:
     assert saturation([]) is None
     for horizons in ([0], [3, 4]):
         with pytest.raises(ConfigError, match="one horizon"):
-            saturation([PlayedSteps("a", k, True, [1, 1, 1]) for k in horizons])
+            saturation([episode("a", k, 3, success=True) for k in horizons])
 
 
 def test_a_k_has_all_of_its_marks() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
+from harness.records.files import read_object
 from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.section import changed
-from harness.sweep.manifest import read_manifest, run_name, write_manifest
+from harness.sweep.manifest import run_name, write_manifest
 
 BASE = from_recipe("quickstart")
 ARMS = {f"α={alpha}": ({"alpha": alpha}, changed(BASE, alpha=alpha)) for alpha in (0.1, 1.0)}
@@ -39,26 +40,24 @@ def test_a_setting_that_is_new_and_left_alone_renames_no_run() -> None:
 
 def test_a_manifest_keeps_the_seeds_of_earlier_sweeps_and_refuses_other_settings(tmp_path: Path) -> None:
     for seeds in ([4, 5], [6]):
-        write_manifest(tmp_path, "ema", BASE, ARMS, seeds, quick=True, threshold=0.8)
-    content = read_manifest(tmp_path / "suites" / "ema.json")
-    assert [content[k] for k in ("suite", "quick", "env", "model", "threshold")] == [
-        *("ema", True, "EH-Cabinet-v0", "tiny", 0.8)
-    ]
+        write_manifest(tmp_path, "ema", BASE, ARMS, seeds, 0.8)
+    content = read_object(tmp_path / "suites" / "ema.json")
+    assert [content[k] for k in ("suite", "env", "model", "threshold")] == ["ema", "EH-Cabinet-v0", "tiny", 0.8]
     name = run_name(changed(BASE, alpha=1.0, seed=5))
-    assert content["arms"][1]["settings"] == {"alpha": 1.0}
+    assert content["arms"][1]["settings"] == {"wrapper": "elastic", "k0": 10, "alpha": 1.0}
     assert [run["seed"] for run in content["arms"][1]["runs"]] == [4, 5, 6]
     assert content["arms"][1]["runs"][1]["folder"] == f"../runs/{name}"
     other = changed(BASE, k_max=60)
     with pytest.raises(ConfigError, match=r"k_max.*--out"):
-        write_manifest(tmp_path, "ema", other, ARMS, [4], quick=True, threshold=0.8)
+        write_manifest(tmp_path, "ema", other, ARMS, [4], 0.8)
 
 
 def test_a_damaged_manifest_is_named_and_written_again(tmp_path: Path) -> None:
-    write_manifest(tmp_path, "ema", BASE, ARMS, [4], quick=True, threshold=0.8)
+    write_manifest(tmp_path, "ema", BASE, ARMS, [4], 0.8)
     path = tmp_path / "suites" / "ema.json"
     whole = path.read_text()
     path.write_text(whole[:-9])
     with pytest.raises(StateError, match=r"ema\.json"):
-        read_manifest(path)
-    write_manifest(tmp_path, "ema", BASE, ARMS, [4], quick=True, threshold=0.8)
+        read_object(path)
+    write_manifest(tmp_path, "ema", BASE, ARMS, [4], 0.8)
     assert json.loads(path.read_text()) == json.loads(whole)

@@ -16,11 +16,11 @@ from harness.sweep.runs import all_runs, read_run, read_suites
 
 def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callable[..., Path]) -> None:
     out = sweep(seeds=2, updates=3, only=("ema",))
-    (out / "runs" / "ema-0-seed0" / "config.json").unlink()
-    (out / "runs" / "ema-0-seed1" / "metrics.jsonl").unlink()
-    for name in ("ema-0-seed1", "ema-1-seed0", "ema-2-seed0"):
+    (out / "runs" / "ema-1-seed0" / "config.json").unlink()
+    (out / "runs" / "ema-1-seed1" / "metrics.jsonl").unlink()
+    for name in ("ema-1-seed1", "ema-2-seed0", "ema-4-seed0"):
         (out / "runs" / name / "evaluation.json").unlink()
-    log = out / "runs" / "ema-2-seed0" / "metrics.jsonl"
+    log = out / "runs" / "ema-4-seed0" / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-9])  # killed while it wrote the last of three lines
     (suite,) = read_suites([out])
     assert suite.missing == [
@@ -29,8 +29,8 @@ def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callab
         "α=0.2, seed 0: not evaluated yet",
         "α=1, seed 0: 2 of 3 updates",
     ]
-    assert [len(arm.runs) for arm in suite.arms] == [1, 2, 2]
-    assert [len(arm.ended) for arm in suite.arms] == [0, 1, 1]  # those that have ended
+    assert [len(arm.runs) for arm in suite.arms] == [2, 1, 2, 2, 2]
+    assert [len(arm.ended) for arm in suite.arms] == [2, 0, 1, 2, 1]  # those that have ended
 
 
 def test_a_run_that_its_program_ended_early_has_ended(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_run_that_two_suites_share_is_one(sweep: Callable[..., Path]) -> None:
     runs = all_runs(read_suites([out, out / "runs" / "headroom-2-seed0"]))
     names = [run.folder.name for *_, run in runs]
     assert names.count("headroom-2-seed0") == 1
-    assert len(names) == 5 + 2
+    assert len(names) == 5 + 4
 
 
 def test_runs_are_put_together_by_the_settings_in_which_they_differ(tmp_path: Path) -> None:

@@ -10,29 +10,30 @@ import sys
 import time
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
+from harness.records.files import read_object
 from harness.records.metrics import read_metrics
+from harness.settings.grpo import from_recipe
 from harness.settings.section import changed, flat
 from harness.sweep.__main__ import main
-from harness.sweep.manifest import read_manifest
-from harness.sweep.suites import suite_arms
+from harness.sweep.runs import read_suites
+from harness.sweep.suites import ARMS
 from harness.sweep.sweep import Sweep, parse, read_tables, sweep
 
 STAND_IN = (sys.executable, str(Path(__file__).parents[1] / "stand_in_run.py"))
 HELD = (sys.executable, str(Path(__file__).parents[1] / "held_run.py"))
-TRAIN = changed(parse(["--suite", "ema", "--quick"]).train, updates=3)
+TRAIN = changed(parse(["--suite", "ema"]).train, updates=3, eval_every=1)
 
 
-def go(out: Path, suite: str = "ema", *, seeds: int = 2, jobs: int = 2) -> tuple[list[str], str]:
+def go(out: Path, suite: str = "ema", *arms: str, seeds: int = 2) -> tuple[list[str], str]:
     """A sweep of stand-ins; returns the failed runs and what was shown."""
     shown = StringIO()
-    settings = Sweep(suite=suite, quick=True, seeds=seeds, jobs=jobs, train=changed(TRAIN, out=out))  # type: ignore[arg-type]
+    settings = Sweep(changed(TRAIN, out=out), suite="" if arms else suite, arm=arms, seeds=seeds, jobs=2)
     failed = sweep(settings, Console(file=shown, width=200), STAND_IN)
     return failed, shown.getvalue()
 
@@ -44,15 +45,17 @@ def starts(out: Path) -> dict[str, int]:
 def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -> None:
     failed, shown = go(tmp_path)
     assert failed == []
-    assert len(starts(tmp_path)) == 6  # 3 arms x 2 seeds
-    for arm in read_manifest(tmp_path / "suites" / "ema.json")["arms"]:
+    assert len(starts(tmp_path)) == 10  # 5 arms x 2 seeds
+    for arm in read_object(tmp_path / "suites" / "ema.json")["arms"]:
         for run in arm["runs"]:
             config = json.loads((tmp_path / "suites" / run["folder"] / "config.json").read_text())
             elastic = config["horizon"]["elastic"]
             assert (config["seed"], elastic["alpha"], elastic["k0"]) == (run["seed"], arm["settings"]["alpha"], 10)
     begun = [line for line in shown.splitlines() if line.startswith("start")]
-    assert begun == [f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.1", "0.2", "1")]
-    assert "(6 of 6)" in shown
+    assert begun == [
+        f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.05", "0.1", "0.2", "0.5", "1")
+    ]
+    assert "(10 of 10)" in shown
     assert "37.5 ± 17.7" in shown  # seeds 0.25 and 0.5
     assert "EMA coefficient" in shown
 
@@ -60,7 +63,7 @@ def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -
 def test_finished_runs_are_skipped_and_suites_share_runs(tmp_path: Path) -> None:
     go(tmp_path, seeds=1)
     _, shown = go(tmp_path, seeds=2)
-    assert "3 done, 0 to continue, 3 to begin" in shown
+    assert "5 done, 0 to continue, 5 to begin" in shown
     _, shown = go(tmp_path, "percentile", seeds=2)
     assert "2 done, 0 to continue, 10 to begin" in shown  # P90 is α=0.1
     assert set(starts(tmp_path).values()) == {1}
@@ -75,22 +78,22 @@ def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_wit
 ) -> None:
     monkeypatch.setenv("FAIL", "1")
     failed, shown = go(tmp_path)
-    assert len(failed) == 3
+    assert len(failed) == 5
     assert all(name.endswith("-seed1") for name in failed)
     assert "FAILED  ema α=1 seed 1" in shown
     assert "the stand-in fails" in shown
 
-    assert "3 of 6 runs failed" in shown
+    assert "5 of 10 runs failed" in shown
     [row] = [line for line in shown.splitlines() if "α=0.2" in line and "25.0" in line]
     assert "1" in row.split()[3]  # one run in the table
     monkeypatch.delenv("FAIL")
     failed, shown = go(tmp_path)
     assert failed == []
-    assert "3 done, 3 to continue, 0 to begin" in shown
+    assert "5 done, 5 to continue, 0 to begin" in shown
     log = (tmp_path / "logs" / f"{next(iter(starts(tmp_path)))}.log").read_text()
     assert "starting at update 0" in log
     resumed = [n for n, count in starts(tmp_path).items() if count == 2]
-    assert len(resumed) == 3
+    assert len(resumed) == 5
     assert "starting at update 1" in (tmp_path / "logs" / f"{resumed[0]}.log").read_text()
     rows = read_metrics(tmp_path / "runs" / resumed[0] / "metrics.jsonl")
     assert [row["update"] for row in rows] == [0, 1, 2]
@@ -101,9 +104,9 @@ def test_the_band_of_saturation_reaches_convergence(tmp_path: Path) -> None:
     [table] = read_tables(tmp_path, ["convergence"])
     assert "band: unknown" in table.notes[0]
     _, shown = go(tmp_path, "saturation", seeds=1)
-    assert "plateau: K from 25 (the frontier H*) to 50, the largest tried" in shown  # successes of 4, 12 and 22 steps
+    assert "plateau: K from 30 (the frontier H*) to 80, the largest tried" in shown  # successes of 4, 12 and 22 steps
     [table] = read_tables(tmp_path, ["convergence"])
-    assert table.notes[0] == "band: K from 25 to 50, from the saturation suite"
+    assert table.notes[0] == "band: K from 30 to 80, from the saturation suite"
     manifest = tmp_path / "suites" / "saturation.json"
     manifest.write_text(manifest.read_text().replace('"env": "EH-Cabinet-v0"', '"env": "EH-BFCL-v0"'))
     [table] = read_tables(tmp_path, ["convergence"])
@@ -113,64 +116,37 @@ def test_the_band_of_saturation_reaches_convergence(tmp_path: Path) -> None:
 def test_a_folder_keeps_the_seeds_of_a_suite(tmp_path: Path) -> None:
     go(tmp_path, seeds=2)
     go(tmp_path, seeds=1)
-    assert list(read_tables(tmp_path, ["ema"])[0].runs) == [2, 2, 2]
+    assert list(read_tables(tmp_path, ["ema"])[0].runs) == [2] * 5
 
 
-def test_flags_are_grpo_s_and_quick_stands_below_them(tmp_path: Path) -> None:
-    s = parse(
-        ["--suite", "ema", "--quick", "--updates", "12", "--seeds", "5", "--k0", "20", "--env", "EH-CabinetLocked-v0"]
-    )
+def test_flags_are_grpo_s() -> None:
+    s = parse(["--suite", "ema", "--seeds", "5", "--", "--updates", "12", "--k0", "20", "--env", "EH-CabinetLocked-v0"])
     found = flat(s.train)
-    assert (s.suite, s.seeds, found["updates"], found["k0"], found["eval_tasks"]) == ("ema", 5, 12, 20, 64)
-    assert found["env"] == "EH-CabinetLocked-v0"
-    recipe = tmp_path / "r.toml"
-    recipe.write_text("updates = 9\n[evaluation]\ntasks = 7\n")
-    s = parse(["--suite", "ema", "--quick", "--recipe", str(recipe), "--updates", "8"])
-    assert (s.train.evaluation.tasks, s.train.updates, s.train.evaluation.rollouts) == (7, 8, 8)
+    assert (s.suite, s.seeds, found["updates"], found["k0"], found["env"]) == ("ema", 5, 12, 20, "EH-CabinetLocked-v0")
+
+
+def test_suites_keep_the_clone_of_their_results_and_arms_have_the_quick_start_s() -> None:
+    def clone(*words: str) -> int:
+        return parse(words).train.warm_start.max_optimal_steps
+
+    assert clone("--suite", "ema") == 9
+    assert clone("--arm", "k0=10") == from_recipe("quickstart").warm_start.max_optimal_steps
+    assert clone("--suite", "ema", "--warm-start.max-optimal-steps", "4") == 4
+    assert clone("--suite", "ema", "--recipe", "smollm2") == 0
 
 
 @pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1", "--rollout", "streaming"]])
-@pytest.mark.parametrize("quick", [["--quick"], []])
-def test_a_sweep_that_can_not_evaluate_during_training_does_not(words: list[str], quick: list[str]) -> None:
-    assert parse(["--suite", "comparison", *quick, *words]).train.evaluation.every == 0
+def test_a_sweep_that_can_not_evaluate_during_training_does_not(words: list[str]) -> None:
+    assert parse(["--suite", "comparison", *words]).train.evaluation.every == 0
 
 
-def test_a_full_sweep_evaluates_during_training_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_sweep_evaluates_during_training_unless_told_otherwise() -> None:
     real = ["--suite", "ema", "--recipe", "paper", "--model", "Qwen/Qwen2.5-7B-Instruct"]
     assert parse(real).train.evaluation.every == 10
     assert parse([*real, "--eval-every", "0"]).train.evaluation.every == 0
     assert parse([*real, "--eval-every=7"]).train.evaluation.every == 7
     assert parse([*real, "--updates", "40"]).train.evaluation.every == 2
-    assert parse(["--suite", "ema", "--quick", "--updates", "24"]).train.evaluation.every == 2
-    assert parse(["--suite", "pretrained", "--model", "tiny", "--eval_every", "5"]).train.evaluation.every == 5
-    recipe = tmp_path / "r.toml"
-    recipe.write_text("[evaluation]\nevery = 0\n")
-    assert parse([*real, "--recipe", str(recipe)]).train.evaluation.every == 0
-
-
-def test_suites_have_a_model_and_an_environment_of_their_own_unless_told(tmp_path: Path) -> None:
-    def found(*words: str) -> tuple[str, str, int, Any]:
-        train = parse(["--suite", *words]).train
-        return train.model.model, train.environment.env, train.evaluation.every, train.environment.env_args
-
-    assert found("recurring") == ("tiny", "EH-Cabinet-v0", 3, {"tasks": 96})
-    assert found("recurring", "--env", "EH-CabinetLocked-v0")[3] == {}  # it takes no "tasks"
-    assert found("recurring", "--env-args", '{"tasks": 12}')[3] == {"tasks": 12}
-    smollm2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    assert found("pretrained") == (smollm2, "EH-CabinetLocked-v0", 0, {})
-    assert found("pretrained", "--model", "folder")[:2] == ("folder", "EH-CabinetLocked-v0")
-    elsewhere = ("pretrained", "--env=EH-BFCL-v0", "--eval-every", "2")
-    with pytest.raises(ConfigError, match="--recipe"):
-        found(*elsewhere)
-    assert found(*elsewhere, "--recipe", "smollm2") == (smollm2, "EH-BFCL-v0", 2, {})
-    recipe = tmp_path / "r.toml"
-    recipe.write_text('[model]\nmodel = "tiny"\n[environment]\nenv = "EH-CabinetOpenEnded-v0"\n')
-    assert found("pretrained", "--recipe", str(recipe)) == ("tiny", "EH-CabinetOpenEnded-v0", 0, {})
-    recipe.write_text(recipe.read_text() + "[evaluation]\nevery = 4\n")
-    assert found("pretrained", "--recipe", str(recipe))[2] == 4
-    arms = suite_arms("recurring", quick=False)
-    assert arms["task"] == {"wrapper": "task"}
-    assert arms["elastic by task"]["horizon_key"] == "task_id"
+    assert parse(["--suite", "ema", "--updates", "19"]).train.evaluation.every == 0  # too short
 
 
 def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +160,49 @@ def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.Monke
     assert swept == ["m:play"]
 
 
+def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path: Path) -> None:
+    arms = ("k0=12", "k_max=60", "wrapper=fixed,k0=30", "wrapper=tti,stages=0:12,3:20,gradient_checkpointing=true")
+    failed, shown = go(tmp_path, ARMS, *arms, seeds=2)
+    assert failed == []
+    assert "(8 of 8)" in shown
+    assert "saved of baseline's" in shown
+    assert "final success in points against wrapper=fixed,k0=30, the best fixed K, seed by seed" in shown
+    configs = [flat(config) for _, config in Sweep(TRAIN, arm=arms).arms(ARMS).values()]
+    assert [c["wrapper"] for c in configs] == ["elastic", "elastic", "fixed", "tti"]
+    assert [c["eval_horizon"] for c in configs] == [60] * 4  # the largest K of any arm
+    assert (configs[0]["k0"], configs[2]["k0"], configs[3]["stages"]) == (12, 30, {0: 12, 3: 20})
+    assert [c["gradient_checkpointing"] for c in configs] == [False, False, False, True]
+    [suite] = read_suites([tmp_path])
+    assert [(arm.label, arm.settings["wrapper"], arm.fixed_k) for arm in suite.arms][2] == (arms[2], "fixed", 30)
+    assert (
+        "2 done" in go(tmp_path, ARMS, "k0=12", "k0=13", "k_max=60", seeds=1)[1]
+    )  # another arm beside two that have ended
+
+
+@pytest.mark.parametrize(
+    ("arm", "names"),
+    [
+        ("k00=10", '"k00=10": no flag --k00; did you mean --k0'),
+        ("wrapper=fixd", "did you mean fixed"),
+        ("wrapper=fixed,alpha=0.3", "--alpha is for --wrapper elastic"),
+        ("wrapper=fixed,k0=80", "raise --eval-horizon"),
+        ("k0", "settings with commas between"),
+        ("seed=3", "every arm has the seeds"),
+        ("k0=-1", "k0"),
+    ],
+)
+def test_a_wrong_arm_is_refused_before_any_run(arm: str, names: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=names):
+        go(tmp_path / "out", ARMS, "k0=10", arm)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--suite", "ema", "--arm", "k0=3"]])
+def test_a_sweep_has_a_suite_or_arms(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="give --suite, or --arm for each arm"):
+        parse(words)
+
+
 @pytest.mark.parametrize(
     ("words", "names"),
     [
@@ -192,6 +211,7 @@ def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.Monke
         (["--resume", "x"], "--resume is for a single run"),
         (["--seeds", "0"], "seeds"),
         (["--threshold", "50"], "threshold"),
+        (["--suite", "learnin"], "no suite learnin; did you mean learning"),
     ],
 )
 def test_flags_that_no_sweep_takes_are_refused(words: list[str], names: str) -> None:
@@ -212,7 +232,7 @@ def test_settings_that_no_run_can_have_end_a_sweep_before_its_first_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], names: str
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["--suite", "convergence", "--quick", "--out", str(tmp_path), *words])
+        main(["--suite", "convergence", "--out", str(tmp_path), *words])
     assert exit_.value.code == 2
     assert names in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "runs").exists()
@@ -223,9 +243,7 @@ def test_a_real_sweep_is_killed_and_goes_on(
     tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL while a run is under way: it goes on from its checkpoint, and what had ended is not done again."""
-    flags = (
-        "--suite ema --quick --seeds 1 --jobs 1 --updates 2 --tasks-per-update 2 --group-size 2 --checkpoint-every 1"
-    )
+    flags = "--suite headroom --seeds 1 --jobs 1 --updates 2 --tasks-per-update 2 --group-size 2 --checkpoint-every 1"
     flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2"
     words = [*flags.split(), "--warm-start.episodes", "20", "--ranks", "2", "--out", str(tmp_path)]
     code = f"from harness.sweep.sweep import *; from rich.console import Console; sweep(parse({words!r}), Console(), {HELD!r})"
@@ -247,7 +265,7 @@ def test_a_real_sweep_is_killed_and_goes_on(
     process.wait()
     assert not psutil.wait_procs(children, timeout=120)[1]
     ended = {p.parent.name: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/evaluation.json")}
-    assert len(ended) < 3
+    assert len(ended) < 5
 
     for name in ("EH_CACHE_DIR", "OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(name, environment[name])
@@ -255,17 +273,10 @@ def test_a_real_sweep_is_killed_and_goes_on(
     assert sweep(parse(words), Console(file=shown, width=200)) == []
     assert f"{len(ended)} done" in shown.getvalue()
     folders = list((tmp_path / "runs").iterdir())
-    assert len(folders) == 3
+    assert len(folders) == 5
     for folder in folders:
         metrics = read_metrics(folder / "metrics.jsonl")
         assert [row["update"] for row in metrics] == [0, 1]
         assert all(row["evaluation/mean_at_k"] is not None for row in metrics)
         assert folder.name not in ended or (folder / "evaluation.json").stat().st_mtime_ns == ended[folder.name]
     assert any("resumed at update" in p.read_text() for p in tmp_path.glob("logs/*.log"))
-
-
-@pytest.mark.parametrize(
-    ("words", "device"), [([], "cpu"), (["--device", "auto"], "auto"), (["--recipe", "lora", "--model", "X"], "auto")]
-)
-def test_quick_puts_the_tiny_model_alone_on_the_cpu(words: list[str], device: str) -> None:
-    assert parse(["--suite", "ema", "--quick", *words]).train.model.device == device
