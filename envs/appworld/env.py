@@ -42,15 +42,15 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
 
     The action is the model's text. AppWorld's engine runs its first fenced Python block, or all of the text if there is no
     block. The observation is what the code prints. ``apis.supervisor.complete_task(...)`` ends the episode, and the official
-    evaluation gives the reward: 1 if every test passes, else 0.
+    evaluation gives the reward: 1 if every test passes, else 0. With ``reward="score"`` it is the share of the tests that pass.
 
     ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction``, ``supervisor`` (first_name, last_name, email,
     phone_number), ``datetime`` (the present time in the world, ISO 8601), ``difficulty`` (AppWorld's, 1 to 3, or None),
     ``scenario`` (AppWorld's SGC counts the scenarios all of whose tasks are solved).
 
     ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that the action made). At
-    the end also ``success`` and ``verdict`` (``passed`` and ``total``: numbers of tests; ``failures``: the requirements that
-    were not met).
+    the end also ``success``, ``score`` (the share of the tests that passed) and ``verdict`` (``passed`` and ``total``: numbers of
+    tests; ``failures``: the requirements that were not met).
 
     Code can destroy its world: it can end or hang its process, or fill the apps. The episode then ends with reward 0 and
     ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``, and the next reset
@@ -64,6 +64,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         max_api_calls: The number of API calls that one action may make. Further calls raise an exception in the code, and so
             does a call of more than 4 MiB.
         memory_mb: The memory that one episode's code may take, in MiB.
+        reward: "success" (the official verdict) or "score".
         confined: Whether to confine the code as far as the host allows. ``python -m envs doctor`` says how far that is.
             False is for debugging only: the model's code can then do everything that you can do.
 
@@ -82,8 +83,13 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         max_api_calls: int = 1000,
         memory_mb: int = 1024,
         confined: bool = True,
+        reward: str = "success",
     ) -> None:
-        EzPickle.__init__(self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined)
+        EzPickle.__init__(
+            self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined, reward
+        )
+        if reward not in ("success", "score"):
+            raise ConfigError(f"reward must be success or score, got {reward!r}")
         settings = Settings(
             step_timeout_s=step_timeout_s,
             max_api_calls=max_api_calls,
@@ -91,7 +97,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             memory_mb=memory_mb,
             confined=confined,
         )
-        self._split, self._settings = split, settings
+        self._split, self._settings, self._reward = split, settings, reward
         self._host = shared_host(backend_python("appworld"), data.root_of(split), settings)
         self.task_ids: Sequence[str] = data.task_ids(split)
         self.observation_space = UnicodeText(_LONGEST)
@@ -163,11 +169,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         return f"```python\n{text}\n```" if rng.random() < 0.5 else text
 
     def close(self) -> None:
-        """Ends the episode's process.
-
-        The two processes that it was forked from (240 MB each) go on until this process ends, for other environments and later
-        ones. ``envs.appworld.hosts.close_hosts()`` ends them.
-        """
+        """Ends the episode. Its zygotes go on until this process ends, or until ``envs.appworld.hosts.close_hosts()``."""
         self._leave()
 
     def _step(self, world: World, action: Any) -> _Result:
@@ -186,9 +188,9 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         if verdict is None:
             return result["output"], 0.0, False, False, info
         self._leave()
-        info["success"] = verdict.pop("success")
-        info["verdict"] = verdict
-        return result["output"], float(info["success"]), True, False, info
+        success = bool(verdict.pop("success"))
+        info |= {"success": success, "score": verdict["passed"] / verdict["total"], "verdict": verdict}
+        return result["output"], float(info[self._reward]), True, False, info
 
     def _live(self) -> World:
         if self._world is None:
@@ -208,7 +210,13 @@ def _over(error: WorkerError, host_failed: bool) -> _Result:
     """The end of an episode without a verdict. Its code is to blame for that, unless the host has failed."""
     key = "environment_error" if host_failed else "world_lost"
     who = "The environment failed" if host_failed else "Your code has destroyed its world"
-    info = {"malformed": False, "api_calls": 0, "success": False, key: _printable(f"{type(error).__name__}: {error}")}
+    info = {
+        "malformed": False,
+        "api_calls": 0,
+        "success": False,
+        "score": 0.0,
+        key: _printable(f"{type(error).__name__}: {error}"),
+    }
     return f"{who}, and this episode is over: {_reason(error)}", 0.0, not host_failed, host_failed, info
 
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 import eh_gym  # noqa: F401 - registers the environments
-from eh_gym.errors import WorkerDied
-from envs.appworld import data, hosts
+from eh_gym.errors import ConfigError, WorkerDied
+from envs.appworld import data, hosts, outputs
 from envs.appworld import env as appworld_env
 
 FINISH = "apis.supervisor.complete_task()"
@@ -150,6 +150,35 @@ def test_the_task_must_be_completed_for_a_verdict(env):
     assert verdict["passed"] < verdict["total"] == verdict["passed"] + len(verdict["failures"])
     with pytest.raises(gym.error.ResetNeeded):
         env.step("print(1)")
+
+
+def test_the_reward_can_be_the_share_of_the_tests_that_pass(make):
+    graded, official = make(reward="score"), make()
+    for env in (graded, official):
+        env.reset(seed=0)
+    _, reward, _, _, info = graded.step(FINISH)
+    verdict = info["verdict"]
+    assert reward == info["score"] == verdict["passed"] / verdict["total"]
+    assert 0 < reward < 1
+    assert not info["success"]
+    _, reward, _, _, info = official.step(FINISH)
+    assert (reward, info["score"]) == (0.0, verdict["passed"] / verdict["total"])
+    graded.reset(seed=0)
+    assert (play_expert(graded)[1], graded.unwrapped.spec.kwargs["reward"]) == (1.0, "score")
+    with pytest.raises(ConfigError, match="reward must be success or score, got 'share'"):
+        make(reward="share")
+
+
+def test_the_export_of_a_lost_world_is_the_state_at_its_beginning(env, tmp_path):
+    task_id = env.unwrapped.task_ids[0]
+    writer = outputs.OutputWriter(tmp_path, env.unwrapped._host)
+    lost = LOG_IN + WRITE + "\n__import__('posix').kill(__import__('posix').getpid(), 9)"
+    assert writer.write(task_id, ["print(1)", lost, "print(2)"]) == outputs.Replayed(False, False)
+    folder = tmp_path / "tasks" / task_id
+    assert (folder / "logs" / "environment_io.md").read_text().count("### Environment Interaction") == 1
+    assert "zebra crossing" not in (folder / "dbs" / "simple_note.jsonl").read_text()
+    assert writer.write(task_id, [LOG_IN + WRITE]) == outputs.Replayed(False, False)
+    assert "zebra crossing" in (folder / "dbs" / "simple_note.jsonl").read_text()
 
 
 def test_two_episodes_of_a_task_never_see_each_others_state(make):
