@@ -10,8 +10,6 @@ import re
 
 from eh_gym.replies import split_reply
 
-__all__ = ["code_of", "refusal_of"]
-
 _LONGEST_MESSAGE = 1_000_000  # characters; a longer message is not searched for code
 _LONGEST_CODE = 200_000  # characters; no sensible solution is that long
 

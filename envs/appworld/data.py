@@ -16,18 +16,6 @@ from eh_gym.errors import ConfigError, EHError, MissingBackendError
 from envs import backends
 from envs.cache import cache_dir
 
-__all__ = [
-    "BENCHMARK",
-    "SPLITS",
-    "benchmark_dir",
-    "check_root",
-    "difficulty",
-    "mini_dir",
-    "reference",
-    "root_of",
-    "task_ids",
-]
-
 BENCHMARK: Mapping[str, int] = {"train": 90, "dev": 57, "test_normal": 168, "test_challenge": 417}  # split -> tasks
 SPLITS = (*BENCHMARK, "mini")
 DATA_VERSION = "0.1.0"

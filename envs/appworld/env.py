@@ -22,8 +22,6 @@ from envs.appworld.hosts import Settings, World, shared_host
 from envs.backends import backend_python
 from envs.options import named_task
 
-__all__ = ["AppWorldEnv"]
-
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _HARMLESS = (
     "print(apis.api_docs.show_app_descriptions())",

@@ -27,8 +27,6 @@ from eh_gym.surrogates import escaped
 from eh_gym.worker import Worker, backend_command
 from envs.appworld.backend import link
 
-__all__ = ["Fork", "Unread", "Zygote"]
-
 _START_TIMEOUT_S = 180.0  # importing AppWorld takes 4 s on a quiet machine
 _SPAWN_TIMEOUT_S = 60.0
 # Killing a process takes milliseconds. A zygote that does not answer is killed, with all its forks.
@@ -274,8 +272,7 @@ def _folder() -> tuple[Path, IO[str]]:
     """Makes a private folder and locks a file beside it. Removes folders whose lock is free: their processes have ended.
 
     A process id would not do, because it is unknown in another container or on another machine that shares this folder. The
-    locked file does not show the folder's name. Unconfined code of an agent can list this process's open files, and the apps'
-    folder leads to the answers.
+    locked file does not show the folder's name, because unconfined code can list this process's open files.
     """
     import fcntl  # not on Windows, where this module can be imported
 

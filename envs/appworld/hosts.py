@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
 import threading
 import time
@@ -22,15 +21,11 @@ from eh_gym.surrogates import escaped
 from envs.appworld import data
 from envs.appworld.forks import Fork, Unread, Zygote
 
-__all__ = ["Host", "Settings", "World", "close_hosts", "shared_host"]
-
 _OPEN_TIMEOUT_S = 120.0
-_CPU_STEPS = 100  # the number of full steps for which a world's processor time is enough
-_APPS_MEMORY_BYTES = 512 << 20  # for the evaluation
-_APPS_FILE_BYTES = 256 << 20  # the evaluation reads the state from files, one for each app
-_APPS_OPEN_FILES = 1024
-_OPEN_CPU_S = 60  # opening a world and its evaluation take tenths of a second
 _SAVE_TIMEOUT_S = 600.0
+_CPU_STEPS = 100  # the number of full steps for which the processor time of a process is enough
+# What the apps' process may take more than the code's: opening a world and its evaluation need it. The evaluation reads files.
+_APPS_MEMORY_BYTES, _APPS_CPU_S, _APPS_FILE_BYTES, _APPS_OPEN_FILES = 512 << 20, 60, 256 << 20, 1024
 
 
 @dataclass(frozen=True)
@@ -60,11 +55,6 @@ class Settings:
             value, kinds = getattr(self, name), (int, float) if name.endswith("_s") else int
             if isinstance(value, bool) or not isinstance(value, kinds) or not (value >= bound and value % 1 == 0):
                 raise ConfigError(f"{name} must be a whole number >= {bound}, without quotes, got {value!r}")
-
-    @property
-    def cpu_s(self) -> int:
-        """The seconds of processor time that a world may use in the whole episode, all threads together."""
-        return math.ceil(_CPU_STEPS * self.step_timeout_s)
 
 
 class World:
@@ -195,17 +185,17 @@ class Host:
             with ThreadPoolExecutor(2) as threads:
                 for starting in [threads.submit(zygote.start) for zygote in (self._apps, self._shells)]:
                     starting.result()
-        calls = {"max_api_calls": settings.max_api_calls, "max_output_chars": settings.max_observation_chars}
-        limits = {
-            "memory_bytes": settings.memory_mb * 2**20 + _APPS_MEMORY_BYTES,
-            "cpu_s": settings.cpu_s + _OPEN_CPU_S,
+        options = {"max_api_calls": settings.max_api_calls, "max_output_chars": settings.max_observation_chars}
+        limits = {"memory_bytes": settings.memory_mb << 20, "cpu_s": _CPU_STEPS * round(settings.step_timeout_s)}
+        more = {
+            "memory_bytes": limits["memory_bytes"] + _APPS_MEMORY_BYTES,
+            "cpu_s": limits["cpu_s"] + _APPS_CPU_S,
             "file_bytes": _APPS_FILE_BYTES,
             "open_files": _APPS_OPEN_FILES,
         }
-        apps = self._apps.fork({"task_id": task_id, "record": record, **calls, "limits": limits})
-        limits = {"memory_bytes": settings.memory_mb * 2**20, "cpu_s": settings.cpu_s}
+        apps = self._apps.fork(options | {"task_id": task_id, "record": record, "limits": more})
         try:
-            shell = self._shells.fork({"timeout_s": settings.step_timeout_s, **calls, "limits": limits})
+            shell = self._shells.fork(options | {"timeout_s": settings.step_timeout_s, "limits": limits})
         except WorkerError:
             apps.end()
             raise

@@ -23,8 +23,6 @@ from envs.appworld import data
 from envs.cache import cache_dir, expanded
 from envs.commands import run
 
-__all__ = ["counts", "install", "isolation", "report"]
-
 _HERE = Path(__file__).parent
 _BASE = "https://s3.us-west-2.amazonaws.com/appworld.dev/"
 _BUNDLE = f"data-{data.DATA_VERSION}.bundle"

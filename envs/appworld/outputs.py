@@ -15,8 +15,6 @@ from envs.appworld.actions import code_of, refusal_of
 from envs.appworld.hosts import Host, Settings, World, shared_host
 from envs.backends import backend_python
 
-__all__ = ["OutputWriter", "Replayed", "output_writer"]
-
 
 @dataclass(frozen=True)
 class Replayed:
@@ -36,11 +34,7 @@ class OutputWriter:
         self._folder, self._host = folder, host
 
     def write(self, task_id: str, actions: Sequence[str]) -> Replayed:
-        """Plays the actions of an episode again and writes its outputs.
-
-        Args:
-            task_id: The task.
-            actions: The agent's messages.
+        """Plays the actions of an episode, the agent's messages, again and writes its outputs.
 
         Raises:
             WorkerError: There was no world, or no verdict, because of the host.

@@ -11,8 +11,6 @@ from typing import Any
 
 from envs.appworld.hosts import Settings
 
-__all__ = ["first_message", "system_prompt"]
-
 _PROMPT = """\
 You are an assistant who does tasks for a person, your supervisor, in the apps of their everyday life. You act by writing \
 Python code, which is run for you; what it prints is what you see. Nobody answers questions: decide for yourself.

@@ -43,7 +43,6 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
         raise RuntimeError(f"the code's process: {told['error']}")
     connection.sendall(link.frame({"ready": world.about}))
     with world.guarded():
-        world.warm_up()
         while (request := link.receive(connection)) is not None and "code" in request[0]:
             connection.sendall(link.frame(world.step(code, request[0]["code"])))
     code.close()
@@ -94,16 +93,13 @@ class World:
     def guarded(self) -> Iterator[None]:
         """The engine's guard is on during the steps, as in the plain engine: it also takes functions away from the apps."""
         self._world.safety_guard.enable()
+        # A call that only reads: the pages that every call changes are copied now, and not in the first step.
+        reading = {"method": "GET", "url": "/supervisor/profile", "headers": []}
         try:
+            self._transport.handle_request(_request(reading, b"")).read()
             yield
         finally:
             self._world.safety_guard.disable()
-
-    def warm_up(self) -> None:
-        """Makes a call that only reads: the pages that every call changes are copied now, and not in the first step."""
-        self._transport.handle_request(
-            _request({"method": "GET", "url": "/supervisor/profile", "headers": []}, b"")
-        ).read()
 
     def step(self, code: link.Link, text: str) -> dict[str, Any]:
         """Has the code's process run a step, and answers its calls meanwhile.
@@ -127,11 +123,7 @@ class World:
             return {"lost": f"the code's process: {error}", "unread": False}
 
     def verdict(self) -> dict[str, Any]:
-        """AppWorld's own evaluation of the state that the calls have left.
-
-        Returns:
-            ``success``; ``passed`` and ``total``, numbers of tests; ``failures``, the requirements that were not met.
-        """
+        """AppWorld's own evaluation of the state that the calls have left, in the form of the environment's ``info``."""
         tracker = evaluate(self._world)
         return {
             "success": bool(tracker.success),
@@ -167,15 +159,12 @@ class World:
         request = _request(head, body)
         path = unquote(request.url.path)  # as the application will see it
         if not f"{path}/".startswith(self._public):  # the engine's own, such as /dbs, and the admin's
-            text = json.dumps(
-                {"message": f"No app named '{path.lstrip('/').split('/')[0]}' found."}, separators=(",", ":")
-            )
-            return {"status": 404, "headers": [["content-type", "application/json"]]}, text.encode()  # as the engine's
+            said = {"message": f"No app named '{path.lstrip('/').split('/')[0]}' found."}  # as the engine's
+            shown = json.dumps(said, separators=(",", ":")).encode()
+            return {"status": 404, "headers": [["content-type", "application/json"]]}, shown
         try:
             response = self._transport.handle_request(request)
-        except (
-            Exception
-        ) as error:  # as in the plain engine: for example, an app gets a number that its database cannot hold
+        except Exception as error:  # as in the plain engine, where an app gets a number that its database cannot hold
             return {"raised": link.described(error)}, b""
         self._completed |= (request.method, path) == _COMPLETE_TASK and response.status_code == 200
         if self._options["record"]:

@@ -17,7 +17,7 @@ from typing import Any
 
 Frame = tuple[dict[str, Any], bytes]
 
-MAX_BYTES = 32 << 20  # of a frame that `receive` reads
+MAX_BYTES = 256 << 20  # of the head and of the body of a frame that `receive` reads
 MAX_HEAD_BYTES, MAX_BODY_BYTES = 256 << 10, 4 << 20  # of what the code sends: a request, or the output of a step
 _SIZES = struct.Struct(">II")
 _PIECE_BYTES = 64 << 10
@@ -166,12 +166,7 @@ def rebuilt(told: dict[str, Any]) -> Exception:
     known: type[Exception] = next(filter(None, (_known(*names) for names in told["types"])))
     module, name = told["types"][0]
     text: str = told["text"]
-    parts = {
-        "__module__": module,
-        "__qualname__": name,
-        "__init__": lambda self, *_: None,
-        "__str__": lambda self: text,
-    }
+    parts = {"__module__": module, "__qualname__": name, "__init__": lambda *_: None, "__str__": lambda _: text}
     error: Exception = type(name, (known,), parts)(*told["args"])
     try:
         raise error  # a traceback shows its heading only if it is not empty

@@ -34,15 +34,10 @@ class _Transport:
         """
         import httpx
 
-        head = {
-            "method": request.method,
-            "url": request.url.raw_path.decode("ascii"),
-            "headers": request.headers.multi_items(),
-        }
-        body = request.read()
-        if (
-            len(body) > link.MAX_BODY_BYTES or len(str(head)) > link.MAX_HEAD_BYTES // 6
-        ):  # as JSON, up to six times as long
+        url, body = request.url.raw_path.decode("ascii"), request.read()
+        head = {"method": request.method, "url": url, "headers": request.headers.multi_items()}
+        # As JSON, the head may be six times as long.
+        if len(body) > link.MAX_BODY_BYTES or len(str(head)) > link.MAX_HEAD_BYTES // 6:
             raise RuntimeError(f"Not called: a request may take {link.MAX_BODY_BYTES:,} bytes.")
         told, content = self.exchange(link.frame(head, body))
         if "refused" in told:
@@ -125,12 +120,7 @@ class Shell:
             self._world.execute(code)
 
     def begin(self, connection: socket.socket, options: Mapping[str, Any]) -> None:
-        """Waits for the task's date. Call it in the forked process.
-
-        Args:
-            connection: The socket to the apps' process.
-            options: ``timeout_s``, and ``max_api_calls`` (in one step).
-        """
+        """Waits for the task's date from the apps. Call it in the forked process."""
         from appworld.apps.api_lib import set_local_date_and_time, set_local_random_seed
 
         world = self._world
@@ -164,16 +154,12 @@ def table() -> dict[str, dict[str, Any]]:
     from appworld.common.utils import get_name_to_apis
     from appworld.requester import _get_api_name_to_doc
 
-    return {
-        app: {
-            "names": list(get_name_to_apis(app)),
-            "documents": {
-                name: {"method": document["method"], "path": document["path"]}
-                for name, document in _get_api_name_to_doc(app, include_private_apis=True).items()
-            },
-        }
-        for app in get_all_apps()
-    }
+    found = {}
+    for app in get_all_apps():
+        documents = _get_api_name_to_doc(app, include_private_apis=True)
+        kept = {name: {key: document[key] for key in ("method", "path")} for name, document in documents.items()}
+        found[app] = {"names": list(get_name_to_apis(app)), "documents": kept}
+    return found
 
 
 def shorten(text: str, limit: int) -> str:
