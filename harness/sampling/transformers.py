@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
@@ -22,6 +23,10 @@ from harness.types.seeding import uniforms
 
 # Fewer common tokens are not shared: the extra forward pass would cost more than it saves.
 _LEAST_SHARED = 32
+
+# All but cuDNN's, which torch 2.11 takes in bfloat16 on Hopper. It makes a plan for each new shape, and every step has a new one:
+# 57 ms and more on an H200, where the attention itself takes 1 ms (benchmarks/results/gpu-h200.txt).
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.OVERRIDEABLE]
 
 
 @dataclass
@@ -258,7 +263,7 @@ class TransformersSampler:
         plain = q > _LEAST_SHARED and width == q == min(len(r.feed) for r in batch) and self._windows == {None}
         if self._head is None:
             self._head = float32_head(self._model)
-        with float32_logits(self._model, self._head):
+        with float32_logits(self._model, self._head), sdpa_kernel(_KERNELS):
             output = self._model(
                 input_ids=torch.from_numpy(ids).to(device),
                 attention_mask=None if plain else self._masks(positions, width),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 from small_model import ask, forward_logprobs
 from transformers import Qwen2ForCausalLM
 
@@ -73,3 +74,15 @@ def test_the_prompt_of_a_group_is_computed_once(
     for request, sample in zip(requests, group, strict=True):
         assert sample.logprobs == pytest.approx(forward_logprobs(model, prompt, sample.ids), abs=1e-4)
         assert sample_all(TransformersSampler(model), [request])[0].ids == sample.ids
+
+
+def test_no_pass_takes_cudnn_s_attention_which_makes_a_plan_for_each_shape(made: Made) -> None:
+    model = made("transformers")[0]
+    allowed: list[tuple[bool, bool]] = []
+    cuda = torch.backends.cuda
+    model.register_forward_pre_hook(lambda *_: allowed.append((cuda.cudnn_sdp_enabled(), cuda.flash_sdp_enabled())))
+    before = cuda.cudnn_sdp_enabled(), cuda.flash_sdp_enabled()
+    assert before == (True, True)
+    sample_all(TransformersSampler(model), [ask(0, list(range(8, 48)), seed=0)])
+    assert set(allowed) == {(False, True)}  # of prompts and of single tokens
+    assert (cuda.cudnn_sdp_enabled(), cuda.flash_sdp_enabled()) == before, "the trainer may take it"
