@@ -30,7 +30,8 @@ def pick_device(name: str) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} is not available here ({error}); use --device cpu or auto") from error
+        reason = str(error).splitlines()[0]  # CUDA's have several lines of advice
+        raise ConfigError(f"device {name!r} is not available here ({reason}); use --device cpu or auto") from error
     return name
 
 
