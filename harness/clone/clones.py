@@ -33,7 +33,7 @@ def clone_expert(
     folder = run / "clone"
     if not config.environment.env.startswith(GIVEN):
         make_folder(cache_dir() / "clones", "EH_CACHE_DIR")
-        folder = cache_dir() / "clones" / clone_key(env, policy, start, lora_rank=rank, seed=seed)
+        folder = cache_dir() / "clones" / clone_key(env, policy, start, lora_rank=rank, seed=seed, device=device)
     if folder.is_dir():
         display.note(f"warm start: taken from {folder}, where an earlier run left it")
         return folder

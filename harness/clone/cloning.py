@@ -172,12 +172,18 @@ def warm_start(
     return Cloned(done.demonstrations, done.batches + polished.batches, polished.loss, done.tokens + polished.tokens)
 
 
-def clone_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int) -> str:
-    """Returns the name of a clone's folder: a hash of everything that decides it, also the weights and the expert's texts."""
+def clone_key(
+    env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int, device: str
+) -> str:
+    """Returns the name of a clone's folder: a hash of everything that decides it, also the weights and the expert's texts.
+
+    `device` is where it is trained: another kind of device rounds differently.
+    """
     spec, chat, key = env.spec, policy.chat, hashlib.blake2b(digest_size=16)
     arguments = sorted((k, repr(v)) for k, v in spec.kwargs.items()) if spec else []
     name = [spec.id, arguments, *map(repr, spec.additional_wrappers)] if spec else repr(env)
-    how = [str(policy.model.dtype), policy.packs, lora_rank, torch.__version__, torch.get_num_threads()]
+    kind = torch.device(device).type
+    how = [str(policy.model.dtype), policy.packs, lora_rank, torch.__version__, torch.get_num_threads(), kind]
     # These ids show the template, and how observations are cut.
     texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
     played = first_episodes(env, max_steps=_MAX_STEPS)

@@ -73,8 +73,8 @@ def longer(policy: Policy) -> Policy:
 def test_what_a_clone_depends_on_never_meets_an_old_one(
     env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def key(policy: Policy, lora_rank: int = 0) -> str:
-        return clone_key(env, policy, FEW, lora_rank=lora_rank, seed=0)
+    def key(policy: Policy, lora_rank: int = 0, device: str = "cpu") -> str:
+        return clone_key(env, policy, FEW, lora_rank=lora_rank, seed=0, device=device)
 
     keys = [
         key(new_tiny_policy(env, seed=0)),
@@ -83,6 +83,7 @@ def test_what_a_clone_depends_on_never_meets_an_old_one(
         key(longer(new_tiny_policy(env, seed=0))),
         key(swapped(new_tiny_policy(env, seed=0))),
         key(new_tiny_policy(env, seed=0), lora_rank=4),
+        key(new_tiny_policy(env, seed=0), device="cuda"),
     ]
     assert len(set(keys)) == len(keys)
     assert key(new_tiny_policy(env, seed=0)) == keys[0]
