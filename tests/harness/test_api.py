@@ -29,7 +29,6 @@ from harness.agents.program import Agent, find_agent
 from harness.records.run_folder import prepare
 from harness.rollout.rollout import rollout
 from harness.settings.section import changed
-from harness.training.command import read_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,19 +55,6 @@ def test_importing_the_package_loads_nothing_and_its_settings_no_torch(child_env
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=child_env, check=True, timeout=60)
-
-
-@pytest.mark.parametrize(
-    ("words", "given"),
-    [
-        ([], {}),
-        (["--updates", "20", "--wrapper", "fixed", "--k0", "20"], {"updates": 20, "wrapper": "fixed", "k0": 20}),
-        (["--env", "EH-CabinetLocked-v0", "--out", "x"], {"env": "EH-CabinetLocked-v0", "out": "x"}),
-        (["--warm-start.episodes", "300"], {"warm_start.episodes": 300}),
-    ],
-)
-def test_settings_that_are_not_given_are_those_of_the_command_line(words: list[str], given: dict[str, Any]) -> None:
-    assert changed(GRPOConfig.recipe("quickstart"), **given) == read_command(words).config
 
 
 def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(

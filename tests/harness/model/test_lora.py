@@ -112,23 +112,6 @@ def test_experts_that_peft_would_adapt_are_refused() -> None:
         add_lora(model, 4, seed=0)
 
 
-def test_the_kl_term_needs_no_second_model(trained: Policy) -> None:
-    pytest.importorskip("peft")
-
-    def drift(kl_coef: float) -> float:
-        policy = copied(trained)
-        add_lora(policy.model, 4, seed=0)
-        policy.checkpoint_activations()
-        optimizer = make_optimizer(policy.model, Optimizer(learning_rate=3e-3, adam_beta2=0.999, weight_decay=0.0))
-        for _ in range(4):
-            pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
-            metrics = update(policy, optimizer, pair, reference=policy, kl_coef=kl_coef)
-        return metrics["train/kl_ref"]
-
-    free, bound = drift(1e-9), drift(5.0)
-    assert 0 <= bound < free
-
-
 def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_kept_once(
     quick: GRPOConfig, tmp_path: Path, own_cache: Path
 ) -> None:
