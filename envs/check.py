@@ -3,8 +3,6 @@
 The checks are the tests of `eh_gym.testing`, each under its own name.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import warnings
@@ -16,8 +14,6 @@ from eh_gym.checked import said_by
 from eh_gym.errors import EHError
 from eh_gym.testing import ExpertEnvContract, TextEnvContract
 from envs.making import make_environment, read_env_args
-
-__all__ = ["add_arguments", "check"]
 
 _EXPERT = ("expert", "random_action")
 

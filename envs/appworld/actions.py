@@ -4,8 +4,6 @@ It refuses a message that is too long and does not repair code. Code that is not
 agent sees the error.
 """
 
-from __future__ import annotations
-
 import re
 
 from eh_gym.replies import split_reply

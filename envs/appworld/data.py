@@ -4,8 +4,6 @@ The folder has a random name. Otherwise an agent's code could ask for the size o
 confinement prevents, and the size tells yes from no. ``install.py`` builds, downloads and copies the data.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

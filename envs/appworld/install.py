@@ -4,8 +4,6 @@
 Here a folder that has its final name is complete. Everything else is an unfinished installation and is deleted.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import secrets

@@ -3,8 +3,6 @@
 An episode's actions run once more, in a world like that of the episode, whose engine then writes the state that they leave.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

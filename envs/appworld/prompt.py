@@ -4,8 +4,6 @@ The words and the example are this project's own. The apps' descriptions come fr
 in the prompt: the agent looks them up as it needs them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

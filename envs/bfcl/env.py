@@ -5,8 +5,6 @@ has BFCL's four multi-turn categories. It has no single calls, web search or mem
 `composite`, because most of its entries contain calls that fail.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import json
@@ -29,8 +27,6 @@ from envs.backends import backend_python
 from envs.bfcl.backend.calls import LONGEST, LONGEST_PYTHON
 from envs.bfcl.splits import task_ids
 from envs.options import named_task
-
-__all__ = ["BFCLEnv"]
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _STEP_CPU_S = 5.0  # seconds of processor time after which a message's calls are interrupted

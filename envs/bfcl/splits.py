@@ -4,14 +4,10 @@ Each scenario is in all four categories, so the splits are made by scenario and 
 `multi_turn_base_17` knows `multi_turn_long_context_17` too.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
 from eh_gym.errors import ConfigError
-
-__all__ = ["CATEGORIES", "DOMAINS", "SPLITS", "scenarios", "task_ids"]
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 SPLITS = ("train", "dev", "test", "all")

@@ -3,8 +3,6 @@
 A step is a call of the model. So everything that plays episodes can play, train and limit any agent.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -22,8 +20,6 @@ from harness.agents.gateway import Gateway
 from harness.agents.program import Ended, Running, find_agent
 from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal, budget_used_up
 from harness.agents.session import Session
-
-__all__ = ["AgentEnv", "read_action", "read_tasks", "write_action"]
 
 _LONGEST = 1_000_000  # characters of an observation or action
 _GRACE_S = 5.0  # the time for an agent to end by itself after its episode

@@ -7,8 +7,6 @@ is enough.
 allows, and the sessions share an eighth of them. Another eighth is for connections that have named no session yet.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import resource
@@ -26,8 +24,6 @@ from urllib.parse import unquote
 from harness.agents.protocol import Api, Refusal, model_list, read_call
 from harness.agents.session import Session, shut
 from harness.agents.writing import write_answer
-
-__all__ = ["Gateway"]
 
 _ROUTE = re.compile(r"/([\w-]+)/v1/(models(?:/.+)?|chat/completions|responses)/?")
 _APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}

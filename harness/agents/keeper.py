@@ -5,8 +5,6 @@ Then this process ends as the command did. On Linux this reaches processes with 
 children of this process when their parents end. If this process is killed, the system kills the command too.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

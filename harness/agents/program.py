@@ -3,8 +3,6 @@
 If an agent raises, exits with an error, or returns no verdict, the failure is its own. `Ended` says which.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import importlib
@@ -28,8 +26,6 @@ from typing import IO, Any
 from eh_gym.answers import is_reward, is_verdict
 from eh_gym.checked import accepts, said_by
 from eh_gym.errors import ConfigError, WorkerError
-
-__all__ = ["Agent", "Ended", "Running", "find_agent", "read_verdict"]
 
 Task = Mapping[str, Any]
 Play = Callable[[dict[str, Any], str], Any]

@@ -22,8 +22,6 @@ from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal
 if TYPE_CHECKING:
     from harness.agents.gateway import Gateway
 
-__all__ = ["Session", "Waiting", "shut"]
-
 Answer = ModelAnswer | Refusal
 
 _KEPT = 16  # The number of answers that a session keeps for late retries.

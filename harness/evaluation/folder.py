@@ -4,8 +4,6 @@ If the command is stopped, the same command continues. A command that asks for m
 episodes, which their seeds identify. `harness.records.episode_log` keeps the episodes of training runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
@@ -20,8 +18,6 @@ from harness.records.episode_log import EpisodeWriter, read_episodes
 from harness.records.files import lock_folder, read_object, write_whole
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
-
-__all__ = ["EvaluationFolder", "KeptEvaluation", "evaluation_of", "evaluations_in", "is_evaluation", "read_evaluation"]
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
 

@@ -3,8 +3,6 @@
 Every call plays the same episodes with the same random numbers, at the same K.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -25,8 +23,6 @@ from harness.terminal.display import Display, UpdateBars
 from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
-
-__all__ = ["HeldOut"]
 
 
 @dataclass(frozen=True)

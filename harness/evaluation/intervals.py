@@ -1,13 +1,9 @@
 """95 % intervals of a share of successes, also where a task has several episodes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
 import numpy as np
-
-__all__ = ["effective_episodes", "wilson_interval"]
 
 _Z = 1.959964  # two-sided 95 %
 

@@ -1,15 +1,11 @@
 """The settings of an evaluation that a training run's folder gives."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 from eh_gym.errors import ConfigError
 from harness.records.run_folder import saved_config
 from harness.settings.evaluate import EvaluateConfig
-
-__all__ = ["is_run", "of_run"]
 
 
 def is_run(folder: Path) -> bool:

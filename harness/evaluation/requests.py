@@ -1,13 +1,9 @@
 """The episodes of an evaluation, each with the seed that identifies it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
-
-__all__ = ["episode_seed", "evaluation_requests"]
 
 
 def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:

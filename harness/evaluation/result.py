@@ -21,15 +21,6 @@ from harness.types.trajectory import TRUNCATED
 if TYPE_CHECKING:
     from harness.evaluation.saturation import Saturation
 
-__all__ = [
-    "EvalResult",
-    "Part",
-    "Shares",
-    "Usage",
-    "result_table",
-    "summarise",
-]
-
 Line = Mapping[str, Any]
 """An episode as a line of the log; `harness.records.episode_log` describes it."""
 

@@ -1,11 +1,7 @@
 """The scores of an evaluation by the benchmarks' own measures, and how it was played."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-__all__ = ["score_rows"]
 
 
 def score_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -1,7 +1,5 @@
 """`python -m harness.report`: writes a page with the figures and tables of runs, and a page with their episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tyro
@@ -9,8 +7,6 @@ from rich.console import Console
 
 from harness.report.report import Report, report
 from harness.settings.command_line import errors_in_one_line, parse
-
-__all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,7 +1,5 @@
 """Writes the page of the logged episodes, to be read turn by turn: plain HTML, with an element for each episode."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,6 @@ from harness.evaluation.folder import KeptEvaluation
 from harness.records.episode_log import read_episodes, read_system_prompt
 from harness.report.page import write_page
 from harness.sweep.runs import Suite, all_runs
-
-__all__ = ["write_episodes_page"]
 
 _ENDS = {
     "terminated": "ended by the task's rules",

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from harness.report.drawings import Drawing
     from harness.sweep.runs import Suite
 
-__all__ = ["Report", "figures", "report"]
-
 
 @dataclass(frozen=True)
 class Report:

@@ -1,7 +1,5 @@
 """The tables of the report: the numbers of a suite beside the paper's own, and a row for each run, evaluation and score."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,8 +10,6 @@ from harness.records.metrics import graded
 from harness.sweep.analysis import SuiteTable, success_curve
 from harness.sweep.runs import Arm, Run, Suite
 from harness.sweep.suites import suite_file
-
-__all__ = ["Page", "evaluation_table", "run_table", "suite_tables"]
 
 
 class Page(NamedTuple):

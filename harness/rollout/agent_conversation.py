@@ -19,8 +19,6 @@ from harness.types.trajectory import Trajectory, Turn
 if TYPE_CHECKING:
     from harness.chat.chat import ChatFormat, Reply
 
-__all__ = ["AgentConversation", "UnreadableRequestError"]
-
 
 class UnreadableRequestError(EHError):
     """The model's chat template refuses an agent's messages. This counts as a failure of the agent."""

@@ -26,8 +26,6 @@ from harness.types.trajectory import Trajectory
 if TYPE_CHECKING:
     from harness.chat.chat import ChatFormat
 
-__all__ = ["ContinuousRollout"]
-
 
 class ContinuousRollout:
     """Plays batches as `play_streaming` does, in a thread of its own. Only that thread uses the sampler and the slots."""

@@ -12,8 +12,6 @@ from harness.types.trajectory import Trajectory, Turn
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.chat.chat import ChatFormat, Reply
 
-__all__ = ["UNFINISHED", "Conversation"]
-
 UNFINISHED = "Your last message had no action, because its thought did not end. Think less, then act."
 """The model reads this after a thought that never ended, before the environment's answer to an empty action."""
 

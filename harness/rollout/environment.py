@@ -1,7 +1,5 @@
 """The environments of a rollout: one to ask for tasks, and many to play in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,8 +15,6 @@ from eh_gym.vector import ThreadVectorEnv
 from envs.ids import task_ids_of
 from envs.making import checked_environment
 from envs.mixed import MixedEnv, mixed, read_environments
-
-__all__ = ["Environments", "check_environment", "check_kinds", "parts_of", "spec_of", "tasks_of"]
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from harness.types.trajectory import EndReason, Trajectory, Turn
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.chat.chat import ChatFormat
 
-__all__ = ["RETRIES", "Episode", "Next"]
-
 RETRIES = 2
 """How often an episode starts again after its environment failed. Then the episode is dropped."""
 

@@ -4,16 +4,12 @@ The other metrics are measured where the work is done: ``horizon/…`` in `harne
 `harness.update.update`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from harness.types.trajectory import Trajectory
-
-__all__ = ["mean", "rollout_metrics"]
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str, float]:

@@ -1,7 +1,5 @@
 """Episodes that ended by a fault of the environment's or the agent's own code, which say nothing about the model."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,8 +8,6 @@ from typing import Any
 from eh_gym.errors import UserCodeError
 from harness.records.episode_log import episode_line
 from harness.types.trajectory import Trajectory
-
-__all__ = ["Faults", "check_faults"]
 
 
 class Faults:

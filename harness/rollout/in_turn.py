@@ -20,8 +20,6 @@ from harness.types.trajectory import Trajectory
 if TYPE_CHECKING:
     from harness.chat.chat import ChatFormat
 
-__all__ = ["InTurn", "Played"]
-
 
 class Played(NamedTuple):
     """A batch's episodes, in the order of the requests, and the seconds from its beginning to its end."""

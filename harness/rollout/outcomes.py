@@ -1,7 +1,5 @@
 """Tells the horizon controller how the episodes of an update ended."""
 
-from __future__ import annotations
-
 import copy
 import numbers
 from collections.abc import Mapping, Sequence
@@ -14,8 +12,6 @@ from eh_gym.errors import ConfigError
 from harness.records.metrics import check_names
 from harness.rollout.episode_metrics import mean
 from harness.types.trajectory import Trajectory
-
-__all__ = ["check_controller", "tell_controller"]
 
 
 def tell_controller(controller: HorizonController | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:

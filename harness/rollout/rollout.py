@@ -21,8 +21,6 @@ from harness.types.trajectory import Trajectory
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.chat.chat import ChatFormat
 
-__all__ = ["rollout"]
-
 
 def rollout(
     envs: ThreadVectorEnv,

@@ -24,8 +24,6 @@ from harness.types.trajectory import Trajectory
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.chat.chat import ChatFormat
 
-__all__ = ["OnEnd", "Slots", "fitting"]
-
 _FILLED = 0.9  # the share of a sampler's cache that episodes may fill; a turn adds to it
 
 OnEnd = Callable[[Trajectory], None]

@@ -1,7 +1,5 @@
 """How the environments of a run are made: those of a rollout, and one for tasks and demonstrations."""
 
-from __future__ import annotations
-
 import math
 
 import gymnasium as gym
@@ -13,8 +11,6 @@ from envs.making import checked_environment
 from envs.mixed import mixed
 from harness.rollout.environment import check_environment, spec_of
 from harness.settings.environment import AGENT_ENV, GIVEN, Environment
-
-__all__ = ["ACTOR_SLOTS", "environment", "task_environment"]
 
 ACTOR_SLOTS = 16  # environments in a Ray actor; each actor reserves one core
 

@@ -7,8 +7,6 @@ environments. The loop waits for an answer only if the sampler has no request.
 The callbacks of the environments' futures put the answers into a queue. Only the loop's thread uses the sampler and the slots.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
@@ -18,8 +16,6 @@ from typing import Any
 
 from harness.rollout.slots import Slots
 from harness.types.sampler import Sampler
-
-__all__ = ["Answers", "play_streaming"]
 
 Answers = SimpleQueue[Callable[[], None]]
 """A queue of calls, each of which records an answer. The loop makes them before its next step."""

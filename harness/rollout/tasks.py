@@ -3,8 +3,6 @@
 A resumed run therefore trains on the same tasks as an uninterrupted one, and nothing has to be saved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,8 +11,6 @@ import numpy as np
 from eh_gym.errors import ConfigError
 from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
-
-__all__ = ["BatchPlan", "TaskStream"]
 
 
 class TaskStream:

@@ -1,7 +1,5 @@
 """`python -m harness.sweep`: runs the paper's experiments and ablations on any environment and model, several runs at once."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 
@@ -11,8 +9,6 @@ from envs.making import make_environment
 from harness.rollout.environment import spec_of
 from harness.settings.command_line import errors_in_one_line
 from harness.sweep.sweep import parse, sweep
-
-__all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

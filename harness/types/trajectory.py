@@ -17,8 +17,6 @@ from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.vector.thread import StepResult
 from harness.types.sampler import Sample
 
-__all__ = ["KINDS", "LENGTH_BINS", "TRUNCATED", "EndReason", "TokenSequence", "Trajectory", "Turn"]
-
 EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
 TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
 """The reasons that stop an episode before its task's rules end it: K, the environment's own limit, the model's context."""

@@ -1,7 +1,5 @@
 """The cabinet as functions, which the agents of this folder call, and the form of an agent that is a command."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

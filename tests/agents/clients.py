@@ -1,7 +1,5 @@
 """The same agent with five Python clients: it looks until it knows a code, and submits it. ``python clients.py CLIENT``."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The agents in JavaScript, with their packages from npm."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

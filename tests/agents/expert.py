@@ -1,7 +1,5 @@
 """Plays the cabinet behind functions perfectly, from what a request holds, in place of a model."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clients of other people at the endpoint: each plays to its verdict, and ends at once when its calls are used up."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Agents of other people's frameworks at the endpoint: `tox run -m agents` has a virtualenv for each of them."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import time

@@ -1,7 +1,5 @@
 """An agent in another language, as a command."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A tiny model that has learnt to call the cabinet's functions plays in the agent of `tox run -m agents`, which is a command."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

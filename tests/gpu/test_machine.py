@@ -1,7 +1,5 @@
 """What the tests for a GPU are made of, where there is none."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from gpus import TINY, assert_sound, in_own_process, model_flops, need_gpu, new_episodes, new_policy

@@ -1,7 +1,5 @@
 """Short runs of the tiny model on every path of the harness."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

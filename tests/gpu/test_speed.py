@@ -1,7 +1,5 @@
 """Models of real shape with random weights: kernels, speed and memory. Speeds are compared with an H100's on paper."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 It fails below half of the speed on paper, which is known for an H100 with 7B at 16,384 tokens an episode.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -69,9 +69,8 @@ def test_a_call_by_what_is_no_name_gets_upstream_s_text(make, play, isolated, pe
 
 
 def shown(results, action_format):
-    results = [
-        re.sub(r"run\d+_\w+_instance", "_inst", result) for result in results
-    ]  # upstream's own name differs each time
+    # Upstream's own name differs each time.
+    results = [re.sub(r"run\d+_\w+_instance", "_inst", result) for result in results]
     if action_format == "hermes":
         return "\n".join(f"<tool_response>\n{r}\n</tool_response>" for r in results)
     return "\n".join(results)

@@ -1,7 +1,5 @@
 """An agent program as an environment: its calls are steps, K bounds them, and what the agent does wrong is its failure."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The endpoint under real clients: retries are answered once, hang-ups and floods harm nobody, sessions end."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import resource

@@ -1,7 +1,5 @@
 """The tokens of agents that change their history, stop early or ask for less: each is counted once, and scored as sampled."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

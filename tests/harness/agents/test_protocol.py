@@ -1,7 +1,5 @@
 """Requests in OpenAI's two forms become one, and what can't be honoured is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

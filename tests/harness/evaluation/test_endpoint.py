@@ -1,7 +1,5 @@
 """`--policy openai`: episodes with a model behind a chat endpoint, here a server of the test's own."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """An evaluation's folder: nothing that was played is lost, and nothing is played twice."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """mean@k, best@k and their intervals, from episodes."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

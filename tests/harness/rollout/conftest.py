@@ -1,7 +1,5 @@
 """A sampler, a chat format and an environment that are functions of what they are asked, with any timing one likes."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import threading

@@ -1,7 +1,5 @@
 """Who plays when a sampler's cache is small: no more tokens than it holds, nobody is stuck, and nothing else changes."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Any
 

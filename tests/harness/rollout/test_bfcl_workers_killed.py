@@ -1,7 +1,5 @@
 """The real BFCL environment, whose workers are killed all the time: every task is accounted for."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Streaming and lockstep play the same episodes, whatever the timing, and lose none, whatever fails."""
 
-from __future__ import annotations
-
 import random
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches that play in a thread without a barrier between them, under weights that change."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The arithmetic of an update's ``rollout/…`` metrics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

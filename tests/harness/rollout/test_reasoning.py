@@ -1,7 +1,5 @@
 """Episodes of a model that thinks: what the environment gets, what is trained on, and thoughts that do not end."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rollouts of a real policy: one growing list of ids, K, the context, failing environments, and what timing may change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The task stream: passes over all tasks, as a pure function of the update."""
 
-from __future__ import annotations
-
 from harness.rollout.tasks import TaskStream
 
 TASKS = [f"t{i}" for i in range(10)]

@@ -197,9 +197,8 @@ def test_a_recipe_stands_between_the_defaults_and_the_flags(tmp_path: Path) -> N
     linear = GRPOConfig.recipe(path, horizon={"wrapper": "linear"})  # type: ignore[arg-type]
     assert flat(linear)["delta"] == 3.0
     path.unlink()
-    assert (
-        GRPOConfig.from_json(config.to_json()).to_json() == config.to_json()
-    )  # a resumed run has it in its own settings
+    # A resumed run has it in its own settings.
+    assert GRPOConfig.from_json(config.to_json()).to_json() == config.to_json()
 
 
 def test_in_python_a_section_replaces_the_recipe_s_and_a_mapping_changes_it() -> None:

@@ -73,9 +73,8 @@ def test_without_evaluations_the_curve_is_the_mean_of_five_training_updates() ->
     run = a_run(k=[10] * 7, success=[0.0, 0.1, 0.2, None, 0.3, 0.4, 0.5], after=0.9, before=0.9)
     curve = success_curve(run, held_out=False)
     assert list(curve["updates"]) == [1, 2, 3, 5, 6, 7]  # update 3 had no valid episode
-    assert list(curve["success"]) == pytest.approx(
-        [0.0, 0.05, 0.1, 0.15, 0.2, 0.3]
-    )  # the last: (.1 + .2 + .3 + .4 + .5) / 5
+    # The last: (.1 + .2 + .3 + .4 + .5) / 5.
+    assert list(curve["success"]) == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.3])
     assert success_curve(run, held_out=True).empty
 
 

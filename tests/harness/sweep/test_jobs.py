@@ -1,7 +1,5 @@
 """Jobs side by side: limits, failures, the places they run in, and that they end with their parent."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

@@ -60,11 +60,8 @@ def test_numbers_of_numpy_are_numbers() -> None:
     [
         ({"reward": 1.0, "terminated": True, "success": True}, "terminated", True),
         ({"terminated": True, "success": False}, "terminated", False),
-        (
-            {"reward": 1.0, "terminated": True, "truncated": True, "success": True},
-            "terminated",
-            True,
-        ),  # it ended on step K
+        # It ended on step K.
+        ({"reward": 1.0, "terminated": True, "truncated": True, "success": True}, "terminated", True),
         ({"truncated": True, "TimeLimit.truncated": True, "success": True}, "horizon", False),
         ({"truncated": True, "success": True}, "truncated", False),  # the environment's own limit, not K
         ({"truncated": True, "environment_error": "WorkerDied: gone"}, "environment-error", False),
