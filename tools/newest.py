@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in (["-m", "envs", "install", "bfcl", "appworld", "--no-data"], [str(ROOT / "tools" / "smollm2.py")]):
         subprocess.run([sys.executable, *command], check=True)
     report = Path(tempfile.mkdtemp(), "newest.xml")
-    how = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--timeout", "300", f"--junitxml={report}")
+    how = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--timeout", "900", f"--junitxml={report}")
     status = subprocess.run([sys.executable, "-m", "pytest", *how, *options.tests], check=False, cwd=ROOT).returncode
     failed = list(failures(report)) if report.exists() else []
     lock, rows = locked(), []

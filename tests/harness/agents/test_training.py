@@ -104,7 +104,7 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     assert metrics_of(killed) == whole
 
 
-def test_a_run_whose_agents_hang_ends_within_ten_seconds_of_sigterm(
+def test_a_run_whose_agents_hang_ends_soon_after_sigterm(
     config: GRPOConfig, child_env: dict[str, str], tmp_path: Path
 ) -> None:
     hung = tmp_path / "hung"
@@ -127,7 +127,7 @@ def play(task, base_url):
                 time.sleep(0.1)
             time.sleep(0.5)
             process.terminate()
-            assert process.wait(10) == 130
+            assert process.wait(100) == 130  # 5 s at load 28; the agents have 300 s
         finally:
             process.kill()
 
