@@ -45,9 +45,9 @@ class Batches:
         settings: Rollout,
         ranks: Ranks,
         max_staleness: int,
-        interrupts: Interrupts | None = None,
+        interrupts: Interrupts,
     ) -> None:
-        self._interrupts = interrupts or Interrupts()
+        self._interrupts = interrupts
         self._plan, self._environments, self._controller = plan, environments, controller
         self._sampler, self._chat, self._settings = sampler, chat, settings
         self._ranks, self._max_staleness = ranks, max_staleness

@@ -25,7 +25,7 @@ class Interrupts:
 
     def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
         self._say = say
-        self._held = False
+        self._held = self._waits = self._late = False
         self._before: dict[signal.Signals, Any] = {}
         self.received = False
         """Whether a signal has come."""
@@ -65,9 +65,27 @@ class Interrupts:
         finally:
             self._held = held
 
+    @contextmanager
+    def after(self) -> Iterator[None]:
+        """Lets every signal wait for the end of the block, because torch makes another error of what a signal raises in it.
+
+        Raises:
+            KeyboardInterrupt: A signal came that would have been heard at once.
+        """
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+        if self._late:
+            raise KeyboardInterrupt
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         again, self.received = self.received, True
-        if again or not self._held:
+        if self._waits:
+            self._late = again or not self._held
+        elif again or not self._held:
             raise KeyboardInterrupt
+        end = "when this checkpoint is written" if self._waits else "at the end of this update, to save it"
         with suppress(RuntimeError):  # a line was being written when the signal came
-            self._say("stopping at the end of this update, to save it; a second Ctrl-C stops at once")
+            self._say(f"stopping {end}; a second Ctrl-C stops at once")

@@ -66,7 +66,7 @@ def build(
         MissingExtraError: A package that a setting needs is not installed.
         StateError: The checkpoint or the metrics are damaged.
     """
-    ranks, given = ranks or Ranks(), given or Given()
+    ranks, given, interrupts = ranks or Ranks(), given or Given(), interrupts or Interrupts()
     _check_machine(config, ranks)
     tasks = _choose_tasks(config, given, ranks, display)
     device = ranks.device(pick_device(config.model.device))
@@ -91,6 +91,7 @@ def build(
         log=MetricsLog(folder, state.get("next_update", 0), config.run.tracker_names(), config.public())
         if ranks.first
         else None,
+        interrupts=interrupts,
     )
     if state and run.controller is not None:
         run.controller.load_state_dict(state["controller"])
@@ -273,7 +274,7 @@ def _start_sampler(config: GRPOConfig, trained: _Trained, *, device: str, ranks:
 
 
 def _batches(
-    config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks, interrupts: Interrupts | None
+    config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks, interrupts: Interrupts
 ) -> Batches:
     """Makes the object that plays the episodes of the updates."""
     plan = BatchPlan(stream=tasks.stream, group_size=config.group_size, updates=config.updates, seed=config.seed)

@@ -20,6 +20,7 @@ from harness.rollout.batches import Batches
 from harness.rollout.faults import Faults
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
+from harness.terminal.interrupts import Interrupts
 from harness.training.checkpoint import save_checkpoint, write_training_state
 from harness.types.trajectory import Trajectory
 from harness.update.learner import Learner
@@ -46,6 +47,7 @@ class Run:
     evaluations: dict[str, Any]
     clock: Clock
     log: MetricsLog | None
+    interrupts: Interrupts
     faults: Faults = field(default_factory=Faults)
 
     def __enter__(self) -> Run:
@@ -76,7 +78,7 @@ class Run:
         write_episodes(self.folder / "episodes", update, trajectories, self.learner.selected(trajectories))
 
     def save(self, next_update: int) -> None:
-        """Writes a checkpoint. A run that is resumed from it continues with `next_update`."""
+        """Writes a checkpoint, which no signal disturbs. A run that is resumed from it continues with `next_update`."""
         extra = {
             "next_update": next_update,
             "totals": self.clock.state_dict(),
@@ -91,4 +93,5 @@ class Run:
             ranks=self.ranks,
         )
         keep = self.config.run.keep_checkpoints
-        save_checkpoint(self.folder / "checkpoints", next_update, write=write, keep=keep, ranks=self.ranks)
+        with self.interrupts.after():
+            save_checkpoint(self.folder / "checkpoints", next_update, write=write, keep=keep, ranks=self.ranks)

@@ -1,10 +1,17 @@
-"""A run closes what it has opened."""
+"""A run closes what it has opened, and no signal disturbs its checkpoints."""
 
+import signal
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from harness.machine.ranks import Ranks
+from harness.records.run_folder import checkpoints_in
+from harness.terminal.interrupts import Interrupts
+from harness.training import training_run
 from harness.training.training_run import Run
 
 
@@ -20,9 +27,40 @@ def test_an_environment_that_fails_to_close_keeps_nothing_else_open() -> None:
 
     parts = {name: part(name) for name in ("weights", "log")}
     others: dict[str, Any] = dict.fromkeys(
-        ("config", "folder", "ranks", "next_update", "controller", "learner", "held_out", "evaluations", "clock")
+        (
+            "config",
+            "folder",
+            "ranks",
+            "next_update",
+            "controller",
+            "learner",
+            "held_out",
+            "evaluations",
+            "clock",
+            "interrupts",
+        )
     )
     run = Run(**others, **parts, batches=SimpleNamespace(close=fail))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="its server is gone"):
         run.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert closed == ["weights", "log"]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_signals_wait_until_a_checkpoint_is_whole(held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch makes "unexpected pos", which is also the error of a full disk, of what a signal raises while it writes."""
+
+    def write(folder: Path, **_: Any) -> None:
+        for _ in range(2 if held else 1):
+            signal.raise_signal(signal.SIGTERM)
+        (folder / "state.json").touch()
+
+    monkeypatch.setattr(training_run, "write_training_state", write)
+    some: Any = SimpleNamespace(
+        state_dict=dict, policy=SimpleNamespace(model=None), optimizer=None, run=SimpleNamespace(keep_checkpoints=1)
+    )
+    with Interrupts() as interrupts:
+        run = Run(some, tmp_path, Ranks(), 0, some, some, some, some, some, {}, some, None, interrupts=interrupts)
+        with pytest.raises(KeyboardInterrupt), interrupts.held() if held else nullcontext():
+            run.save(0)
+    assert len(checkpoints_in(tmp_path / "checkpoints")) == 1
