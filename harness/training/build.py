@@ -92,6 +92,7 @@ def build(
         if ranks.first
         else None,
         interrupts=interrupts,
+        saved=state.get("next_update"),
     )
     if state and run.controller is not None:
         run.controller.load_state_dict(state["controller"])

@@ -32,7 +32,7 @@ class Run:
     """A training run that is ready to go on; a context manager that closes what it opened.
 
     `next_update` is the first update that is still to be done. Without a controller, episodes have no limit. Only the first rank
-    has a `log`.
+    has a `log`. `saved` is the update with which its newest checkpoint continues.
     """
 
     config: GRPOConfig
@@ -48,6 +48,7 @@ class Run:
     clock: Clock
     log: MetricsLog | None
     interrupts: Interrupts
+    saved: int | None = None
     faults: Faults = field(default_factory=Faults)
 
     def __enter__(self) -> Run:
@@ -79,6 +80,8 @@ class Run:
 
     def save(self, next_update: int) -> None:
         """Writes a checkpoint, which no signal disturbs. A run that is resumed from it continues with `next_update`."""
+        if next_update == self.saved:
+            return  # the run was interrupted before anything changed
         extra = {
             "next_update": next_update,
             "totals": self.clock.state_dict(),
@@ -95,3 +98,4 @@ class Run:
         keep = self.config.run.keep_checkpoints
         with self.interrupts.after():
             save_checkpoint(self.folder / "checkpoints", next_update, write=write, keep=keep, ranks=self.ranks)
+            self.saved = next_update

@@ -51,6 +51,7 @@ def test_signals_wait_until_a_checkpoint_is_whole(held: bool, tmp_path: Path, mo
     """torch makes "unexpected pos", which is also the error of a full disk, of what a signal raises while it writes."""
 
     def write(folder: Path, **_: Any) -> None:
+        assert not (tmp_path / "checkpoints" / "update-000000").exists(), "it is not written again"
         for _ in range(2 if held else 1):
             signal.raise_signal(signal.SIGTERM)
         (folder / "state.json").touch()
@@ -63,4 +64,5 @@ def test_signals_wait_until_a_checkpoint_is_whole(held: bool, tmp_path: Path, mo
         run = Run(some, tmp_path, Ranks(), 0, some, some, some, some, some, {}, some, None, interrupts=interrupts)
         with pytest.raises(KeyboardInterrupt), interrupts.held() if held else nullcontext():
             run.save(0)
+        run.save(0)
     assert len(checkpoints_in(tmp_path / "checkpoints")) == 1
