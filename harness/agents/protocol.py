@@ -17,7 +17,18 @@ from typing import Any, Literal
 from eh_gym.errors import EHError
 from eh_gym.surrogates import escaped
 
-__all__ = ["OVER", "Api", "ModelAnswer", "ModelCall", "Refusal", "budget_used_up", "model_list", "read_call"]
+__all__ = [
+    "OVER",
+    "Api",
+    "FinishReason",
+    "ModelAnswer",
+    "ModelCall",
+    "Refusal",
+    "budget_used_up",
+    "model_list",
+    "read_call",
+    "read_function_call",
+]
 
 Api = Literal["chat", "responses"]
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -254,7 +265,7 @@ def _message(message: Json) -> Json:
     if role == "tool":
         return {"role": "tool", "tool_call_id": _string(message["tool_call_id"]), "content": text}
     if role == "assistant":
-        calls = [_call(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
+        calls = [read_function_call(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
         return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
     raise Refusal(f"a message's role must be system, developer, user, assistant or tool, got {_short(role)}")
 
@@ -272,7 +283,7 @@ def _response_messages(body: Json) -> list[Json]:
         elif kind == "function_call":
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
-            messages[-1].setdefault("tool_calls", []).append(_call(item["call_id"], item))
+            messages[-1].setdefault("tool_calls", []).append(read_function_call(item["call_id"], item))
         elif kind == "function_call_output":
             messages.append(_message({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}))
         elif kind != "reasoning":
@@ -282,7 +293,8 @@ def _response_messages(body: Json) -> list[Json]:
     return messages
 
 
-def _call(name: Any, function: Json) -> Json:
+def read_function_call(name: Any, function: Json) -> Json:
+    """A call of a function in chat form, with its arguments as an object if they are one."""
     text = _string(function["arguments"])
     try:
         arguments = json.loads(text or "{}")

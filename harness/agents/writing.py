@@ -6,11 +6,12 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from eh_gym.surrogates import escaped
 from harness.agents.protocol import Json, ModelAnswer, ModelCall
 
-__all__ = ["write_answer"]
+__all__ = ["write_answer", "written_calls"]
 
 
 def write_answer(call: ModelCall, answer: ModelAnswer) -> bytes:
@@ -27,7 +28,7 @@ def _events(events: Iterable[Json], last: str = "") -> bytes:
     return ("".join(f"{name}data: {data}\n\n" for name, data in named) + last).encode()
 
 
-def _written(calls: Iterable[Json]) -> list[Json]:
+def written_calls(calls: Iterable[Json]) -> list[Json]:
     """Calls for a client, with arguments as JSON text."""
     return [
         {
@@ -35,17 +36,22 @@ def _written(calls: Iterable[Json]) -> list[Json]:
             "type": "function",
             "function": {
                 "name": call["function"]["name"],
-                "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+                "arguments": _text(call["function"]["arguments"]),
             },
         }
         for call in calls
     ]
 
 
+def _text(arguments: Any) -> str:
+    """The arguments as JSON. A text could not be read as an object, and stays as it is."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
 def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
     message: Json = {"role": "assistant", "content": answer.text, "refusal": None}
     if answer.calls:
-        message |= {"content": answer.text or None, "tool_calls": _written(answer.calls)}
+        message |= {"content": answer.text or None, "tool_calls": written_calls(answer.calls)}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     choice = {"index": 0, "finish_reason": answer.finish_reason, "message": message, "logprobs": _logprobs(answer)}
@@ -62,7 +68,7 @@ def _chat_chunks(call: ModelCall, answer: ModelAnswer) -> Iterator[Json]:
     thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
     yield chunk({"role": "assistant", "content": answer.text} | thought, logprobs=_logprobs(answer))
     if answer.calls:
-        yield chunk({"tool_calls": [{"index": at} | made for at, made in enumerate(_written(answer.calls))]})
+        yield chunk({"tool_calls": [{"index": at} | made for at, made in enumerate(written_calls(answer.calls))]})
     yield chunk({}, answer.finish_reason)
     if call.usage_in_stream:
         yield head | {"choices": [], "usage": _usage(answer)}
@@ -107,7 +113,7 @@ def _response(call: ModelCall, answer: ModelAnswer) -> Json:
         )
     output += [
         {"type": "function_call", "id": f"fc_{name}_{at}", "call_id": made["id"], "status": status, **made["function"]}
-        for at, made in enumerate(_written(answer.calls))
+        for at, made in enumerate(written_calls(answer.calls))
     ]
     asked, written = answer.prompt_tokens, answer.completion_tokens
     return {

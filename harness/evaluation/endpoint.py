@@ -7,6 +7,7 @@ client retries with backoff. `harness.evaluation.play_endpoint` plays episodes w
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -120,7 +121,7 @@ class ChatEndpoint:
         self.url = str(self._client.base_url).rstrip("/")
         self._model, self._temperature = model, temperature
         self._max_tokens = max_tokens
-        self._limit = {"max_tokens": max_tokens}
+        self._limit = "max_tokens"
         self._more = {"extra_body": {"chat_template_kwargs": dict(template_kwargs)}} if template_kwargs else {}
 
     async def __aenter__(self) -> ChatEndpoint:
@@ -131,10 +132,19 @@ class ChatEndpoint:
     ) -> None:
         await self._client.close()
 
-    async def reply(self, messages: Sequence[Message], *, seed: int, tools: Sequence[Any] = ()) -> EndpointReply:
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        *,
+        seed: int,
+        tools: Sequence[Any] = (),
+        stop: Sequence[str] = (),
+        max_tokens: int | None = None,
+    ) -> EndpointReply:
         """Returns the model's answer to a conversation, with functions on offer in the protocol's form.
 
-        Whether the seed fixes the answer is up to the server.
+        Whether the seed fixes the answer is up to the server. `stop` are texts that end the answer. `max_tokens` may lower the
+        endpoint's own limit.
 
         Raises:
             ContextFull: The conversation is too long for the model.
@@ -143,7 +153,9 @@ class ChatEndpoint:
         """
         openai, began = self._openai, time.perf_counter()
         try:
-            reply = self._read(await self._ask(messages, seed % _SEEDS, tools))
+            asked = {"messages": _whole(list(messages)), "seed": seed % _SEEDS, "temperature": self._temperature}
+            asked |= ({"tools": _whole(list(tools))} if tools else {}) | ({"stop": list(stop)} if stop else {})
+            reply = self._read(await self._ask(asked, min(self._max_tokens, max_tokens or self._max_tokens)))
         except openai.APIStatusError as error:
             raise self._explained(error) from error
         except openai.APIConnectionError as error:
@@ -168,27 +180,16 @@ class ChatEndpoint:
         hints[404] = f"; has the server a model {self._model!r}, and is --base-url right? It usually ends in /v1"
         return ConfigError(f"{self.url} refuses the request ({status}: {said}){hints.get(status, '')}")
 
-    async def _ask(self, messages: Sequence[Message], seed: int, tools: Sequence[Any]) -> Any:
+    async def _ask(self, asked: Mapping[str, Any], limit: int) -> Any:
+        create: Any = functools.partial(self._client.chat.completions.create, model=self._model, **asked, **self._more)
         try:
-            return await self._create(messages, seed, tools)
+            return await create(**{self._limit: limit})
         except self._openai.BadRequestError as error:
             # OpenAI's newer models take the limit only under its new name, most other servers under its old one.
             if "max_completion_tokens" not in _said(error):
                 raise
-            self._limit = {"max_completion_tokens": self._max_tokens}
-            return await self._create(messages, seed, tools)
-
-    async def _create(self, messages: Sequence[Message], seed: int, tools: Sequence[Any]) -> Any:
-        create: Any = self._client.chat.completions.create
-        return await create(
-            model=self._model,
-            messages=_whole(list(messages)),
-            temperature=self._temperature,
-            seed=seed,
-            **({"tools": _whole(list(tools))} if tools else {}),
-            **self._limit,
-            **self._more,
-        )
+            self._limit = "max_completion_tokens"
+            return await create(**{self._limit: limit})
 
     def _read(self, completion: Any) -> EndpointReply:
         said = completion.usage

@@ -1,7 +1,7 @@
 """Plays the episodes of an evaluation with a model behind an OpenAI-compatible chat endpoint.
 
 If the environment offers functions (``info["tools"]``), the protocol's tools and tool calls are used. Otherwise the environment
-describes its actions in its texts.
+describes its actions in its texts. The calls of an agent program are handed on, and what the model answers is handed back.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from eh_gym import FixedHorizon
 from eh_gym.answers import results_fault
 from eh_gym.errors import ConfigError, SamplerError, WorkerError
 from eh_gym.vector import ThreadVectorEnv
+from harness.agents.env import AgentEnv, write_action
+from harness.agents.protocol import FinishReason, ModelAnswer, ModelCall, read_function_call
+from harness.agents.writing import written_calls
 from harness.evaluation.endpoint import ChatEndpoint, ContextFull, EndpointReply
 from harness.rollout.conversation import UNFINISHED
 from harness.rollout.environment import Environments
@@ -104,6 +107,7 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
     seed, options = derive_seed(trajectory.seed, "reset") % 2**31, {"task_id": trajectory.task_id}
     observation, info = await asyncio.wrap_future(envs.submit_reset(slot, seed=seed, options=options))
     trajectory.begin(observation, info)
+    call: ModelCall | None = info.get("call")  # of an agent program, which keeps the conversation itself
     tools, system = info.get("tools", ()), info.get("system_prompt", "")
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": trajectory.prompt})
@@ -111,11 +115,19 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
     while end is None:
         try:
             seed = derive_seed(trajectory.seed, "turn", trajectory.length)
-            reply = await model.reply(messages, seed=seed, tools=tools)
+            if call:
+                reply = await model.reply(
+                    _sent(call), seed=seed, tools=call.tools, stop=call.stop, max_tokens=call.max_tokens
+                )
+            else:
+                reply = await model.reply(messages, seed=seed, tools=tools)
         except ContextFull:
             trajectory.stop("context")
-            return
-        action = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
+            break
+        if call:
+            action = write_action(_answer(reply))
+        else:
+            action = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
         turn = Turn(action, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
         turn.action_tokens, turn.prompt_tokens = reply.completion_tokens, reply.prompt_tokens
         turn.latency_s = reply.latency_s
@@ -124,11 +136,29 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
         end = trajectory.add_answer(answer)
         if reply.unfinished:
             turn.observation = f"{UNFINISHED}\n{turn.observation}"
+        if call:
+            call = answer[4].get("call", call)
+            continue
         tools = answer[4].get("tools", tools)
         results = answer[4].get("tool_results") or []
         messages += _said_and_done(reply, results)
         if not results:
             messages.append({"role": "user", "content": turn.observation})
+    env = envs.envs[slot].unwrapped
+    if isinstance(env, AgentEnv):  # its agent may wait for an answer
+        env.stop_agent(trajectory.end)
+
+
+def _sent(call: ModelCall) -> list[Message]:
+    """An agent's messages for the endpoint."""
+    return [m | {"tool_calls": written_calls(m["tool_calls"])} if "tool_calls" in m else m for m in call.messages]
+
+
+def _answer(reply: EndpointReply) -> ModelAnswer:
+    """The endpoint's reply for an agent."""
+    calls = [read_function_call(call["id"], call["function"]) for call in reply.calls]
+    reason: FinishReason = "tool_calls" if calls else "length" if reply.cut else "stop"
+    return ModelAnswer(reply.text, calls, reply.reasoning, reason, reply.prompt_tokens, reply.completion_tokens)
 
 
 def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message]:

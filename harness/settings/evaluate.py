@@ -79,10 +79,10 @@ class EvaluateConfig(Section):
         else:
             self._refuse({"base_url", "model"}, f"is for --policy {ENDPOINT}")
         env = self.environment
-        if env.agent and self.policy in ("expert", "random", "empty", ENDPOINT):
-            raise ConfigError(f"--agent needs a model, got --policy {self.policy}; give --policy a folder or hub id")
-        if env.agent and self.policy == "tiny":
-            raise ConfigError("--agent needs a folder or hub id, got --policy tiny")
+        if env.agent and self.policy in ("expert", "random", "empty", "tiny"):
+            raise ConfigError(
+                f"--agent needs a model, got --policy {self.policy}; give --policy a folder or hub id, or {ENDPOINT}"
+            )
         if any(weight > 1 for weight in env.environments().values()):
             raise ConfigError(
                 f"an evaluation plays the tasks of all environments, so --env has no weights, got {env.env!r}"
