@@ -7,8 +7,6 @@ which the agent can check by itself, are accepted but do not constrain the model
 request's, and a ``response_format`` is a wish.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -16,19 +14,6 @@ from typing import Any, Literal
 
 from eh_gym.errors import EHError
 from eh_gym.surrogates import escaped
-
-__all__ = [
-    "OVER",
-    "Api",
-    "FinishReason",
-    "ModelAnswer",
-    "ModelCall",
-    "Refusal",
-    "budget_used_up",
-    "model_list",
-    "read_call",
-    "read_function_call",
-]
 
 Api = Literal["chat", "responses"]
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -40,65 +25,24 @@ MODEL = "policy"
 OVER = 404
 """The status of every answer after the end of an episode. LangChain.js tries a 410 again, and mini-swe-agent a 400 and a 403."""
 
-# The values that a request may give each option; None stands for every value. A null counts as no option.
-_ANY = None
-_COMMON: dict[str, tuple[Any, ...] | None] = {
-    "model": _ANY,
-    "stream": (True, False),
-    "temperature": (),
-    "tools": _ANY,
-    "tool_choice": _ANY,
-    "top_p": (1,),
-    "top_k": (-1, 0),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
-    "seed": (),
-    "verbosity": (),
-    "parallel_tool_calls": (True, False),
-    "metadata": _ANY,
-    "prompt_cache_key": _ANY,
-    "prompt_cache_retention": _ANY,
-    "safety_identifier": _ANY,
-    "service_tier": _ANY,
-    "store": (True, False),
-    "stream_options": _ANY,
-    "user": _ANY,
+# The options of a request, in both forms. A null counts as no option.
+_TAKEN = {
+    *("messages", "input", "instructions", "tools", "tool_choice", "stop", "stream_options"),
+    *("max_tokens", "max_completion_tokens", "max_output_tokens"),
+    *("model", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "user"),
 }
-_OPTIONS: dict[Api, dict[str, tuple[Any, ...] | None]] = {
-    "chat": _COMMON
-    | {
-        "messages": _ANY,
-        "max_tokens": _ANY,
-        "max_completion_tokens": _ANY,
-        "stop": _ANY,
-        "logprobs": (True, False),
-        "n": (1,),
-        "top_logprobs": (0,),
-        "frequency_penalty": (0,),
-        "presence_penalty": (0,),
-        "logit_bias": ({},),
-        "modalities": (["text"],),
-        "response_format": ({"type": "text"},),
-        "reasoning_effort": (),
-    },
-    "responses": _COMMON
-    | {
-        "input": _ANY,
-        "instructions": _ANY,
-        "max_output_tokens": _ANY,
-        "include": ([], ["reasoning.encrypted_content"]),
-        "background": (False,),
-        "text": ({}, {"format": {"type": "text"}}),
-        "reasoning": ({},),
-        "top_logprobs": (0,),
-        "truncation": ("disabled",),
-    },
+# Other values than these are refused.
+_LIMITED: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("stream", "logprobs", "parallel_tool_calls", "store"), (True, False)),
+    **{"n": (1,), "top_logprobs": (0,), "background": (False,), "truncation": ("disabled",), "modalities": (["text"],)},
+    "include": ([], ["reasoning.encrypted_content"]),
 }
-
-# The options that another value is accepted of, without effect, unless the sampling is strict.
-_OVERRIDDEN = {
-    *("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty", "repetition_penalty"),
-    *("logit_bias", "verbosity", "reasoning", "reasoning_effort", "response_format", "text"),
+# Other values than these have no effect. If the sampling is strict, they are refused.
+_OVERRIDDEN: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("temperature", "seed", "verbosity", "reasoning_effort"), ()),
+    **{"top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "logit_bias": ({},), "reasoning": ({},)},
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
+    **{"repetition_penalty": (1,), "response_format": ({"type": "text"},), "text": ({}, {"format": {"type": "text"}})},
 }
 
 
@@ -216,17 +160,16 @@ def read_call(content: bytes, api: Api, temperature: float | None = None, *, str
     if not isinstance(body, dict):
         raise Refusal("the body must be a JSON object", code="invalid_json")
     body = {name: value for name, value in body.items() if value is not None}
-    options, overridden = _OPTIONS[api], []
+    options, overridden = _LIMITED | _OVERRIDDEN | {"temperature": (temperature,)}, []
     for name, value in body.items():
-        if name not in options:
+        if name not in _TAKEN and name not in options:
             raise Refusal(f"the option {name!r} can't be honoured here; leave it out", code="unsupported_parameter")
-        allowed = (temperature,) if name == "temperature" else options[name]
-        if allowed is None or value in allowed:
+        if name in _TAKEN or value in options[name]:
             continue
         if name in _OVERRIDDEN and not strict:
             overridden.append(name)
         else:
-            choices = " or ".join(json.dumps(choice) for choice in allowed) or "the run's own"
+            choices = " or ".join(json.dumps(choice) for choice in options[name]) or "the run's own"
             raise Refusal(f"{name!r} must be {choices}, got {_short(value)}; leave it out")
     try:
         messages = _chat_messages(body) if api == "chat" else _response_messages(body)

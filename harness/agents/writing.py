@@ -1,7 +1,5 @@
 """Writes a model's answer as a chat completion or a response, whole or as events."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid
@@ -11,7 +9,7 @@ from typing import Any
 from eh_gym.surrogates import escaped
 from harness.agents.protocol import Json, ModelAnswer, ModelCall
 
-__all__ = ["write_answer", "written_calls"]
+_EMPTY: dict[str, Json] = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}
 
 
 def write_answer(call: ModelCall, answer: ModelAnswer) -> bytes:
@@ -151,16 +149,8 @@ def _response_events(response: Json) -> Iterator[Json]:
     ]
     for at, item in enumerate(response["output"]):
         place = {"output_index": at, "item_id": item["id"]}
-        empty = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}[
-            item["type"]
-        ]
-        events.append(
-            {
-                "type": "response.output_item.added",
-                "output_index": at,
-                "item": item | empty | {"status": "in_progress"},
-            }
-        )
+        added = item | _EMPTY[item["type"]] | {"status": "in_progress"}
+        events.append({"type": "response.output_item.added", "output_index": at, "item": added})
         if item["type"] == "message":
             [part] = item["content"]
             where = place | {"content_index": 0}
