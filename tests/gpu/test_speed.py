@@ -1,5 +1,6 @@
 """Models of real shape with random weights: kernels, speed and memory. Speeds are compared with an H100's on paper."""
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from gpus import QWEN_15B, in_own_process, large_model, launch, new_episodes, ne
 
 from harness.model.head import float32_logits
 from harness.model.lora import add_lora
+from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import SampleRequest, sample_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
@@ -28,6 +30,21 @@ def packed_attention() -> None:
         alone = torch.cat([policy.score(policy.batch([t]), 1.0)[0] for t in episodes])
     assert alone.abs().mean() > 1
     assert (packed - alone).abs().mean() < 0.05  # nats
+
+
+def new_shapes() -> None:
+    """The widths of its cache are new to the first sampler, and not to the second."""
+    policy = new_policy(QWEN_15B, "cuda")
+
+    def step() -> float:
+        sampler = TransformersSampler(policy.model, max_context=1024)
+        for i in range(16):
+            sampler.submit(SampleRequest(i, range(3, 300 + i), 24, seed=i))
+        return statistics.median(seconds_of(sampler.step) for _ in range(24))
+
+    first, again = step(), step()
+    print(f"a step of 16 rows took {first * 1e3:.1f} ms with new shapes, {again * 1e3:.1f} ms with the same again")
+    assert first < 1.5 * again
 
 
 def engine(lora_rank: int) -> None:
@@ -79,6 +96,10 @@ def engine(lora_rank: int) -> None:
 
 def test_packed_episodes_are_scored_as_each_alone_in_float32() -> None:
     in_own_process(packed_attention)
+
+
+def test_a_step_of_the_sampler_takes_no_longer_with_new_shapes() -> None:
+    in_own_process(new_shapes)
 
 
 @pytest.mark.parametrize("lora_rank", [0, 32])
