@@ -35,15 +35,6 @@ def test_tasks_are_well_formed(locked):
             assert task.optimal_steps == 3 * n
 
 
-@pytest.mark.parametrize(
-    ("k", "expected"),
-    # 1 - .72^n for the most drawers n that fit: 3n <= K. FACTS has .29 .64 .81 .86 .93 .96, a sample of 4000 tasks.
-    [(2, 0.0), (3, 0.28), (10, 0.6268), (20, 0.8607), (32, 0.9626), (33, 1.0)],
-)
-def test_ceiling_by_hand(k, expected):
-    assert success_ceiling(k) == pytest.approx(expected, abs=1e-4)
-
-
 @pytest.mark.parametrize(("locked", "longest"), [(False, 11), (True, 11), (False, 1), (False, 4), (True, 6)])
 def test_ceiling_is_the_share_of_tasks_that_fit(locked, longest):
     steps = [make_task(f"test-{i:06d}", locked=locked, longest=longest).optimal_steps for i in range(10_000)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import sys
 import threading
 from collections.abc import Iterator
@@ -115,19 +116,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_all_servers_are_one_group_and_the_optimizer_s_step_is_waited_for(calls: list[tuple[Any, ...]]) -> None:
-    model = new_model()
-    sender = NCCLSender(model, servers(2, 1), META)
-    assert sorted(calls) == [("init", 1, 4), ("init", 3, 4)]  # the sender is rank 0 of 4
+def test_the_optimizer_s_step_is_waited_for(calls: list[tuple[Any, ...]]) -> None:
+    sender = NCCLSender(new_model(), servers(2, 1), META)
     calls.clear()
     sender.send()
-    names = len(list(model.named_parameters()))
-    sent = [("synchronize", META), *[("start",)] * 2, *[("update", names)] * 2, *[("finish",)] * 2]
-    assert calls == sent
-    sender.send()
-    assert [call[0] for call in calls] == [call[0] for call in sent * 2]
-    sender.close()
-    assert Engine.made[0].closed
+    assert [call[0] for call in calls] == ["synchronize", *["start"] * 2, *["update"] * 2, *["finish"] * 2]
 
 
 def test_the_gpu_that_sends_is_the_named_one_or_the_present_one(
@@ -168,7 +161,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """vLLM's engine is replaced by one that does not start; what it was asked for."""
     seen = SimpleNamespace()
 
-    class EngineArgs:
+    names = ("model", "dtype", "max_model_len", "gpu_memory_utilization", "enable_sleep_mode")
+
+    class EngineArgs(dataclasses.make_dataclass("EngineArgs", names)):  # type: ignore[misc]
         def __init__(self, **options: Any) -> None:
             seen.options = options
 

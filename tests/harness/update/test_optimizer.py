@@ -3,7 +3,7 @@
 import torch
 
 from harness.settings.optimizer import Optimizer
-from harness.update.optimizer import HostMoments, make_optimizer, parameters_of
+from harness.update.optimizer import make_optimizer, parameters_of
 
 
 def adamw(model: torch.nn.Module, rate: float = 1e-6) -> torch.optim.AdamW:
@@ -58,17 +58,3 @@ def test_gradients_of_micro_batches_are_summed_in_float32() -> None:
         model.bias.sum().backward()
     assert model.bias.grad is None
     assert parameters_of(optimizer)[1].grad.tolist() == [1000.0] * 64  # type: ignore[union-attr]
-
-
-def test_device_and_host_share_no_moment() -> None:
-    model = line(torch.float32)
-    optimizer = adamw(model)
-    moments = HostMoments(optimizer)
-    state = optimizer.state[model.weight]
-    host = state["exp_avg"]
-    moments.to_device()
-    step(model, optimizer)
-    assert not host.any()
-    moments.to_host()
-    assert state["exp_avg"].data_ptr() == host.data_ptr()
-    assert host.any()
