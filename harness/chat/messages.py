@@ -48,11 +48,7 @@ class MessageFormat:
                 self._written_out = True
 
     def ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of a conversation, up to the place where the model starts to write.
-
-        Raises:
-            ConfigError: The chat template refuses the messages.
-        """
+        """The ids of a conversation, up to the place where the model starts to write. Raises ConfigError if the template does."""
         return _joining(lambda some: self._chat.messages_ids(some, self._offered), self._rendered(messages))
 
     def following_ids(self, said: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:

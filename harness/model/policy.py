@@ -240,10 +240,9 @@ def _refuse_longrope(path: str | Path, config: PreTrainedConfig) -> None:
 
 
 def _load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer as it was saved.
+    """Loads the tokenizer as it was saved, in the generic class if the folder names it, as those of the tiny models do.
 
-    For some model types, such as Qwen2, AutoTokenizer takes the model's usual class, which replaces the saved word splitting.
-    So a folder that names the generic class, as the tiny models do, gets the generic class.
+    For Qwen2 and others, AutoTokenizer takes the model's usual class, which replaces the saved word splitting.
     """
     if get_tokenizer_config(path).get("tokenizer_class") in ("TokenizersBackend", "PreTrainedTokenizerFast"):
         saved: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(path)

@@ -83,11 +83,7 @@ def episode_files(folder: Path) -> list[Path]:
 
 
 def read_episodes(path: Path) -> list[dict[str, Any]]:
-    """Reads the episodes of one file. Drops an unfinished last line.
-
-    Raises:
-        StateError: Another line is not an episode.
-    """
+    """Reads the episodes of one file. Drops an unfinished last line, and raises StateError if another line is no episode."""
     episodes: list[dict[str, Any]] = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:

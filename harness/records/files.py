@@ -90,11 +90,7 @@ def sync(path: Path) -> None:
 
 
 def make_folder(folder: Path, flag: str) -> None:
-    """Makes a folder and its parents if they do not exist. `flag` is the flag that named it, for the message.
-
-    Raises:
-        ConfigError: It can't be made or written to.
-    """
+    """Makes a folder and its parents if need be. If it can't be made or written to, a ConfigError names the `flag`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -104,11 +100,7 @@ def make_folder(folder: Path, flag: str) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Reads the JSON object that a command of this project wrote into a file.
-
-    Raises:
-        StateError: The file can't be read, or holds something else.
-    """
+    """Reads a JSON object that a command of this project wrote. Raises StateError if the file has none, or can't be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

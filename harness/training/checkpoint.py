@@ -165,22 +165,14 @@ def _trained(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def keep_frozen(path: Path, model: PreTrainedModel) -> None:
-    """Writes the frozen weights of a model with adapters.
-
-    Raises:
-        OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
-    """
+    """Writes the frozen weights of a model with adapters. Raises an OSError with the errno ENOSPC if the disk is full."""
     with full_disk_named(f"the disk is full, and {path.name} was not written"), whole_file(path) as part:
         save_file(_frozen(model), part)
 
 
 @torch.no_grad()
 def load_frozen(path: Path, model: PreTrainedModel) -> None:
-    """Loads what `keep_frozen` wrote.
-
-    Raises:
-        StateError: The file is missing or damaged, or belongs to another model.
-    """
+    """Loads what `keep_frozen` wrote. Raises StateError if the file is missing, damaged or of another model."""
     try:
         weights, wanted = load_file(path), _frozen(model)
         if weights.keys() != wanted.keys():

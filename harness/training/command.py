@@ -48,12 +48,7 @@ class RunRequest:
 
 
 def read_command(words: Sequence[str]) -> RunRequest:
-    """Reads the command line of harness.grpo.
-
-    Raises:
-        ConfigError: A flag is wrong, or the folder to resume holds no run.
-        StateError: The settings of the run that is resumed are damaged.
-    """
+    """Reads the command line of harness.grpo. Raises ConfigError for a wrong flag, and the errors of `saved_config`."""
     resume = flag_of(words, "resume")
     base = saved_config(Path(resume)) if resume else recipe_config(words)
     command = parse(
@@ -77,8 +72,7 @@ def read_command(words: Sequence[str]) -> RunRequest:
 def recipe_config(words: Sequence[str]) -> GRPOConfig:
     """Returns the settings of the recipe that a command line names, or of the quick start.
 
-    Raises:
-        ConfigError: There is no such recipe, or the quick start is not for what the command line names.
+    Raises ConfigError if there is no such recipe, or if the quick start is not for what the command line names.
     """
     recipe = flag_of(words, "recipe")
     if not recipe and (model := flag_of(words, "model")) and model != "tiny":

@@ -20,17 +20,10 @@ from harness.update.update import select_episodes, update_policy
 class Learner:
     """Carries out the policy updates of a run.
 
-    Attributes:
-        policy: The policy. Its model is trained in place.
-        optimizer: The optimizer of the model's parameters, or of copies of them.
-        reference: The frozen policy of the KL term; None without one.
-        loss: How episodes become a loss.
-        optimization: How the loss becomes optimizer steps.
-        temperature: The sampler's temperature, > 0. The loss is about the distribution that was sampled.
-        updates: The number of updates of the run, over which the learning rate falls.
-        seed: The run's seed. It draws which episodes share an optimizer step.
-        ranks: The processes that train together.
-        moments: Keeps the optimizer's moments in the host's memory between updates; None leaves them on the device.
+    The policy's model is trained in place, by an `optimizer` of its parameters or of copies of them. `reference` is the frozen
+    policy of the KL term. The loss is about the distribution that was sampled, with this `temperature` > 0. The learning rate
+    falls over all `updates` of the run. The `seed` draws which episodes share an optimizer step. `moments` keeps the optimizer's
+    moments in the host's memory between updates.
     """
 
     policy: Policy

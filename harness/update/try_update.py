@@ -24,10 +24,8 @@ _GIB = {"G": 1.0, "M": 1 / 1024}
 def try_update(learner: Learner, config: GRPOConfig) -> None:
     """Carries out an update of the largest micro-batches that the settings allow, and restores everything.
 
-    Every rank must call this. Weights, moments, the learning rate and the random state are the same afterwards, bit by bit.
-
-    Raises:
-        ConfigError: The memory is too small. The message says by how much, and which flags save some.
+    Every rank must call this. Weights, moments, the learning rate and the random state are the same afterwards, bit by bit. If
+    the memory is too small, the ConfigError says by how much, and which flags save some.
     """
     model, optimizer = learner.policy.model, learner.optimizer
     shape = model.config.get_text_config()
