@@ -158,7 +158,7 @@ def main() -> None:
     args = parse(parser, rounds=4, entries=4, environments=4, episodes=16)
     cores = os.cpu_count() or 1
     print(command())
-    print(f"machine     {cpu_name()}, {cores} cores")
+    print(f"machine     {cpu_name()}, {cores} cores, load {os.getloadavg()[0]:.0f}")
     print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
     print("".join(f", {name} {pinned}" for name, pinned in BACKENDS["bfcl"].requirements.items()))
 
