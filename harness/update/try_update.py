@@ -94,4 +94,4 @@ def _missing(error: torch.OutOfMemoryError) -> str:
     if found is None:
         return str(error)[:200]
     wanted, free = (float(found[i]) * _GIB[found[i + 1]] for i in (1, 3))
-    return f"at least {wanted - free:.2f} GiB are missing"
+    return f"at least {wanted - free:.2f} GiB are missing, and what comes after may need more"

@@ -80,7 +80,7 @@ def test_nothing_is_another_afterwards(trained: Policy, how: str, moved: bool) -
     [
         (
             "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has 79.10 GiB of which 512.00 MiB is free.",
-            "at least 2.00 GiB are missing",
+            "at least 2.00 GiB are missing, and what comes after may need more",
         ),
         ("something else of the memory", "something else of the memory"),
     ],
