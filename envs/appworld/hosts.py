@@ -65,7 +65,7 @@ class World:
         self._apps, self._shell, self._zygotes, self.about = processes
         self._new = True  # whether it has had no code yet
         self._step_s = 0.0  # the time of the last step
-        self._failed = False  # whether another world could not be made
+        self._failed = False  # whether there could be no process that reads any code
 
     @property
     def host_failed(self) -> bool:
@@ -86,12 +86,15 @@ class World:
                 raise WorkerDied(str(error)) from error
         # A process ended before it read any code. New ones take their place, and the agent does not notice.
         self.close()
+        self._failed = True
+        self._apps, self._shell, self._zygotes, _ = self._host.fork_world(self._task_id, self._record)
         try:
-            self._apps, self._shell, self._zygotes, _ = self._host.fork_world(self._task_id, self._record)
-        except WorkerError:
-            self._failed = True
+            answer = self._execute(code)
+        except WorkerError as error:
+            self._failed = isinstance(error, Unread)
             raise
-        return self._execute(code)
+        self._failed = False
+        return answer
 
     def _execute(self, code: str) -> Mapping[str, Any]:
         timeout_s, began = self._host.settings.step_timeout_s, time.monotonic()

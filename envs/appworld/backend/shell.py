@@ -120,7 +120,7 @@ class Shell:
             self._world.execute(code)
 
     def begin(self, connection: socket.socket, options: Mapping[str, Any]) -> None:
-        """Waits for the task's date from the apps. Call it in the forked process."""
+        """Waits for the task's date from the apps, and tells them that it is ready. Call it in the forked process."""
         from appworld.apps.api_lib import set_local_date_and_time, set_local_random_seed
 
         world = self._world
@@ -132,11 +132,11 @@ class Shell:
         set_local_random_seed()
         world.timeout_seconds = max(1, round(options["timeout_s"]))
         world.requester.request_tracker.max_num_requests = options["max_api_calls"]
+        connection.sendall(link.frame({"ready": True}))
 
     def serve(self, max_output_chars: int) -> None:
         """Runs the steps that the apps' process asks for, until it hangs up."""
         connection = self._transport.connection
-        connection.sendall(link.frame({"ready": True}))
         while (request := link.receive(connection)) is not None:
             code = request[1].decode("utf-8", "surrogatepass")
             try:

@@ -99,7 +99,7 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
     def life(options: Mapping[str, Any], connection: socket.socket, slot: int, scratch: str) -> None:
         throwaway.warm_up()  # while the apps open the world: their pages are copied now, and not in the first step
         own.begin(connection, options)
-        if confined:
+        if confined:  # after it was ready, because this takes priority away, too
             confine.confine(slot, scratch, confine.Limits(**options["limits"]), readable, parent=zygote)
         own.serve(options["max_output_chars"])
 

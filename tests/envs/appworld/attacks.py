@@ -708,6 +708,9 @@ def main():
             command, env=environment, cwd=options.before, stdout=subprocess.PIPE, text=True, check=True
         )
         tables = {"before": json.loads(done.stdout.splitlines()[-1]), "now": rows}
+    print(
+        "Of each attack: its reward, how its episode ended, its slowest step, what its tries gave, and the next episode.\n"
+    )
     for number, attack in enumerate(chosen):
         print(f"{attack.kind}: {attack.name}")
         for when, table in tables.items():

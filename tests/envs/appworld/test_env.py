@@ -226,6 +226,22 @@ def test_a_world_that_was_killed_before_the_first_action_is_made_again(env, part
     assert play_expert(env)[1] == 1.0
 
 
+def test_a_world_that_twice_dies_before_it_reads_any_code_is_the_environments_failure(env, monkeypatch):
+    """Such as one that can't be confined."""
+    fork = hosts.Host.fork_world
+
+    def fork_dead(*arguments):
+        processes = fork(*arguments)
+        os.kill(processes[1].pid, signal.SIGKILL)
+        return processes
+
+    os.kill(env.unwrapped._world._shell.pid, signal.SIGKILL)
+    monkeypatch.setattr(hosts.Host, "fork_world", fork_dead)
+    _, reward, terminated, truncated, info = env.step("print(1)")
+    assert (reward, terminated, truncated, "world_lost" in info) == (0.0, False, True, False)
+    assert "gone away" in info["environment_error"]
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_another(env, number):
     lost = env.unwrapped._host.pids[number]
