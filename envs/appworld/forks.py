@@ -39,12 +39,8 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TM
 class Zygote:
     """A parent process that has imported AppWorld, and the processes forked from it. Thread-safe.
 
-    Args:
-        python: AppWorld's Python.
-        start: Is asked at every start, once the zygote has imported AppWorld, for what it gets to know (backend/zygote.py).
-
-    Attributes:
-        told: What it has said at its start.
+    At every start, once the zygote has imported AppWorld, `start` is asked for what it gets to know (backend/zygote.py). What the
+    zygote has answered is `told`.
     """
 
     def __init__(self, python: Path, start: Callable[[], Mapping[str, Any]]) -> None:
@@ -176,11 +172,7 @@ class Fork:
         other._connection.close()
 
     def ask(self, message: Mapping[str, Any] | None = None, *, timeout_s: float) -> dict[str, Any]:
-        """Sends a message, if there is one, and returns the answer. A process that fails to answer is killed.
-
-        Args:
-            message: What is sent, as JSON.
-            timeout_s: The seconds for the message and the answer.
+        """Sends a message, if there is one, and returns the answer. A process that fails to answer in time is killed.
 
         Raises:
             WorkerTimeout: No answer came in time.

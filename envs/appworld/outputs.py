@@ -16,10 +16,7 @@ from envs.backends import backend_python
 
 @dataclass(frozen=True)
 class Replayed:
-    """One episode, played again: the verdict on its state, and whether the agent completed its task.
-
-    An episode that was not completed counts as a failure in the environment, whatever the verdict.
-    """
+    """The verdict on an episode that was played again, and whether the agent completed its task. If not, it is a failure."""
 
     success: bool
     completed: bool

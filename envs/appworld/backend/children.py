@@ -29,10 +29,7 @@ class _Child:
 
 
 class Children:
-    """The living processes, and the socket to which the environment connects.
-
-    `folder` is private. It has the socket, and a working directory for each process.
-    """
+    """The living processes. Their private folder has the socket to connect to, and a working directory for each process."""
 
     def __init__(self, folder: str) -> None:
         self._folder, self._pid = folder, os.getpid()

@@ -18,6 +18,7 @@ from envs import backends
 from envs.appworld import data, forks, hosts
 from envs.cache import cache_dir
 
+pytestmark = pytest.mark.timeout(1200)  # 40 s on a quiet machine, and with EH_DIFFERENTIAL=all two minutes
 PLAY = Path(__file__).with_name("play.py")
 # Every wrong solution, and random calls, of every task: some minutes more.
 ALL = os.environ.get("EH_DIFFERENTIAL") == "all"
