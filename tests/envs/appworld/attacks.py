@@ -356,7 +356,7 @@ _OUTPUT = [
         while True:
             apis.supervisor.show_profile()
         """,
-        shows="KeyboardInterrupt|exceeded|gone away",
+        shows="KeyboardInterrupt|exceeded|gone away|reset by peer",
         ends="verdict or world lost or goes on",
     ),
     _attack(
