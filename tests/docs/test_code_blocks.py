@@ -23,6 +23,7 @@ from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 from eh_gym.errors import MissingBackendError
+from harness.evaluate import defaults
 from harness.settings.command_line import flag_of, parse
 from harness.settings.recipe import QUICKSTART
 from harness.settings.section import flat
@@ -132,8 +133,34 @@ IN_RECIPES = [
 ]
 
 
+READERS_ENV = """
+import gymnasium as gym
+class NumberEnv(gym.Env):
+    def __init__(self, split="train"): ...
+for name in ("Number-v0", "Maze-v0"):
+    gym.register(name, NumberEnv)
+"""
+
+
+@pytest.fixture
+def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader gives the commands: a checkout with environments of the reader's own, and a run."""
+    for name in ("recipes", "examples", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name in ("my_env.py", "my_package.py"):
+        (tmp_path / name).write_text(READERS_ENV)
+    for name in ("EH-Cabinet-v0-elastic-seed0", "node-agent-js-elastic-seed0"):
+        folder = tmp_path / "runs" / name
+        (folder / "model").mkdir(parents=True)
+        (folder / "config.json").write_text(read_command([]).config.to_json())
+        (folder / "versions.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
 @pytest.mark.parametrize("command", NOT_RUN + IN_TEXT + IN_RECIPES)
-def test_commands_are_understood(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_understood(command: list[str], readers_folder: Path) -> None:
     _understand(command)
 
 
@@ -198,6 +225,8 @@ def _module(module: str, words: list[str]) -> None:
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         if module == "harness.grpo" and "--resume" not in words:
             read_command(words)
+        elif module == "harness.evaluate" and words and not words[0].startswith("-"):
+            parse(defaults(words[1:], Path(words[0])), words[1:], prog=module)
         elif module in REFERENCE["COMMANDS"]:
             parse(REFERENCE["COMMANDS"][module](words), words, prog=module)
         elif module == "envs":
