@@ -31,7 +31,7 @@ from harness.rollout.given import name_of, spec_from
 from harness.rollout.source import environment
 from harness.settings.environment import GIVEN
 from harness.settings.evaluate import ENDPOINT, EvaluateConfig, official
-from harness.settings.section import changed, flat
+from harness.settings.section import advice_in_python, changed, flat, python_names
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
 
@@ -139,17 +139,17 @@ def evaluate_policy(
     """
     from harness.machine.runtime import library_settings
 
-    spec = None
-    if isinstance(env, str):
-        settings["env"] = env
-    elif env is not None:
-        spec, settings["env"] = spec_from(env), GIVEN + name_of(env)
-    if settings.get("official"):
-        settings = official(settings.get("env", EvaluateConfig().environment.env)) | settings
-    folder = Path(policy)
-    base = of_run(folder) if is_run(folder) else EvaluateConfig(policy=str(policy))
-    config = changed(base, **settings)
-    with library_settings():
+    with advice_in_python({name: name for name in python_names(EvaluateConfig())}), library_settings():
+        spec = None
+        if isinstance(env, str):
+            settings["env"] = env
+        elif env is not None:
+            spec, settings["env"] = spec_from(env), GIVEN + name_of(env)
+        if settings.get("official"):
+            settings = official(settings.get("env", EvaluateConfig().environment.env)) | settings
+        folder = Path(policy)
+        base = of_run(folder) if is_run(folder) else EvaluateConfig(policy=str(policy))
+        config = changed(base, **settings)
         return run(config, Console(quiet=not show), env=spec)
 
 

@@ -9,14 +9,16 @@ Nothing else is declared: flags, recipes, ``config.json`` and the reference page
 command are a section, too, whose fields are settings and further sections.
 """
 
+import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 from tyro.conf import Fixed, Suppress
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, EHError
 from eh_gym.ranges import check_fields, check_names, near
 
 T = TypeVar("T")
@@ -213,6 +215,39 @@ def changed(settings: T, /, **values: Any) -> T:
             inner = inner.setdefault(part, {})
         inner[last] = value
     return filled(settings, table)
+
+
+def python_names(settings: Any) -> dict[str, str]:
+    """Returns what a Python program calls each flag, such as ``loss.kl_coef``; those of the choices that were not made, too."""
+    names = {"resume": "resume"}
+    for part in settings_in(settings):
+        if choice := choice_of(part):
+            for kind in filter(dataclasses.is_dataclass, choice.classes.values()):
+                names |= {one.name: f"{part.name}.{one.name}" for one in settings_in(kind)}
+    return names | {name: ".".join((*path[:-1][:1], path[-1])) for name, path, _ in leaves(settings)}
+
+
+def in_python(text: str, names: Mapping[str, str]) -> str:
+    """Returns the text with the flags as a Python program calls them. Commands in it, and other flags, stay as they are.
+
+    >>> in_python("lower --kl-coef; see python -m harness.evaluate --horizon 9", {"kl_coef": "loss.kl_coef", "horizon": "k"})
+    'lower loss.kl_coef; see python -m harness.evaluate --horizon 9'
+    """
+    return re.sub(
+        r"python -m [^;)]*|--([a-z][\w.-]*\w)",
+        lambda found: names.get((found[1] or "").replace("-", "_"), found[0]),
+        text,
+    )
+
+
+@contextlib.contextmanager
+def advice_in_python(names: Mapping[str, str]) -> Iterator[None]:
+    """Puts the errors of a block into the words of a Python program."""
+    try:
+        yield
+    except EHError as error:
+        error.args = tuple(in_python(one, names) if isinstance(one, str) else one for one in error.args)
+        raise
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from eh_gym import HorizonController
 from harness.records.metrics import graded
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
+from harness.settings.section import in_python
 from harness.settings.warm_start import WarmStart
 from harness.terminal.watch import Watch
 from harness.types.trajectory import Trajectory
@@ -31,14 +32,14 @@ _HEADER = (
 
 
 class Display:
-    """Shows one run on a console. If the console is not a terminal, there are no bars."""
+    """Shows one run on a console. If the console is not a terminal, there are no bars. `names` are those of `in_python`."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, names: Mapping[str, str] | None = None) -> None:
+        self._console, self._names = console, names or {}
 
     def note(self, text: str) -> None:
         """Prints one line."""
-        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(in_python(text, self._names), highlight=False, soft_wrap=True, markup=False)
 
     def plan(
         self, config: GRPOConfig, run_dir: Path, *, resume: bool, controller: HorizonController | None = None

@@ -20,6 +20,7 @@ from harness.records.run_folder import forget, latest_checkpoint, prepare, updat
 from harness.rollout.given import Given
 from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
+from harness.settings.section import advice_in_python, python_names
 from harness.terminal.display import Display
 from harness.training.command import RunRequest
 from harness.training.loop import OnUpdate, train
@@ -34,8 +35,9 @@ def carry_out(
     """
     config = _settled(request)
     ranks = join(device=pick_device(config.model.device), timeout_s=config.run.rank_timeout_s)
-    display = Display(console if ranks.first else Console(quiet=True))
-    with library_settings(), _opened(request, config, ranks) as run_dir:
+    names = python_names(config) if request.python else {}
+    display = Display(console if ranks.first else Console(quiet=True), names)
+    with advice_in_python(names), library_settings(), _opened(request, config, ranks) as run_dir:
         if request.updates is not None:
             config = replace(config, updates=request.updates)
             if ranks.first:

@@ -28,7 +28,7 @@ from harness.agents.env import AgentEnv
 from harness.agents.program import Agent, find_agent
 from harness.records.run_folder import prepare
 from harness.rollout.rollout import rollout
-from harness.settings.section import changed
+from harness.settings.section import changed, in_python, python_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -328,6 +328,27 @@ def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(ke
     assert found["reward_mean"] != found["mean_at_k"]
     evaluated = evaluate_policy("expert", Graded, tasks=4, success_threshold=1.5, show=False)
     assert (evaluated.mean_at_k, evaluated.reward_mean > 1) == (0.0, True)
+
+
+def test_advice_is_python_and_names_settings_rather_than_flags(short: GRPOConfig) -> None:
+    class NoExpert(CabinetEnv):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "expert":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    with pytest.raises(ConfigError) as refused:
+        train(short, env=NoExpert, show=False)
+    assert "--" not in str(refused.value)
+    assert "model.model" in str(refused.value)
+    with pytest.raises(ConfigError, match=r"^policy expert needs an environment with expert\(\)"):
+        evaluate_policy("expert", NoExpert, tasks=2, show=False)
+    with pytest.raises(ConfigError, match=r"^base_url is for policy openai, got policy expert; leave it out"):
+        evaluate_policy("expert", base_url="http://x", show=False)
+    names = python_names(short)
+    assert in_python("raise --eval-tasks, --k0, --url or --max-model-len", names) == (
+        "raise evaluation.tasks, horizon.k0, sampling.url or --max-model-len"
+    )
 
 
 def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path) -> None:
