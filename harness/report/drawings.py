@@ -107,7 +107,7 @@ def _success(runs: Mapping[str, Sequence[Run]], *, by_tokens: bool, held_out: bo
         curves = {run.seed: success_curve(run, held_out=held_out).set_index("updates") for run in some}
         tokens, y = (pd.DataFrame({seed: one[name] for seed, one in curves.items()}) for name in ("tokens", "success"))
         lines[label] = (tokens if by_tokens else _indices(y), y)
-    figure, axes = _panel("training tokens so far" if by_tokens else "updates", "success", percent=True)
+    figure, axes = _panel("training tokens so far" if by_tokens else "updates so far", "success", percent=True)
     if by_tokens:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -123,7 +123,7 @@ def _by_update(name: str, runs: Mapping[str, Sequence[Run]], band: Band | None) 
     for label, some in runs.items():
         y = pd.DataFrame({run.seed: run.metric(metric).rolling(updates, min_periods=1).mean() for run in some})
         lines[label] = (_indices(y), y)
-    figure, axes = _panel("update", axis)
+    figure, axes = _panel("updates so far", axis)
     shaded = ""
     if band:
         half = 0.5 if band[0] == band[1] else 0.0  # makes a band of one K visible

@@ -21,7 +21,7 @@ class WarmStart(Section):
     max_optimal_steps: Annotated[int, Range(0)] = 0
     """Only tasks that the expert solves in at most this many steps are used; 0 uses all. Then GRPO has to learn the long ones."""
     max_batches: Annotated[int, Range(1)] = 60
-    """The most batches before `polish_batches`."""
+    """The most batches. Those of a recipe's `polish_batches`, such as the quick start's 100, come after them."""
     seed: Annotated[int, Range(-1)] = -1
     """Draws demonstrations and batches; -1 takes the run's seed. With a number, all seeds of a sweep share a pretrained model's
     clone."""

@@ -24,6 +24,7 @@ Band = tuple[float, float]
 """The ends of the plateau that a saturation suite found, in steps."""
 
 COLUMNS = {
+    "before": ("mean@k before %", "percent"),
     "mean_at_k": ("mean@k %", "percent"),
     "best_at_k": ("best@k %", "percent"),
     "greedy": ("greedy %", "percent"),
@@ -57,7 +58,8 @@ def success_curve(run: Run, *, held_out: bool) -> pd.DataFrame:
     if not held_out:
         success = success.rolling(5, min_periods=1).mean()
     tokens = run.metric("tokens/total").reindex(success.index)
-    points = pd.DataFrame({"updates": success.index + 1, "tokens": tokens, "success": success})
+    # An episode of training is played by the policy before its update, an evaluation by the one after it.
+    points = pd.DataFrame({"updates": success.index + held_out, "tokens": tokens, "success": success})
     before = run.result("before").get("mean_at_k")
     if held_out and len(points) and before is not None:
         points.loc[-1] = [0, 0.0, before]
@@ -120,6 +122,7 @@ def run_numbers(
     k = run.metric("horizon/k_real", "horizon/k")
     after = run.result()
     found = {
+        "before": run.result("before").get("mean_at_k"),
         "mean_at_k": after.get("mean_at_k"),
         "best_at_k": after.get("best_at_k"),
         "greedy": run.result(how="greedy").get("mean_at_k"),

@@ -199,7 +199,8 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
     """Makes suites of runs that are named one by one: one for each environment and model, with an arm for each setting."""
     by_kind: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        by_kind.setdefault((str(run.config.get("env")), str(run.config.get("model"))), []).append(run)
+        played = run.config.get("agent") or run.config.get("env")
+        by_kind.setdefault((str(played), str(run.config.get("model"))), []).append(run)
     suites = []
     for (env, model), alike in by_kind.items():
         settings = [{k: v for k, v in run.config.items() if k not in _NO_MATTER} for run in alike]

@@ -12,6 +12,7 @@ from rich.console import Console
 from torch import OutOfMemoryError
 
 from eh_gym.errors import ConfigError, EHError, StateError, UserCodeError
+from envs.making import registered
 from harness.machine.ranks import Ranks, join
 from harness.machine.runtime import choose_dtype, library_settings, pick_device
 from harness.records.files import lock_folder
@@ -42,6 +43,10 @@ def carry_out(
             config = replace(config, updates=request.updates)
             if ranks.first:
                 _check_length(run_dir, config.updates)
+        played = config.environment
+        if played.env_workers == "local" and not played.agent and not played.env.startswith(GIVEN):
+            for name in played.environments():
+                registered(name)  # a wrong name is refused before the plan is shown
         for note in request.notes:
             display.note(note)
         resume = request.resume is not None

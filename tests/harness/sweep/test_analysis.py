@@ -72,17 +72,23 @@ def test_the_curve_takes_held_out_evaluations_and_starts_before_training() -> No
 def test_without_evaluations_the_curve_is_the_mean_of_five_training_updates() -> None:
     run = a_run(k=[10] * 7, success=[0.0, 0.1, 0.2, None, 0.3, 0.4, 0.5], after=0.9, before=0.9)
     curve = success_curve(run, held_out=False)
-    assert list(curve["updates"]) == [1, 2, 3, 5, 6, 7]  # update 3 had no valid episode
+    assert list(curve["updates"]) == [0, 1, 2, 4, 5, 6]  # update 3 had no valid episode
     # The last: (.1 + .2 + .3 + .4 + .5) / 5.
     assert list(curve["success"]) == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.3])
     assert success_curve(run, held_out=True).empty
 
 
 def test_a_run_s_numbers() -> None:
-    run = a_run(k=[10, 20, 30, 30, 30, 30, 26, 30], held_out={3: 0.5, 5: 0.7, 7: 0.7}, after=0.8, lengths=[2, 4, 8, 20])
+    run = a_run(
+        k=[10, 20, 30, 30, 30, 30, 26, 30],
+        held_out={3: 0.5, 5: 0.7, 7: 0.7},
+        after=0.8,
+        lengths=[2, 4, 8, 20],
+        before=0.1,
+    )
     found = run_numbers(run, 0.6, True, fixed_k=8, band=(20.0, 30.0), equal_tokens=500.0)
     assert found == pytest.approx({
-        "mean_at_k": 0.8, "best_at_k": 0.9, "greedy": 0.9, "success_at_k": 0.6,  # 3 of 4 successes within 8 steps
+        "before": 0.1, "mean_at_k": 0.8, "best_at_k": 0.9, "greedy": 0.9, "success_at_k": 0.6,  # 3 of 4 successes within 8 steps
         "peak": 0.7, "tokens_at_peak": 600, "tokens_to_threshold": 500,  # the earlier peak; half way from 400 to 600
         "success_at_equal_tokens": 0.6, "savings": math.nan, "tokens_total": 800, "tokens_per_update": 100,
         "final_k": 30, "k_mean": 28, "k_std": 2,
