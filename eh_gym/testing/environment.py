@@ -18,10 +18,8 @@ from gymnasium.utils.env_checker import check_env
 
 from eh_gym.checked import CheckedEnv
 from eh_gym.errors import ConfigError
-from eh_gym.horizon import FixedHorizon, HorizonController
 from eh_gym.testing.malformed import MALFORMED
 from eh_gym.vector import ThreadVectorEnv
-from eh_gym.wrappers import ElasticTimeLimit
 
 __all__ = ["ExpertEnvContract", "TextEnvContract"]
 
@@ -75,14 +73,9 @@ class TextEnvContract:
             "say in make() how your environment is made: return gym.make('MyEnv-v0', split='dev')"
         )
 
-    def make_slots(self, count: int, controller: HorizonController | None = None) -> ThreadVectorEnv:
-        """`count` environments in slots, each under the limit of `controller` if there is one."""
-
-        def build() -> TextEnv:
-            env = CheckedEnv(self.make(), self.success_threshold)
-            return env if controller is None else ElasticTimeLimit(env, controller)
-
-        return ThreadVectorEnv([build] * count)
+    def make_slots(self, count: int) -> ThreadVectorEnv:
+        """`count` environments in slots."""
+        return ThreadVectorEnv([self.make] * count)
 
     def teardown_method(self) -> None:
         """Closes the environments that a test has made."""
@@ -94,11 +87,6 @@ class TextEnvContract:
         """What `make` makes, with its answers checked; closed when the test ends."""
         env: TextEnv = self._closed_later(_WatchedEnv(self.make(), self.success_threshold))
         return env
-
-    def new_slots(self, count: int, controller: HorizonController | None = None) -> ThreadVectorEnv:
-        """`make_slots`, closed when the test ends."""
-        envs: ThreadVectorEnv = self._closed_later(self.make_slots(count, controller))
-        return envs
 
     def _closed_later(self, env: Any) -> Any:
         self._made = (*self._made, env)
@@ -297,7 +285,7 @@ class ExpertEnvContract(TextEnvContract):
         plain = self.new()
         ids = _task_ids(plain)[:3]
         assert len(ids) == 3, f"three tasks are needed to tell slots apart, got {list(ids)}"
-        envs = self.new_slots(3)
+        envs = self._closed_later(self.make_slots(3))
         envs.reset(options={"task_ids": ids})
         before = envs.step(envs.call("expert"))[0]
         mask = np.array([False, True, False])
@@ -313,19 +301,6 @@ class ExpertEnvContract(TextEnvContract):
             action = _expert(plain)
             got, expected = envs.submit_step(slot, action).result(_STEP_S)[:4], plain.step(action)[:4]
             assert got == expected, f"slot {slot} went on with {got}, expected {expected}"
-
-    def test_every_slot_may_run_its_own_task_to_its_end(self) -> None:
-        """Slots are stepped one after the other, while the others wait."""
-        envs = self.new_slots(4, FixedHorizon(self.longest))
-        done: dict[int, bool] = {}
-        envs.reset(seed=0)
-        for slot in range(4):
-            while slot not in done:
-                action = _expert(envs.envs[slot])
-                *_, terminated, truncated, info = envs.submit_step(slot, action).result(_STEP_S)
-                if terminated or truncated:
-                    done[slot] = info["outcome"]["success"]
-        assert done == dict.fromkeys(range(4), True), f"successes by slot: {done}"
 
 
 def _base(env: TextEnv) -> Any:

@@ -59,9 +59,8 @@ def play_script(
     *,
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
-    keeps_reward: bool = False,
 ) -> list[Trajectory]:
-    """Plays episodes without a model; `name` is one of `SCRIPTS`. `Trajectory` explains `keeps_reward`.
+    """Plays episodes without a model; `name` is one of `SCRIPTS`.
 
     Raises:
         ConfigError: The environment has no expert, or no random actions.
@@ -76,7 +75,9 @@ def play_script(
                 f"--policy {name} needs an environment with {needed}(), which {env.unwrapped!r} lacks; choose another"
             )
         for request in requests:
-            trajectory = Trajectory(request.task_id, request.group, seed=request.seed, keeps_reward=keeps_reward)
+            trajectory = Trajectory(
+                request.task_id, request.group, seed=request.seed, keeps_reward=environments.keeps_reward
+            )
             try:
                 _play_once(name, env, trajectory)
             except WorkerError as failure:  # of a reset, or of the expert

@@ -40,13 +40,11 @@ def play_with_endpoint(
     *,
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
-    keeps_reward: bool = False,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
     If the conversation and the room for an answer exceed the model's context, the episode ends with the reason "context".
     `endpoint` is called in the event loop that uses the endpoint. There are never more requests at a time than slots.
-    `Trajectory` explains `keeps_reward`.
 
     Raises:
         ConfigError: See `ChatEndpoint.reply`.
@@ -61,7 +59,7 @@ def play_with_endpoint(
 
             async def play_in(slot: int) -> None:
                 for index in waiting:
-                    done[index] = await _play(model, envs, slot, requests[index], keeps_reward)
+                    done[index] = await _play(model, envs, slot, requests[index], environments.keeps_reward)
                     on_end(done[index])
 
             await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))

@@ -27,8 +27,7 @@ from harness.records.episode_log import episode_line
 from harness.records.files import sha256
 from harness.rollout.environment import Environments
 from harness.rollout.faults import check_faults
-from harness.rollout.given import name_of, spec_from
-from harness.rollout.source import environment
+from harness.rollout.source import environment, name_of, spec_from
 from harness.settings.environment import GIVEN
 from harness.settings.evaluate import ENDPOINT, EvaluateConfig, official
 from harness.settings.section import advice_in_python, changed, flat, python_names
@@ -45,9 +44,8 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
 
     script = config.policy in SCRIPTS
     split = asked.split or _default_split(asked.env, script)
-    environments = Environments(
-        made, asked.arguments(split), slots, min(slots, asked.env_threads), asked.success_threshold
-    )
+    rewards = asked.success_threshold, config.rollout.keeps_reward
+    environments = Environments(made, asked.arguments(split), slots, min(slots, asked.env_threads), *rewards)
     count = asked.tasks if isinstance(asked.tasks, int) else None  # otherwise it is the file of an agent's tasks
     tasks = held_out_tasks(environments, count, every=config.every)
     alike = config.policy in ("expert", "empty") or (not script and config.rollout.temperature == 0)
@@ -177,21 +175,13 @@ def _play(
     on_end: Callable[[Trajectory], None],
 ) -> list[Trajectory]:
     """Plays the episodes with the policy that `config` names."""
-    keeps = config.rollout.keeps_reward
     if config.policy in SCRIPTS:
-        return play_script(
-            config.policy, environments, requests, horizon=config.horizon, on_end=on_end, keeps_reward=keeps
-        )
+        return play_script(config.policy, environments, requests, horizon=config.horizon, on_end=on_end)
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
         return play_with_endpoint(
-            lambda: _endpoint(config),
-            environments,
-            requests,
-            horizon=config.horizon,
-            on_end=on_end,
-            keeps_reward=keeps,
+            lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
         )
 
     # torch takes seconds to import, and the other policies do not need it.

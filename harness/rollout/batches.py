@@ -12,7 +12,7 @@ from harness.machine.ranks import Ranks
 from harness.rollout.continuous import ContinuousRollout
 from harness.rollout.environment import Environments
 from harness.rollout.episode_metrics import mean, rollout_metrics
-from harness.rollout.in_turn import InTurn, Played
+from harness.rollout.rollout import InTurn, Played
 from harness.rollout.slots import OnEnd
 from harness.rollout.tasks import BatchPlan
 from harness.settings.rollout import Rollout

@@ -15,9 +15,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.in_turn import Played
+from harness.rollout.rollout import Answers, Played, play_streaming
 from harness.rollout.slots import OnEnd, Slots
-from harness.rollout.streaming import Answers, play_streaming
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sampler

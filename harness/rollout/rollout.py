@@ -3,16 +3,21 @@
 There are two ways to play the same episodes. In `streaming` every slot goes on by itself: the sampler always holds the next
 turn of every episode whose environment has answered. In `lockstep` all live episodes take a turn together, in the order of
 the slots. What an episode is (reset, prompt, turn, step, end, retry) is written once for both, in `episode`.
+`harness.rollout.continuous` plays batches without a barrier between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.slots import OnEnd, Slots
-from harness.rollout.streaming import play_streaming
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sampler, sample_all
@@ -20,6 +25,9 @@ from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.chat.chat import ChatFormat
+
+Answers = SimpleQueue[Callable[[], None]]
+"""A queue of calls, each of which records an answer. The loop makes them before its next step."""
 
 
 def rollout(
@@ -73,3 +81,77 @@ def _play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
         steps = [slots.act(r.session, sample) for r, sample in zip(requests, samples, strict=True)]
         for slot, answer in steps:
             slots.step_answered(slot, answer)
+
+
+def play_streaming(
+    slots: Slots, sampler: Sampler, answers: Answers | None = None, *, goes_on: Callable[[], bool] = lambda: False
+) -> None:
+    """Plays every episode to its end; no episode waits for another one's environment.
+
+    The callbacks of the environments' futures put the answers into a queue. Only the loop's thread uses the sampler and the
+    slots. The loop waits for an answer only if the sampler has no request.
+
+    Args:
+        slots: The episodes.
+        sampler: Samples their turns.
+        answers: The queue of the environments' answers. The caller may put calls of its own into it.
+        goes_on: Whether the loop outlives the last episode and waits for calls that may add some.
+    """
+    queue: Answers = SimpleQueue() if answers is None else answers
+
+    def expect(record: Callable[[int, Future[Any]], None], slot: int, answer: Future[Any]) -> None:
+        # If environments are stepped in this thread, the answer is there already and is queued at once.
+        answer.add_done_callback(lambda done: queue.put(functools.partial(record, slot, done)))
+
+    while slots.unfinished or goes_on():
+        for slot, reset in slots.start_resets():
+            expect(slots.reset_answered, slot, reset)
+        for turn in slots.turns().values():
+            sampler.submit(turn)
+        answered = False
+        for record in _arrived(queue, wait=not sampler.pending):
+            answered = True
+            record()
+        if answered:  # slots may be free now: the turns of new episodes should join the sampler's next batch
+            continue
+        for request, sample in sampler.step():
+            expect(slots.step_answered, *slots.act(request.session, sample))
+
+
+def _arrived(queue: Answers, *, wait: bool) -> Iterator[Callable[[], None]]:
+    """The answers that have arrived, in order. With `wait`, waits for the first one."""
+    if wait:
+        yield queue.get()
+    with contextlib.suppress(Empty):
+        while True:
+            yield queue.get_nowait()
+
+
+class Played(NamedTuple):
+    """A batch's episodes, in the order of the requests, and the seconds from its beginning to its end."""
+
+    trajectories: list[Trajectory]
+    seconds: float
+
+
+class InTurn:
+    """Plays each batch from its beginning to its end, in the caller's thread."""
+
+    def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
+        self.envs, self._sampler, self._chat = envs, sampler, chat
+
+    def begin(self, episodes: Sequence[EpisodeRequest], settings: Rollout, on_end: OnEnd) -> Future[Played]:
+        """Plays a batch. The future that it returns is done."""
+        start = time.perf_counter()
+        trajectories = rollout(self.envs, self._sampler, self._chat, episodes, settings, on_end=on_end)
+        played: Future[Played] = Future()
+        played.set_result(Played(trajectories, time.perf_counter() - start))
+        return played
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """Does nothing, because no episode plays between updates."""
+        return contextlib.nullcontext()
+
+    def close(self) -> None:
+        """Closes the slots."""
+        self.envs.close()

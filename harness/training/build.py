@@ -25,9 +25,8 @@ from harness.records.run_folder import checkpoint_to_resume
 from harness.records.trackers import require
 from harness.rollout.batches import Batches
 from harness.rollout.environment import Environments, check_kinds, parts_of
-from harness.rollout.given import Given
 from harness.rollout.outcomes import check_controller
-from harness.rollout.source import environment, task_environment
+from harness.rollout.source import Given, environment, task_environment
 from harness.rollout.tasks import BatchPlan, TaskStream
 from harness.sampling.agreement import check_agreement
 from harness.sampling.make import check_engine, make_sampler

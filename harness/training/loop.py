@@ -13,8 +13,8 @@ from typing import Any
 from harness.machine.ranks import Ranks
 from harness.records.files import full_disk_named, write_whole
 from harness.records.run_folder import lengthen
-from harness.rollout.given import Given
 from harness.rollout.outcomes import tell_controller
+from harness.rollout.source import Given
 from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
 from harness.terminal.interrupts import Interrupts, Stopped

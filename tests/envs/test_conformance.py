@@ -45,8 +45,8 @@ class TestEveryEnvironment(ExpertEnvContract):
     def make(self, **kwargs):
         return gym.make(self.env_id, **{**_arguments(self.env_id), **kwargs})
 
-    def make_slots(self, count, controller=None):
-        return make_vec(self.env_id, count, controller, **_arguments(self.env_id))
+    def make_slots(self, count):
+        return make_vec(self.env_id, count, None, **_arguments(self.env_id))
 
     def test_malformed_actions_are_answered_and_never_raise(self, monkeypatch):
         if self.env_id == "EH-AppWorld-v0":  # one of the texts computes until a step's deadline, which is 30 s

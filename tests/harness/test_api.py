@@ -131,7 +131,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
             signal.raise_signal(signal.SIGINT)
         return rollout(*arguments, **more)
 
-    monkeypatch.setattr("harness.rollout.in_turn.rollout", plays)
+    monkeypatch.setattr("harness.rollout.rollout.rollout", plays)
     for signals, goes_on in ((0, "from update 2"), (1, "from update 2"), (2, "from update 0")):
         out = tmp_path / str(signals)
         with pytest.raises(KeyboardInterrupt, match=rf"train\(resume=.*{goes_on}"):

@@ -51,8 +51,8 @@ class TestAnEnvironmentInAnActor(TextEnvContract):
     def make(self):
         return gym.make(self.spec, split="dev")
 
-    def make_slots(self, count, controller=None):
-        return eh_gym.make_vec(self.spec, count, controller, split="dev")
+    def make_slots(self, count):
+        return eh_gym.make_vec(self.spec, count, None, split="dev")
 
     # Its pool is this process's, and cannot be pickled.
     test_the_spec_survives_pickling = test_the_environment_survives_pickling = None

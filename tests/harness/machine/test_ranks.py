@@ -445,7 +445,7 @@ def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow: GRP
             return rollout(*arguments, **more)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("harness.rollout.in_turn.rollout", plays)
+            patch.setattr("harness.rollout.rollout.rollout", plays)
             with pytest.raises(Stopped):
                 played(config, ranks)
         assert config.out is not None

@@ -14,8 +14,7 @@ from eh_gym.errors import SamplerError
 from harness.records.episode_log import read_episodes
 from harness.rollout.batches import Batches
 from harness.rollout.continuous import ContinuousRollout
-from harness.rollout.in_turn import Played
-from harness.rollout.rollout import rollout
+from harness.rollout.rollout import Played, rollout
 from harness.settings.grpo import GRPOConfig
 from harness.settings.rollout import Rollout
 from harness.settings.section import changed
