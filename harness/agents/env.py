@@ -139,6 +139,10 @@ class AgentEnv(gym.Env[str, str]):
         verdict = {} if ended.success is None else {"success": ended.success}
         return ended.failure, ended.reward, True, False, info | verdict
 
+    def waiting(self) -> list[ModelCall]:
+        """The agent's further requests at this moment. The next steps return them in this order."""
+        return self._session.waiting() if self._session is not None else []
+
     def stop_agent(self, why: str) -> None:
         """Ends an episode because of K (`why` is "horizon") or another reason.
 

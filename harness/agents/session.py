@@ -78,6 +78,11 @@ class Session:
                     return None
             return self._taken.call
 
+    def waiting(self) -> list[ModelCall]:
+        """The requests in line, which `next_call` returns after the present one."""
+        with self._changed:
+            return [waiting.call for waiting in self._line]
+
     def answer(self, call: ModelCall, answer: ModelAnswer) -> None:
         """Answers the request that `next_call` returned. Does nothing if the session has ended meanwhile."""
         with self._changed:

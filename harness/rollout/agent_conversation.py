@@ -18,6 +18,7 @@ from harness.types.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:
     from harness.chat.chat import ChatFormat, Reply
+    from harness.chat.messages import MessageFormat
 
 
 class UnreadableRequestError(EHError):
@@ -45,8 +46,7 @@ class AgentConversation:
         self._chat = chat
         self._known: list[_Known] = []
         self._made = 0  # the number of function calls so far, which numbers their ids
-        self._take(call)
-        self.prompt_ids = self._ids()
+        self.prompt_ids = self._take(call)
 
     @property
     def max_tokens(self) -> int | None:
@@ -101,30 +101,33 @@ class AgentConversation:
         Raises:
             UnreadableRequestError: The chat template refuses the messages.
         """
-        self._take(info["call"])
-        return self._ids()
+        return self._take(info["call"])
 
-    def _take(self, call: ModelCall) -> None:
+    def _take(self, call: ModelCall) -> list[int]:
+        self._call = call
+        ids, self._messages, self._format = self.ids(call)
+        return ids
+
+    def ids(self, call: ModelCall) -> tuple[list[int], list[dict[str, Any]], MessageFormat]:
+        """The ids of a request, its messages and their form. They extend the longest known conversation that it continues.
+
+        Raises:
+            UnreadableRequestError: The chat template refuses the messages.
+        """
         from harness.chat.messages import MessageFormat  # transformers takes seconds to import
 
-        self._call, self._messages = call, call.messages
-        self._format = MessageFormat(self._chat, call.tools)
-
-    def _ids(self) -> list[int]:
-        """The ids of the present request. They extend the longest known conversation that the request continues."""
-        call = self._call
+        form = MessageFormat(self._chat, call.tools)
         for known in sorted(self._known, key=lambda known: -len(known.messages)):
             new = call.messages[len(known.messages) :]
             if not new or known.tools != call.tools or not all(map(_same, known.messages, call.messages)):
                 continue
             try:
-                grown = known.ids + self._format.following_ids(known.messages[-1], new, stopped=known.stopped)
+                grown = known.ids + form.following_ids(known.messages[-1], new, stopped=known.stopped)
             except ConfigError:
                 break  # the template may refuse these messages after a reply, and still take the whole conversation
-            self._messages = [*known.messages, *new]
-            return grown
+            return grown, [*known.messages, *new], form
         try:
-            return self._format.ids(call.messages)
+            return form.ids(call.messages), call.messages, form
         except ConfigError as error:
             raise UnreadableRequestError(str(error)) from error
 

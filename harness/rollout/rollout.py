@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -76,11 +77,11 @@ def _play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
         for slot, reset in slots.start_resets():
             slots.reset_answered(slot, reset)
         turns = slots.turns()
-        requests = [turns[slot] for slot in sorted(turns)]
+        requests = [request for slot in sorted(turns) for request in turns[slot]]
         samples = sample_all(sampler, requests)
-        steps = [slots.act(r.session, sample) for r, sample in zip(requests, samples, strict=True)]
+        steps = [step for r, sample in zip(requests, samples, strict=True) for step in slots.act(r.session, sample)]
         for slot, answer in steps:
-            slots.step_answered(slot, answer)
+            steps += slots.step_answered(slot, answer)  # the next call of an agent may be sampled already
 
 
 def play_streaming(
@@ -103,10 +104,14 @@ def play_streaming(
         # If environments are stepped in this thread, the answer is there already and is queued at once.
         answer.add_done_callback(lambda done: queue.put(functools.partial(record, slot, done)))
 
+    def record_step(slot: int, answer: Future[Any]) -> None:
+        for step in slots.step_answered(slot, answer):
+            expect(record_step, *step)
+
     while slots.unfinished or goes_on():
         for slot, reset in slots.start_resets():
             expect(slots.reset_answered, slot, reset)
-        for turn in slots.turns().values():
+        for turn in itertools.chain(*slots.turns().values()):
             sampler.submit(turn)
         answered = False
         for record in _arrived(queue, wait=not sampler.pending):
@@ -115,7 +120,8 @@ def play_streaming(
         if answered:  # slots may be free now: the turns of new episodes should join the sampler's next batch
             continue
         for request, sample in sampler.step():
-            expect(slots.step_answered, *slots.act(request.session, sample))
+            for step in slots.act(request.session, sample):
+                expect(record_step, *step)
 
 
 def _arrived(queue: Answers, *, wait: bool) -> Iterator[Callable[[], None]]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # an endpoint is played with without torch
 
 _FILLED = 0.9  # the share of a sampler's cache that episodes may fill; a turn adds to it
 
+Steps = list[tuple[int, Future[StepResult]]]
+"""The steps that environments take: the slot of each, and its future answer."""
+
 OnEnd = Callable[[Trajectory], None]
 """A function that is called with each trajectory when it ends."""
 
@@ -46,7 +49,7 @@ class Slots:
         self._added = 0
         self._waiting: deque[tuple[int, EpisodeRequest, Rollout, OnEnd]] = deque()
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
-        self._ready: dict[int, SampleRequest] = {}  # the turns that come next, by slot
+        self._ready: dict[int, list[SampleRequest]] = {}  # the turns that come next, by slot
         self._limited = sampler if isinstance(sampler, LimitedCache) else None
         self._several = sampler if isinstance(sampler, SeveralCaches) else None
         self._prompt = 0  # the most tokens of a first prompt; stands for the prompt of an episode that has none yet
@@ -87,23 +90,38 @@ class Slots:
         self._prompt = max(self._prompt, len(episode.trajectory.ids))
         self._go_on(slot, needed)
 
-    def turns(self) -> Mapping[int, SampleRequest]:
-        """Returns the turns that may be sampled now, by slot, oldest first. Each turn is returned once."""
+    def turns(self) -> Mapping[int, list[SampleRequest]]:
+        """Returns the turns that may be sampled now, by slot, oldest first. Each turn is returned once.
+
+        A slot has several if its agent has made several calls at once. All slots together have at most as many such calls ahead
+        as there are slots.
+        """
         admitted = self._admitted()
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if self._live[slot][0].session in admitted}
 
-    def act(self, session: Hashable, sample: Sample) -> tuple[int, Future[StepResult]]:
-        """Records what the model wrote and sends it to the environment. Returns the slot, and the future answer."""
-        slot = self._slot_of[session]
-        return slot, self._envs.submit_step(slot, self._live[slot][0].act(sample))
+    def act(self, session: Hashable, sample: Sample) -> Steps:
+        """Records what the model wrote. If it is a slot's present turn, it goes to the environment."""
+        slot = self._slot_of[session[0] if isinstance(session, tuple) else session]
+        if isinstance(session, tuple):
+            self._sampler.end_session(session)
+        self._live[slot][0].samples[session] = sample
+        return self._step(slot)
 
-    def step_answered(self, slot: int, answer: Future[StepResult]) -> None:
-        """Waits for the answer to a step and records it."""
+    def step_answered(self, slot: int, answer: Future[StepResult]) -> Steps:
+        """Waits for the answer to a step and records it. If the next turn is sampled already, it goes to the environment."""
         self._go_on(slot, self._live[slot][0].step_answered(answer))
+        return self._step(slot) if slot in self._live else []
+
+    def _step(self, slot: int) -> Steps:
+        action = self._live[slot][0].act()
+        return [] if action is None else [(slot, self._envs.submit_step(slot, action))]
 
     def _admitted(self, new: int | None = None) -> set[Hashable]:
         """The episodes that may play: of each cache the oldest. `new` is one that would begin now."""
-        present = [(e.session, len(e.trajectory.ids) or self._prompt) for e, _ in self._live.values()]  # by beginning
+        present = []
+        for episode, _ in self._live.values():  # by beginning
+            ahead = sum(len(ids) for _, ids in episode.ahead.values())
+            present.append((episode.session, (len(episode.trajectory.ids) or self._prompt) + ahead))
         held: dict[tuple[Hashable, int], list[tuple[Hashable, int]]] = {}
         for session, tokens in [*present, *([] if new is None else [(new, self._prompt)])]:
             held.setdefault(self._cache_of(session), []).append((session, tokens))
@@ -120,15 +138,19 @@ class Slots:
 
     def _go_on(self, slot: int, needed: Next) -> None:
         episode, on_end = self._live[slot]
+        env = self._envs.envs[slot].unwrapped
         if needed == "turn":
-            self._ready[slot] = episode.turn()
+            room = self._envs.num_envs - sum(len(other.ahead) for other, _ in self._live.values())
+            turns = episode.turns(env.waiting() if isinstance(env, AgentEnv) else (), room)
+            self._ready[slot] = self._ready.get(slot, []) + turns
             return
-        self._sampler.end_session(episode.session)
+        self._ready.pop(slot, None)
+        for session in (episode.session, *episode.ahead):
+            self._sampler.end_session(session)
         if needed == "reset":
             self._to_reset.append(slot)
         else:
             del self._live[slot], self._slot_of[episode.session]
-            env = self._envs.envs[slot].unwrapped
             if isinstance(env, AgentEnv):  # its agent still waits for an answer
                 env.stop_agent(episode.trajectory.end)
             on_end(episode.trajectory)

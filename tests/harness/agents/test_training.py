@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 import re
 import subprocess
 import sys
 import time
+import urllib.error
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from harness.grpo import main as grpo
 from harness.model.policy import Policy
 from harness.records.glossary import GLOSSARY
 from harness.records.run_folder import prepare
+from harness.rollout.episode import Episode
+from harness.sampling.transformers import TransformersSampler
 from harness.settings.section import changed
 
 SUPPORT = Path(cabinet_agent.__file__).parent
@@ -58,6 +63,13 @@ def config(quick: GRPOConfig, model: Path, tasks: Path) -> GRPOConfig:
     )
 
 
+@pytest.fixture
+def drawn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents draw as environments do."""
+    monkeypatch.setattr(Episode, "_draw", lambda self, ids: ("turn", self.trajectory.length))
+
+
+@pytest.mark.usefixtures("drawn_by_turn")
 def test_an_agent_is_trained_as_the_environment_that_it_plays(config: GRPOConfig, tasks: Path, tmp_path: Path) -> None:
     """The metrics are the same numbers, but for what the agent's tasks do not tell: the expert's steps."""
     rows = rows_of_run(config)
@@ -221,6 +233,7 @@ def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_eval
         evaluate_policy(result.model, functools.partial(AgentEnv, has_a_typo, tasks), rollouts=1, threads=1, show=False)
 
 
+@pytest.mark.usefixtures("drawn_by_turn")
 def test_an_agent_is_evaluated(model: Path, tasks: Path) -> None:
     settings: dict[str, Any] = {"agent": "cabinet_agent:play", "tasks": tasks, "rollouts": 1, "max_action_tokens": 6}
     result = evaluate_policy(model, show=False, horizon=9, threads=1, **settings)
@@ -277,3 +290,52 @@ def test_a_hosted_model_plays_an_agent_as_the_environment_that_it_plays(chat_ser
     assert of_agent.success_lengths == of_cabinet.success_lengths
     assert (of_agent.length_mean, of_agent.truncated) == (of_cabinet.length_mean, of_cabinet.truncated)
     assert (of_agent.truncated > 0) == (k == 3)
+
+
+REFUSED: list[str] = []
+
+
+def votes(task: dict[str, Any], base_url: str) -> bool:
+    """One call, then twelve at once, which arrive in any order."""
+
+    def vote(number: int) -> str:
+        time.sleep(random.random() / 50)
+        try:
+            said = cabinet_agent.ask(base_url, [{"role": "user", "content": f"start {'abcdef'[number // 2]}"}])
+        except urllib.error.HTTPError as error:
+            REFUSED.append(json.load(error)["error"]["code"])
+            return ""
+        return str(said["choices"][0]["message"]["content"])
+
+    vote(0)
+    with ThreadPoolExecutor(12) as pool:
+        return len("".join(pool.map(vote, range(12)))) % 2 == 0
+
+
+@pytest.mark.parametrize("mode", ["lockstep", "streaming"])
+def test_calls_at_once_are_sampled_together_and_draw_the_same_in_any_order(
+    model: Path, tasks: Path, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, submit = [0], TransformersSampler.submit
+
+    def counted(self: TransformersSampler, request: Any) -> None:
+        submit(self, request)
+        most[0] = max(most[0], self.pending)
+
+    monkeypatch.setattr(TransformersSampler, "submit", counted)
+    settings: dict[str, Any] = {"agent": f"{__name__}:votes", "tasks": tasks, "rollouts": 2, "max_action_tokens": 6}
+
+    def said(out: str, **more: Any) -> list[list[str]]:
+        evaluate_policy(model, show=False, threads=1, rollout=mode, out=tmp_path / out, **settings, **more)
+        [file] = (tmp_path / out / "episodes").glob("*.jsonl")
+        lines = sorted(map(json.loads, file.open()), key=lambda line: line["seed"])
+        assert all(line["error"] is None and not line.get("fault") for line in lines)
+        return [sorted(turn["action"] for turn in line["turns"]) for line in lines]
+
+    one = said("one", horizon=30)
+    assert {len(turns) for turns in one} == {13}
+    assert most[0] > 16, "calls wait for each other"
+    assert one == said("two", horizon=30)
+    REFUSED.clear()
+    assert {len(turns) for turns in said("three", horizon=5)} == {5}
+    assert REFUSED.count("horizon_reached") == 16 * 8
