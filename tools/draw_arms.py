@@ -1,0 +1,68 @@
+"""Draws K and success by update for runs with several horizons and seeds, and prints a table of them.
+
+python tools/draw_arms.py docs/images/k-in-textworld.svg runs/textworld/*
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+from drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, band, panels, save, smooth
+
+from harness.evaluation.intervals import wilson_interval
+from harness.sweep.runs import Run, read_run
+
+
+def arm(run: Run) -> str:
+    """The name of a run's horizon."""
+    k0 = run.config["k0"]
+    return f"fixed, K = {k0}" if run.config["wrapper"] == "fixed" else f"{run.config['wrapper']} from K0 = {k0}"
+
+
+def share(values: list[dict[str, Any]]) -> str:
+    """The share of successes in the evaluations of several seeds, with Wilson's interval for all episodes."""
+    won, played = (sum(one[name] for one in values) for name in ("successes", "episodes"))
+    return "{:6.3f} ({:.3f} to {:.3f})".format(won / played, *wilson_interval(won / played, played))
+
+
+def main() -> None:
+    """Reads the runs that the command line names, prints the table and writes the figure."""
+    out, *folders = sys.argv[1:]
+    arms: dict[str, list[Run]] = {}
+    for run in (read_run(Path(folder)) for folder in folders):
+        arms.setdefault(arm(run), []).append(run)
+    arms = dict(sorted(arms.items()))
+    print(f"{'':20} seeds {'final K':>16} {'train, last 10':>24} {'held out':>24} {'greedy':>24} {'tokens':>8}")
+    figure, axes = panels(2, title="")
+    for (name, runs), color in zip(arms.items(), (BLUE, ORANGE, GREEN, PURPLE, BLACK), strict=False):
+        k, success = ([run.rows[key].to_numpy() for run in runs] for key in ("horizon/k", "rollout/success"))
+        last = [values[-10:].mean() for values in success]
+        print(
+            f"{name:20} {len(runs):5} {', '.join(f'{one[-1]:.0f}' for one in k):>16} "
+            f"{np.mean(last):8.3f} ({min(last):.3f} to {max(last):.3f}) {share([run.result() for run in runs])} "
+            f"{share([run.result(how='greedy') for run in runs])} "
+            f"{np.mean([run.rows['tokens/total'].iloc[-1] for run in runs]):8.0f}"
+        )
+        x = range(1, len(k[0]) + 1)
+        if not name.startswith("fixed"):
+            band(axes[0, 0], x, k, name, color)
+        band(axes[1, 0], x, [smooth(values, 5) for values in success], name, color)
+    every = [run for runs in arms.values() for run in runs]
+    print(
+        f"before training      held out {share([run.result('before') for run in {run.seed: run for run in every}.values()])}"
+    )
+    axes[0, 0].set(ylabel="K, steps", ylim=(0, 52))
+    axes[1, 0].set(ylabel="success, mean of 5 updates", xlabel="update", ylim=(0, 1))
+    for one in axes[:, 0]:
+        one.legend(fontsize=8, frameon=False)
+    save(figure, Path(out))
+
+
+if __name__ == "__main__":
+    main()
