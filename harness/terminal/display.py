@@ -70,17 +70,12 @@ class Display:
 
     @contextmanager
     def warm_start(self, start: WarmStart) -> Iterator[tuple[Callable[[object], None], Callable[[int, float], None]]]:
-        """Shows bars over demonstrations and batches, which are at most as many.
-
-        Yields a function to call after each demonstration, and one to call after each batch, with its number and loss.
-        """
+        """Shows bars. Yields functions to call after each demonstration, and after each batch with its number and loss."""
         with self._progress() as bars:
             played = bars.add_task("demonstrations", total=start.episodes * (2 if start.polish_batches else 1))
             bar = bars.add_task("warm start", total=start.max_batches + start.polish_batches)
-            yield (
-                lambda _: bars.advance(played),
-                lambda batch, loss: bars.update(bar, completed=batch, description=f"warm start, loss {loss:.3f}"),
-            )
+            told = "warm start, loss {:.3f}".format
+            yield lambda _: bars.advance(played), lambda n, loss: bars.update(bar, completed=n, description=told(loss))
 
     @contextmanager
     def episodes(self, what: str, count: int) -> Iterator[Callable[[object], None]]:

@@ -15,13 +15,7 @@ from harness.types.seeding import derive_seed
 
 
 def load(
-    config: GRPOConfig,
-    env: gym.Env[str, str],
-    device: str,
-    ranks: Ranks,
-    display: Display,
-    *,
-    clone: Path | None = None,
+    config: GRPOConfig, env: gym.Env[str, str], device: str, ranks: Ranks, display: Display, clone: Path | None = None
 ) -> Policy:
     """Loads the policy on `device`. Under torchrun, only rank 0 has the weights, in the memory of its host.
 

@@ -400,13 +400,8 @@ def test_without_the_extra_a_command_ends_with_one_line(
 def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: GRPOConfig) -> None:
     """As every engine and every model that is loaded again has them: the rounding moved log-probabilities by 0.008 nats."""
     config = changed(quick, dtype="bfloat16")
-    model = load(
-        config,
-        task_environment(config.environment, config.environment.env),
-        "cpu",
-        Ranks(),
-        Display(Console(quiet=True)),
-    ).model
+    env = task_environment(config.environment, config.environment.env)
+    model = load(config, env, "cpu", Ranks(), Display(Console(quiet=True))).model
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert {b.dtype for b in model.buffers() if b.is_floating_point()} == {torch.float32}
 

@@ -95,14 +95,10 @@ def test_actions_that_the_model_may_not_write_are_refused(limit: int) -> None:
 
 
 def test_few_words_are_tokens_also_where_actions_have_blanks() -> None:
-    policy = new_tiny_policy(Shop(), seed=0)
+    told: list[object] = []
+    policy = new_tiny_policy(Shop(), seed=0, on_episode=told.append)
+    assert len(told) == 2
     assert policy.model.num_parameters() < 120_000
     ids = policy.chat.reply_ids("sql SELECT price FROM pear")
     assert "pear" in policy.tokenizer.convert_ids_to_tokens(ids)[-2]
     assert policy.chat.read(ids).action == "sql SELECT price FROM pear"
-
-
-def test_the_episodes_for_a_tokenizer_are_told() -> None:
-    told: list[object] = []
-    new_tiny_policy(Shop(), seed=0, on_episode=told.append)
-    assert len(told) == 2
