@@ -53,10 +53,9 @@ def main() -> None:
         if not name.startswith("fixed"):
             band(axes[0, 0], x, k, name, color)
         band(axes[1, 0], x, [smooth(values, 5) for values in success], name, color)
-    every = [run for runs in arms.values() for run in runs]
-    print(
-        f"before training      held out {share([run.result('before') for run in {run.seed: run for run in every}.values()])}"
-    )
+    first = {run.seed: run for runs in arms.values() for run in runs}.values()  # the runs of a seed begin alike
+    print(f"{'before training':20} {'':47} {share([run.result('before') for run in first])}", end=" ")
+    print(share([run.result("before", "greedy") for run in first]))
     axes[0, 0].set(ylabel="K, steps", ylim=(0, 52))
     axes[1, 0].set(ylabel="success, mean of 5 updates", xlabel="update", ylim=(0, 1))
     for one in axes[:, 0]:
