@@ -24,12 +24,7 @@ TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
 KINDS = ("environment", "category", "difficulty", "scenario")
 """The kinds of parts that evaluations report separately, if the environment names them in the info of a reset."""
 
-LENGTH_BINS: tuple[tuple[str, float], ...] = (
-    ("steps_1_10", 10),
-    ("steps_11_20", 20),
-    ("steps_21_30", 30),
-    ("steps_31_up", math.inf),
-)
+LENGTH_BINS = (("steps_1_10", 10.0), ("steps_11_20", 20.0), ("steps_21_30", 30.0), ("steps_31_up", math.inf))
 """The groups of episode lengths that some metrics are reported for: the name of each, and its greatest length in steps."""
 
 

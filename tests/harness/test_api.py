@@ -246,49 +246,31 @@ def test_what_a_resumed_run_can_not_take_is_refused(given: dict[str, Any], named
         train(resume=quick.out, show=False, **given)
 
 
-class Deaf(CabinetEnv):
-    """Plays another task than it is asked for."""
+def odd(reset: Any = lambda answer: answer, step: Any = lambda answer: answer) -> type[CabinetEnv]:
+    """An environment that makes something else of its answers."""
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset(seed=seed)
+    class Odd(CabinetEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return reset(super().reset(seed=seed, options=options))
 
+        def step(self, action: str) -> Any:
+            return step(super().step(action))
 
-class Divides(CabinetEnv):
-    """Has a score that is no number."""
-
-    def step(self, action: str) -> Any:
-        observation, _, *rest = super().step(action)
-        return observation, float("nan"), *rest
-
-
-class Bare(CabinetEnv):
-    """Returns no info at its reset."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset(seed=seed, options=options)[0]
-
-
-class Silent(CabinetEnv):
-    """Forgets to return what a step gives."""
-
-    def step(self, action: str) -> Any:
-        super().step(action)
-
-
-class Down(CabinetEnv):
-    def step(self, action: str) -> Any:
-        raise RuntimeError("db is down")
+    return Odd
 
 
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        (Deaf, "reset: .*task_id.*TextEnvContract"),
-        (Divides, "step 1: the reward must be a finite number, .* got nan; .*TextEnvContract"),
-        (Bare, "reset must return.*TextEnvContract"),
-        (Silent, "step must return.*TextEnvContract"),
-        (Down, r"step 1: the environment raised RuntimeError: db is down \(.*test_api.py, line"),
+        (odd(reset=lambda answer: ("go", {**answer[1], "task_id": "x"})), "reset: .*task_id.*TextEnvContract"),
+        (
+            odd(step=lambda answer: ("", np.nan, *answer[2:])),
+            "step 1: the reward must be a finite .* nan; .*TextEnvContract",
+        ),
+        (odd(reset=lambda answer: answer[0]), "reset must return.*TextEnvContract"),
+        (odd(step=lambda answer: None), "step must return.*TextEnvContract"),
+        (odd(step=lambda answer: 1 / 0), r"step 1: the environment raised ZeroDivisionError: .* \(.*test_api.py, line"),
     ],
 )
 def test_an_environment_that_would_be_trained_on_wrongly_is_refused(
