@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError
-from envs.making import read_env_args
 from harness.evaluation.requests import episode_seed
 from harness.records.episode_log import EpisodeWriter, read_episodes
 from harness.records.files import lock_folder, read_object, write_whole
@@ -93,9 +92,7 @@ class KeptEvaluation:
     @property
     def environment_args(self) -> dict[str, Any]:
         """The arguments of ``gym.make`` that the evaluation was run with."""
-        kept = self.settings["env_args"]
-        args = read_env_args(kept) if isinstance(kept, str) else kept  # earlier versions kept the text of the flag
-        return {"split": self.settings["split"], **args}
+        return {"split": self.settings["split"], **self.settings["env_args"]}
 
     def first_of_each_task(self) -> list[dict[str, Any]]:
         """Returns the line of each task's first episode. Episodes whose environment failed are left out.

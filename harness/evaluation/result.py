@@ -14,7 +14,6 @@ from rich.table import Table
 
 from eh_gym.errors import UserCodeError
 from harness.evaluation.intervals import effective_episodes, wilson_interval
-from harness.evaluation.scores import score_rows
 from harness.records.metrics import graded
 from harness.types.trajectory import TRUNCATED
 
@@ -230,7 +229,7 @@ def result_table(title: str, result: EvalResult) -> Table:
     """Returns the result as a table to print."""
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("successes", f"{result.successes}/{result.episodes}")
-    for what, share, interval in score_rows(asdict(result)):
+    for what, share, interval in score_rows(result):
         table.add_row(what, f"{share} %" + (f"  (95 %: {interval})" if interval else ""))
     if reward := graded(asdict(result)):
         table.add_row("mean reward", reward)
@@ -244,6 +243,29 @@ def result_table(title: str, result: EvalResult) -> Table:
         table.add_row("requests", str(result.usage.requests))
         table.add_row("tokens, prompt / completion", f"{result.usage.prompt_tokens} / {result.usage.completion_tokens}")
     return table
+
+
+def score_rows(result: EvalResult) -> list[tuple[str, str, str]]:
+    """Returns a result's scores: what each is, in percent, and its 95 % interval in percent, or an empty text."""
+    k = result.rollouts
+    rows = [_row(f"mean@{k}", result.mean_at_k, result.mean_interval)]
+    if k > 1:
+        rows.append(_row(f"pass@{k} (any of {k})", result.best_at_k, result.best_interval))
+        rows.append(_row(f"pass^{k} (all {k})", result.all_at_k, result.all_interval))
+    if result.category_mean is not None:
+        rows.append(_row("mean of the categories", result.category_mean))
+    if result.scenarios_at_k is not None:
+        rows[0] = ("tasks (TGC)", *rows[0][1:])
+        rows.append(_row("scenarios (SGC)", result.scenarios_at_k))
+    for part in result.parts:
+        rows.append(_row(f"{part.kind} {part.name}", part.mean_at_k, part.mean_interval))
+        if part.scenarios_at_k is not None:
+            rows.append(_row(f"{part.kind} {part.name}, scenarios", part.scenarios_at_k))
+    return rows
+
+
+def _row(what: str, share: float, interval: Sequence[float] = ()) -> tuple[str, str, str]:
+    return what, f"{100 * share:.1f}", " to ".join(f"{100 * end:.1f}" for end in interval)
 
 
 def _lengths(result: EvalResult) -> str:

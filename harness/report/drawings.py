@@ -26,7 +26,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from harness.evaluation.folder import KeptEvaluation
 from harness.evaluation.saturation import saturation
 from harness.records.episode_log import read_episodes
-from harness.sweep.analysis import Band, SuiteTable, success_curve
+from harness.sweep.analysis import SuiteTable, success_curve
 from harness.sweep.runs import Run, Suite
 from harness.sweep.suites import suite_file
 
@@ -82,16 +82,16 @@ _BY_UPDATE = {
 
 
 @matplotlib.rc_context(_STYLE)
-def draw_suite(suite: Suite, table: SuiteTable, band: Band | None) -> list[Drawing]:
-    """Draws the figures that the suite's file names. Runs without metrics are not drawn, and a known plateau is shaded."""
+def draw_suite(suite: Suite, table: SuiteTable) -> list[Drawing]:
+    """Draws the figures that the suite's file names. Runs without metrics are not drawn."""
     found = {arm.label: [run for run in arm.runs if len(run.rows)] for arm in suite.arms}
     runs = {label: some for label, some in found.items() if some}
     drawn = []
     for name in suite_file(suite.name).figures if runs else ():
-        if name in ("saturation", "cost"):
-            drawn.append(_over_k(suite, table, cost=name == "cost"))
+        if name == "saturation":
+            drawn.append(_over_k(suite, table))
         elif name in _BY_UPDATE:
-            drawn.append(_by_update(name, runs, band if name == "k" else None))
+            drawn.append(_by_update(name, runs))
         else:
             drawn.append(_success(runs, by_tokens=name == "success by tokens", held_out=suite.held_out))
     return drawn
@@ -116,7 +116,7 @@ def _success(runs: Mapping[str, Sequence[Run]], *, by_tokens: bool, held_out: bo
     return _drawing(f"Success by {'tokens' if by_tokens else 'update'}", caption, figure, words)
 
 
-def _by_update(name: str, runs: Mapping[str, Sequence[Run]], band: Band | None) -> Drawing:
+def _by_update(name: str, runs: Mapping[str, Sequence[Run]]) -> Drawing:
     """Draws a metric by update."""
     title, metric, updates, axis, caption = _BY_UPDATE[name]
     lines = {}
@@ -124,14 +124,9 @@ def _by_update(name: str, runs: Mapping[str, Sequence[Run]], band: Band | None) 
         y = pd.DataFrame({run.seed: run.metric(metric).rolling(updates, min_periods=1).mean() for run in some})
         lines[label] = (_indices(y), y)
     figure, axes = _panel("updates so far", axis)
-    shaded = ""
-    if band:
-        half = 0.5 if band[0] == band[1] else 0.0  # makes a band of one K visible
-        axes.axhspan(band[0] - half, band[1] + half, color=_BAND, alpha=0.35, linewidth=0, label="plateau band")
-        shaded = f" The plateau of the saturation suite, from {band[0]:g} to {band[1]:g} steps, is shaded."
     words = _draw_lines(axes, lines, 1, "")
     axes.set_ylim(bottom=0)
-    return _drawing(title, f"{caption}{shaded} {_SEEDS}", figure, words + shaded)
+    return _drawing(title, f"{caption} {_SEEDS}", figure, words)
 
 
 def _indices(y: pd.DataFrame) -> pd.DataFrame:
@@ -156,23 +151,15 @@ def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
     return "; ".join(words) + "."
 
 
-def _over_k(suite: Suite, table: SuiteTable, *, cost: bool) -> Drawing:
-    """Draws success after training, with the plateau shaded, or the cost, by the K of the training."""
-    if cost:
-        title, axis = "Cost over the training K", "tokens per update"
-        caption = "The tokens of all episodes of an update, as the mean over the run."
-        drawn = [("tokens_per_update", "tokens per update, mean of the run", "s-", _COLOURS[1])]
-    else:
-        title, axis = "Success over the training K", "success after training"
-        caption = "The held-out success of models that were trained under a fixed K."
-        drawn = [
-            ("success_at_k", "success at its own K, held-out", "o-", _COLOURS[0]),
-            ("mean_at_k", "mean@k, at K = k_max", "s--", _GREY),
-        ]
-    figure, axes = _panel("K of the training (steps)", axis, percent=not cost)
+def _over_k(suite: Suite, table: SuiteTable) -> Drawing:
+    """Draws success after training, with the plateau shaded, by the K of the training."""
+    figure, axes = _panel("K of the training (steps)", "success after training", percent=True)
     arms = {arm.label: arm.fixed_k for arm in suite.arms if arm.fixed_k is not None}
-    ks, found = sorted(arms.values()), table.plateau
-    if found is not None and not cost:
+    ks, found, words = sorted(arms.values()), table.plateau, []
+    caption = (
+        "The held-out success of models that were trained under a fixed K. Bars are ± 1 standard deviation over seeds."
+    )
+    if found is not None:
         band = str(found.low) if found.low == found.high else f"{found.low} to {found.high}"
         # The edges lie halfway to the next K, which makes a band of one K visible.
         below = max((k for k in ks if k < found.low), default=found.low - 2)
@@ -180,17 +167,18 @@ def _over_k(suite: Suite, table: SuiteTable, *, cost: bool) -> Drawing:
         edges = ((found.low + below) / 2, (found.high + above) / 2)
         axes.axvspan(*edges, color=_BAND, alpha=0.35, linewidth=0, label=f"plateau, K = {band}")
         caption += f" The plateau is K = {band}."
-    words = []
-    for key, label, look, colour in drawn:
+    for key, label, look, colour in (
+        ("success_at_k", "success at its own K, held-out", "o-", _COLOURS[0]),
+        ("mean_at_k", "mean@k, at K = k_max", "s--", _GREY),
+    ):
         spreads = table.spreads[key].loc[list(arms)].set_axis(list(arms.values())).dropna(subset=["mean"]).sort_index()
         axes.errorbar(
             spreads.index, spreads["mean"], spreads["std"].fillna(0.0), fmt=look, color=colour, capsize=3, label=label
         )
-        shown = [f"K={k}: {f'{mean:,.0f}' if cost else f'{100 * mean:.1f} %'}" for k, mean in spreads["mean"].items()]
+        shown = [f"K={k}: {100 * mean:.1f} %" for k, mean in spreads["mean"].items()]
         words.append(f"{label}: {'; '.join(shown)}.")
     axes.set_xticks(ks)
-    axes.set_ylim(bottom=0 if cost else None)
-    return _drawing(title, f"{caption} Bars are ± 1 standard deviation over seeds.", figure, " ".join(words))
+    return _drawing("Success over the training K", caption, figure, " ".join(words))
 
 
 @matplotlib.rc_context(_STYLE)

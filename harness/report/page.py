@@ -20,7 +20,7 @@ from harness.evaluation.folder import KeptEvaluation
 from harness.records.files import write_whole
 from harness.report.drawings import Drawing, draw_evaluation_curves, draw_suite
 from harness.report.tables import evaluation_table, run_table, suite_tables
-from harness.sweep.analysis import tables_of
+from harness.sweep.analysis import suite_table
 from harness.sweep.runs import Suite, all_runs
 from harness.sweep.suites import suite_file
 
@@ -75,12 +75,12 @@ def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
             "about": suite_file(suite.name).about,
             "where": _where(suite),
             "missing": suite.missing,
-            "drawings": draw_suite(suite, table, band),
+            "drawings": draw_suite(suite, table),
             "tables": suite_tables(table),
             "notes": [f"{note[0].upper()}{note[1:]}." for note in table.notes],
             "settings": _shared([run.config for arm in suite.arms for run in arm.runs]),
         }
-        for suite, (table, band) in zip(suites, tables_of(suites), strict=True)
+        for suite, table in zip(suites, map(suite_table, suites), strict=True)
     ]
 
 

@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.sweep.manifest import differing_settings
 from harness.sweep.runs import Arm, Run, Suite
 from harness.sweep.suites import PAPER_SUITES
 
-__all__ = ["COLUMNS", "Band", "Plateau", "SuiteTable", "paired_difference", "plateau", "run_numbers", "success_curve"]
-__all__ += ["baseline_of", "suite_numbers", "suite_table", "tables_of"]
-
-Band = tuple[float, float]
-"""The ends of the plateau that a saturation suite found, in steps."""
+__all__ = ["COLUMNS", "Plateau", "SuiteTable", "paired_difference", "plateau", "run_numbers", "success_curve"]
+__all__ += ["baseline_of", "suite_numbers", "suite_table"]
 
 COLUMNS = {
     "before": ("mean@k before %", "percent"),
@@ -39,8 +35,6 @@ COLUMNS = {
     "final_k": ("final K", "steps"),
     "k_mean": ("K, last quarter", "steps"),
     "k_std": ("K std, last quarter", "steps"),
-    "settled_at": ("in the band from update", "updates"),
-    "share_in_band": ("last quarter in the band %", "percent"),
 }
 """The heading of each number in tables, and its form."""
 
@@ -93,30 +87,18 @@ def _success_at(result: Mapping[str, Any], k: int) -> float:
     return float(result["mean_at_k"]) * float(np.mean(np.asarray(lengths) <= k)) if lengths else 0.0
 
 
-def _settled_at(series: pd.Series, band: Band) -> float:
-    """The first update from which K stays in the band, ends included, until the end; NaN if K ends outside."""
-    outside = np.flatnonzero(~series.between(*band))
-    first = int(outside[-1]) + 1 if len(outside) else 0
-    return first if first < len(series) else math.nan
-
-
 def _last_quarter(values: Any) -> Any:
     """The paper's "last 50 steps" of 200; at least the last value."""
     return values.iloc[min(3 * len(values) // 4, max(0, len(values) - 1)) :]
 
 
 def run_numbers(
-    run: Run,
-    threshold: float,
-    held_out: bool,
-    fixed_k: int | None = None,
-    band: Band | None = None,
-    equal_tokens: float = math.nan,
+    run: Run, threshold: float, held_out: bool, fixed_k: int | None = None, equal_tokens: float = math.nan
 ) -> dict[str, float]:
     """Returns all numbers of one run that tables show, by the keys of `COLUMNS`: shares in 0..1, tokens and steps.
 
-    `threshold` is the success rate for ``tokens_to_threshold``, `fixed_k` the run's fixed K for ``success_at_k``, `band` the
-    plateau for ``settled_at`` and ``share_in_band``, and `equal_tokens` the tokens for ``success_at_equal_tokens``.
+    `threshold` is the success rate for ``tokens_to_threshold``, `fixed_k` the run's fixed K for ``success_at_k``, and
+    `equal_tokens` the tokens for ``success_at_equal_tokens``.
     """
     rows, curve = run.rows, success_curve(run, held_out=held_out)
     k = run.metric("horizon/k_real", "horizon/k")
@@ -137,12 +119,10 @@ def run_numbers(
     }
     if len(curve):  # of equal points the earliest
         found |= {"peak": curve["success"].max(), "tokens_at_peak": curve["tokens"][curve["success"].idxmax()]}
-    if band and len(k):
-        found |= {"settled_at": _settled_at(k, band), "share_in_band": _last_quarter(k).between(*band).mean()}
     return {key: math.nan if found.get(key) is None else float(found[key]) for key in COLUMNS}
 
 
-def suite_numbers(suite: Suite, band: Band | None = None) -> pd.DataFrame:
+def suite_numbers(suite: Suite) -> pd.DataFrame:
     """Returns the numbers of all runs of a suite that have ended, by arm and seed, with the keys of `COLUMNS`.
 
     ``savings`` compare with the run of the largest fixed K that has the same seed. In the paper's suites they count the tokens to
@@ -156,8 +136,7 @@ def suite_numbers(suite: Suite, band: Band | None = None) -> pd.DataFrame:
     curves = [success_curve(run, held_out=suite.held_out) for _, run in ended.values()]
     least = pd.Series([curve["tokens"].max() for curve in curves], index, dtype=float).groupby(level=1).min()
     found = [
-        run_numbers(run, suite.threshold, suite.held_out, arm.fixed_k, band, least[run.seed])
-        for arm, run in ended.values()
+        run_numbers(run, suite.threshold, suite.held_out, arm.fixed_k, least[run.seed]) for arm, run in ended.values()
     ]
     numbers = pd.DataFrame(found, index, list(COLUMNS), dtype=float)
     baseline = baseline_of(suite.arms)
@@ -258,7 +237,7 @@ def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str
     """
     if not count:
         return "—"
-    scale, unit, digits = {"percent": 100.0}.get(form, 1.0), "", {"updates": 0, "tokens": 0}.get(form, 1)
+    scale, unit, digits = {"percent": 100.0}.get(form, 1.0), "", 0 if form == "tokens" else 1
     if form == "tokens":
         for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "B")):
             if abs(mean) >= size:
@@ -267,9 +246,9 @@ def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str
     return f"{mean * scale:.{digits}f}{spread}{unit}" + ("" if count == seeds else f" ({count:.0f}/{seeds})")
 
 
-def suite_table(suite: Suite, band: Band | None = None) -> SuiteTable:
-    """Makes the table of a suite, from the runs that have ended. The suite convergence uses a saturation suite's `band`."""
-    numbers = suite_numbers(suite, band)
+def suite_table(suite: Suite) -> SuiteTable:
+    """Makes the table of a suite, from the runs that have ended."""
+    numbers = suite_numbers(suite)
     labels = [arm.label for arm in suite.arms]
     spreads = numbers.groupby(level=0, sort=False).agg(["mean", "std", "count"]).reindex(labels)
     spreads = spreads.fillna({(key, "count"): 0 for key in COLUMNS})
@@ -284,11 +263,6 @@ def suite_table(suite: Suite, band: Band | None = None) -> SuiteTable:
             f"best at K = {found.best}, within {100 * found.tolerance:.1f} points of it"
         )
     if suite.name == "convergence":
-        notes.append(
-            f"band: K from {band[0]:g} to {band[1]:g}, from the saturation suite"
-            if band
-            else "band: unknown; run the saturation suite with the same settings in the same folder to find it"
-        )
         elastic = [arm.label for arm in suite.arms if arm.settings.get("wrapper") == "elastic"]
         ends = spreads.loc[elastic, ("k_mean", "mean")].dropna()
         if len(ends) > 1:
@@ -326,15 +300,3 @@ def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:
             "the training episodes"
         )
     return notes
-
-
-def tables_of(suites: Sequence[Suite]) -> list[tuple[SuiteTable, Band | None]]:
-    """Makes the table of each suite, with the band that a saturation suite of its sweep found with the same settings."""
-    found = [(suite, suite_table(suite)) for suite in suites]
-    bands = [(suite, (float(p.low), float(p.high))) for suite, table in found if (p := table.plateau) is not None]
-    tables: list[tuple[SuiteTable, Band | None]] = []
-    for suite, table in found:
-        same = [b for of, b in bands if of.source == suite.source and not differing_settings(of.base, suite.base)]
-        band = same[0] if same else None
-        tables.append((table, None) if band is None or table.plateau else (suite_table(suite, band), band))
-    return tables

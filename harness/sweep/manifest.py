@@ -17,7 +17,7 @@ from harness.records.files import read_object, write_whole
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import flat
 
-__all__ = ["differing_settings", "has_ended", "run_name", "write_manifest"]
+__all__ = ["has_ended", "run_name", "write_manifest"]
 
 
 def run_name(config: GRPOConfig) -> str:
@@ -63,7 +63,8 @@ def write_manifest(
     path, shared = out / "suites" / f"{suite}.json", _settings(base)
     try:
         earlier = read_object(path)
-        if differing := differing_settings(earlier["base"], shared):
+        before = earlier["base"]  # an older version's may be without a setting
+        if differing := [name for name in before if name in shared and before[name] != shared[name]]:
             raise ConfigError(
                 f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out"
             )
@@ -78,8 +79,3 @@ def write_manifest(
         listed.append({"label": label, "settings": settings, "runs": runs})
     content = {"suite": suite, "env": shared["env"], "model": shared["model"], "threshold": threshold}
     write_whole(path, json.dumps(content | {"base": shared, "arms": listed}, indent=2, ensure_ascii=False, default=str))
-
-
-def differing_settings(base: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the settings in which two sweeps differ. One may be without a newer setting."""
-    return [name for name in base if name in other and base[name] != other[name]]

@@ -99,8 +99,7 @@ class Arm:
 class Suite:
     """Arms to compare: a suite of the sweep in the folder `source`, or "runs" that are named one by one, without a source.
 
-    `base` has the settings that all arms of a sweep share, `threshold` is the success rate up to which tokens are counted, and
-    `missing` has a phrase for each run that has not ended.
+    `threshold` is the success rate up to which tokens are counted, and `missing` has a phrase for each run that has not ended.
     """
 
     source: str
@@ -108,7 +107,6 @@ class Suite:
     env: str
     model: str
     threshold: float
-    base: Mapping[str, Any]
     arms: Sequence[Arm]
     missing: Sequence[str]
 
@@ -192,7 +190,7 @@ def _read_suite(path: Path, read: Callable[[Path], Run]) -> Suite:
         arm = Arm(label, listed["settings"], [read(folder) for folder in begun.values()])
         missing += [f"{label}, seed {run.seed}: {run.unfinished}" for run in arm.runs if run.unfinished]
         arms.append(arm)
-    return Suite(str(path.parents[1]), c["suite"], c["env"], c["model"], c["threshold"], c["base"], arms, missing)
+    return Suite(str(path.parents[1]), c["suite"], c["env"], c["model"], c["threshold"], arms, missing)
 
 
 def _put_together(runs: Sequence[Run]) -> list[Suite]:
@@ -216,5 +214,5 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
                 label, others = f"{label} ({run.folder})", ()  # a mean over seeds has one run of each
             arms[label] = Arm(label, {"k0": one.get("k0"), **own}, [*others, run])
         missing = [f"{run.folder.name}: {run.unfinished}" for run in alike if run.unfinished]
-        suites.append(Suite("", "runs", env, model, _THRESHOLD, {}, list(arms.values()), missing))
+        suites.append(Suite("", "runs", env, model, _THRESHOLD, list(arms.values()), missing))
     return suites

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from eh_gym import TTIHorizon
@@ -197,10 +198,10 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
 
 def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
     """Returns the tables of suites, from the runs that have ended."""
-    from harness.sweep.analysis import tables_of  # pandas takes a second to import
+    from harness.sweep.analysis import suite_table  # pandas takes a second to import
     from harness.sweep.runs import read_suites
 
-    return [table for table, _ in tables_of(read_suites([out])) if table.suite in suites]
+    return [suite_table(suite) for suite in read_suites([out]) if suite.name in suites]
 
 
 def print_table(table: SuiteTable, console: Console) -> None:
@@ -209,7 +210,7 @@ def print_table(table: SuiteTable, console: Console) -> None:
     def show(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
         shown = Table(table.suite, *headings)
         for row in rows:
-            shown.add_row(*row)
+            shown.add_row(*map(escape, row))
         console.print(shown)
 
     file = suite_file(table.suite)

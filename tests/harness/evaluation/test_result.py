@@ -1,15 +1,13 @@
 """mean@k, best@k and their intervals, from episodes."""
 
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from eh_gym.errors import UserCodeError
 from harness.evaluation.intervals import wilson_interval
-from harness.evaluation.result import EvalResult
+from harness.evaluation.result import EvalResult, score_rows
 from harness.evaluation.result import summarise as result_of
-from harness.evaluation.scores import score_rows
 from harness.records.episode_log import episode_line
 from harness.types.trajectory import Trajectory, Turn
 
@@ -144,8 +142,7 @@ def test_a_scenario_with_a_lost_task_does_not_count() -> None:
 
 def test_a_benchmark_s_measures_have_its_names() -> None:
     played = [part(g, success=g < 3, scenario=f"s{g // 2}", difficulty=1) for g in range(4)]
-    result = asdict(summarise(played))
-    assert [row[:2] for row in score_rows(result)] == [
+    assert [row[:2] for row in score_rows(summarise(played))] == [
         ("tasks (TGC)", "75.0"),
         ("scenarios (SGC)", "50.0"),
         ("difficulty 1", "75.0"),

@@ -18,8 +18,8 @@ from harness.sweep.analysis import suite_table
 from harness.sweep.runs import Suite, read_suites
 
 
-def draw(suite: Suite, band: tuple[float, float] | None = None) -> dict[str, Drawing]:
-    return {drawing.title: drawing for drawing in draw_suite(suite, suite_table(suite, band), band)}
+def draw(suite: Suite) -> dict[str, Drawing]:
+    return {drawing.title: drawing for drawing in draw_suite(suite, suite_table(suite))}
 
 
 @pytest.fixture
@@ -45,25 +45,15 @@ def test_the_mean_over_seeds_is_the_thick_line(tmp_path: Path, drawn: list[Figur
     assert [x.get_ydata()[0] for x in k.axes[0].get_lines() if x is not line] == [10, 30]
 
 
-def test_the_band_is_shaded_and_said(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
-    (suite,) = read_suites([sweep(seeds=1, updates=3, only=("convergence",))])
-    assert "from 20 to 30 steps, is shaded" in draw(suite, (20.0, 30.0))["K by update"].alternative
-    (patch,) = drawn[0].axes[0].patches
-    assert (patch.get_y(), patch.get_y() + patch.get_height()) == (20, 30)
-    assert "shaded" not in draw(suite)["K by update"].caption
-
-
 def test_the_numbers_over_k_are_in_sight(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
-    """The axis of the cost began at 0 and ended at 1."""
     (suite,) = read_suites([sweep(seeds=2, updates=3, only=("saturation",))])
     draw(suite)
-    for figure, curves in zip(drawn[:2], (2, 1), strict=True):
-        containers = figure.axes[0].containers
-        assert len(containers) == curves
-        for container in containers:
-            low, high = figure.axes[0].get_ylim()
-            assert len(container.lines[0].get_ydata()) == len(suite.arms)
-            assert all(low <= y <= high for y in container.lines[0].get_ydata())
+    axes = drawn[0].axes[0]
+    assert len(axes.containers) == 2
+    for container in axes.containers:
+        low, high = axes.get_ylim()
+        assert len(container.lines[0].get_ydata()) == len(suite.arms)
+        assert all(low <= y <= high for y in container.lines[0].get_ydata())
 
 
 def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[Figure]) -> None:

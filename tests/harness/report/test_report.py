@@ -50,11 +50,10 @@ def test_a_sweep_s_report(sweep: Callable[..., Path], tmp_path: Path) -> None:
     out = sweep(seeds=2, updates=3, only=("saturation", "convergence", "comparison"))
     write_log(out / "runs" / "convergence-0-seed0", updates=2, tasks=1)
     page = report(out, out=tmp_path / "made" / "report.html")
-    assert len(page.of("img", "src")) == 4 + 4 + 5
+    assert len(page.of("img", "src")) == 3 + 4 + 5
     assert all(source.startswith("data:image/svg+xml;base64,") for source in page.of("img", "src"))
     assert all(len(words) > 40 for words in page.of("img", "alt"))
     assert "Plateau: K from" in page.text
-    assert "Band: K from" in page.text  # the saturation suite's, in the convergence suite
     assert "paper: BFCL 14B" in page.text
     assert "73.62 / 80.49" in page.text
     assert "16 of 16 logged episodes" in page.text
@@ -123,18 +122,6 @@ def test_wrong_arguments_end_the_command_with_one_line(
         main(words)
     assert stopped.value.code == 2
     assert re.search(message, capsys.readouterr().out)
-
-
-def test_two_sweeps_keep_their_own_bands(tmp_path: Path) -> None:
-    first = write_sweep(tmp_path / "first", seeds=1, updates=2, only=("saturation", "convergence"))
-    second = write_sweep(tmp_path / "second", seeds=1, updates=2, only=("convergence",))
-    text = report(first, second, out=tmp_path / "report.html").text
-    assert text.count("Band: K from") == text.count("Band: unknown") == 1
-    assert f"sweep {first}" in text
-    for name, k_max in (("saturation", 60), ("convergence", 50)):
-        manifest = first / "suites" / f"{name}.json"
-        manifest.write_text(manifest.read_text().replace('"base": {}', f'"base": {{"k_max": {k_max}}}'))
-    assert "Band: K from" not in report(first, out=tmp_path / "report.html").text  # of another model or environment
 
 
 def test_an_evaluation_has_a_saturation_curve(tmp_path: Path) -> None:

@@ -53,11 +53,9 @@ def a_run(
     return Run(Path(f"seed{seed}"), {"seed": seed}, table.astype(float), ended if after is not None else {})
 
 
-def table(
-    name: str, arms: Mapping[str, tuple[dict[str, Any], list[Run]]], *, band: Any = None, threshold: float = 0.5
-) -> SuiteTable:
+def table(name: str, arms: Mapping[str, tuple[dict[str, Any], list[Run]]], *, threshold: float = 0.5) -> SuiteTable:
     made = [Arm(label, settings, runs) for label, (settings, runs) in arms.items()]
-    return suite_table(Suite("", name, "", "", threshold, {}, made, []), band)
+    return suite_table(Suite("", name, "", "", threshold, made, []))
 
 
 def fixed(k: int) -> dict[str, Any]:
@@ -86,13 +84,12 @@ def test_a_run_s_numbers() -> None:
         lengths=[2, 4, 8, 20],
         before=0.1,
     )
-    found = run_numbers(run, 0.6, True, fixed_k=8, band=(20.0, 30.0), equal_tokens=500.0)
+    found = run_numbers(run, 0.6, True, fixed_k=8, equal_tokens=500.0)
     assert found == pytest.approx({
         "before": 0.1, "mean_at_k": 0.8, "best_at_k": 0.9, "greedy": 0.9, "success_at_k": 0.6,  # 3 of 4 successes within 8 steps
         "peak": 0.7, "tokens_at_peak": 600, "tokens_to_threshold": 500,  # the earlier peak; half way from 400 to 600
         "success_at_equal_tokens": 0.6, "savings": math.nan, "tokens_total": 800, "tokens_per_update": 100,
         "final_k": 30, "k_mean": 28, "k_std": 2,
-        "settled_at": 1, "share_in_band": 1,
     }, nan_ok=True)  # fmt: skip
 
 
@@ -103,16 +100,9 @@ def test_k_is_the_real_one_where_the_controller_keeps_one() -> None:
     assert run.metric("horizon/none").empty
 
 
-@pytest.mark.parametrize(
-    ("k", "settled"), [([10, 21, 18, 20, 30], 3), ([25, 26], 0), ([25, 31], math.nan), ([], math.nan)]
-)
-def test_k_settles_where_it_last_enters_the_band(k: list[float], settled: float) -> None:
-    assert run_numbers(a_run(k=k), 0.5, False, band=(20, 30))["settled_at"] == pytest.approx(settled, nan_ok=True)
-
-
 def test_a_run_without_records_has_no_numbers() -> None:
     empty = Run(Path("x"), {"seed": 0}, pd.DataFrame(), {})
-    assert all(math.isnan(x) for x in run_numbers(empty, 0.5, True, fixed_k=8, band=(20.0, 30.0)).values())
+    assert all(math.isnan(x) for x in run_numbers(empty, 0.5, True, fixed_k=8).values())
 
 
 def slow_tokens_to(points: list[tuple[float, float]], threshold: float) -> float:
@@ -237,9 +227,8 @@ def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts() 
         "elastic K0=10": ({"wrapper": "elastic", "k0": 10}, [a_run(k=[10, 20, 25, 26], after=0.5)]),
         "elastic K0=50": ({"wrapper": "elastic", "k0": 50}, [a_run(k=[50, 40, 35, 29.5], after=0.5)]),
         "ScalingInter": ({"wrapper": "linear"}, [a_run(k=[10, 20, 30, 40], after=0.5)]),
-    }, band=(25, 30))  # fmt: skip
+    })  # fmt: skip
     assert "gap between elastic K0=10 and elastic K0=50 in the last quarter: 3.5 steps" in found.notes
-    assert list(found.spreads["settled_at"]["mean"]) == pytest.approx([2, 3, math.nan], nan_ok=True)
 
 
 def test_learning_compares_with_the_best_fixed_k_seed_by_seed() -> None:

@@ -16,7 +16,7 @@ from harness.sweep.suites import ARMS, PAPER_SUITES, SUITES, suite_file
 from harness.sweep.sweep import Sweep, parse
 
 FULL, SMALL = Sweep(from_recipe("paper"), suite="ema"), parse(["--suite", "ema"])
-DRAWN = {"saturation", "cost", "success", "success by tokens", "k", "tokens", "lengths"}
+DRAWN = {"saturation", "success", "success by tokens", "k", "tokens", "lengths"}
 
 
 def names(suite: str, sweep: Sweep = SMALL) -> dict[str, str]:

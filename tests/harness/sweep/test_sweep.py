@@ -99,20 +99,6 @@ def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_wit
     assert [row["update"] for row in rows] == [0, 1, 2]
 
 
-def test_the_band_of_saturation_reaches_convergence(tmp_path: Path) -> None:
-    go(tmp_path, "convergence", seeds=1)
-    [table] = read_tables(tmp_path, ["convergence"])
-    assert "band: unknown" in table.notes[0]
-    _, shown = go(tmp_path, "saturation", seeds=1)
-    assert "plateau: K from 30 (the frontier H*) to 80, the largest tried" in shown  # successes of 4, 12 and 22 steps
-    [table] = read_tables(tmp_path, ["convergence"])
-    assert table.notes[0] == "band: K from 30 to 80, from the saturation suite"
-    manifest = tmp_path / "suites" / "saturation.json"
-    manifest.write_text(manifest.read_text().replace('"env": "EH-Cabinet-v0"', '"env": "EH-BFCL-v0"'))
-    [table] = read_tables(tmp_path, ["convergence"])
-    assert "band: unknown" in table.notes[0]
-
-
 def test_a_folder_keeps_the_seeds_of_a_suite(tmp_path: Path) -> None:
     go(tmp_path, seeds=2)
     go(tmp_path, seeds=1)
