@@ -50,7 +50,6 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=None)
     args = parse(parser, runs=Path("runs/settling-smoke"), seeds=[0])
     common = ["--wrapper", "elastic", "--truncated-weight", "1"]  # the paper's weight
-    common += ["--warm-start.max-optimal-steps", "9"]  # the clone of benchmarks/results/settling-cpu.txt
     common += [*SMALL_RUN, "--eval-tasks", "1", "--eval-rollouts", "1"] if args.smoke else []
     runs = {
         (seed, k0): read_run(trained(args.runs / f"seed{seed}-k{k0}", ["--seed", str(seed), "--k0", str(k0), *common]))

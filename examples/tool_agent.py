@@ -118,7 +118,8 @@ def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[d
     parser.add_argument("--batches", type=int, default=500, help="the most batches of cloning")
     parser.add_argument("--out", type=Path, default=Path("tool-agent.svg"))
     args = parser.parse_args(argv)
-    settings = replace(GRPOConfig.recipe("quickstart").warm_start, max_batches=args.batches)  # the quick start's
+    clone = GRPOConfig.recipe("quickstart").warm_start
+    settings = replace(clone, max_optimal_steps=9, max_batches=args.batches)  # longer episodes than the quick start's
     logs: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
     for k0 in args.k0:
         for seed in range(args.seeds):

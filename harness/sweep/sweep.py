@@ -208,7 +208,9 @@ def print_table(table: SuiteTable, console: Console) -> None:
     """Prints a suite's table and its notes, then the paper's own numbers."""
 
     def show(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-        shown = Table(table.suite, *headings)
+        shown = Table()
+        for heading in (table.suite, *headings):
+            shown.add_column(heading, overflow="fold")
         for row in rows:
             shown.add_row(*map(escape, row))
         console.print(shown)

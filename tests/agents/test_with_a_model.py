@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.skipif(not AGENT, reason="tox run -m agents says which 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(HERE.parents[1] / "examples")
-    importlib.import_module("tool_agent").clone(tmp_path / "model", 0, from_recipe("quickstart").warm_start)
+    settings = replace(from_recipe("quickstart").warm_start, max_optimal_steps=9)
+    importlib.import_module("tool_agent").clone(tmp_path / "model", 0, settings)
     return tmp_path / "model"
 
 

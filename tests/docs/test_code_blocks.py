@@ -221,7 +221,7 @@ def test_every_recipe_names_its_command() -> None:
 
 def _module(module: str, words: list[str]) -> None:
     words = [word if word not in ("FOLDER", "X") else "folder" for word in words]
-    words = [word for word in words if word not in ("--help", "--help-all")]
+    words = [word for word in words if word not in ("--help", "--help-all", "--")]
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         if module == "harness.grpo" and "--resume" not in words:
             read_command(words)

@@ -100,61 +100,6 @@ def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(nam
     assert (its["learning_rate"], its["lora_rank"], its["tis_cap"], its["dtype"]) == (1e-5, 32, 2.0, "bfloat16")
 
 
-TINY: dict[str, Any] = {
-    **{"model": "tiny", "dtype": "float32", "threads": 1, "rollout": "lockstep", "truncated_weight": 0.5},
-    **{"warmup_updates": 5, "final_lr_fraction": 0.3, "adam_beta2": 0.99, "weight_decay": 0.0, "minibatches": 2},
-    **{"gradient_checkpointing": False, "eval_rollouts": 1},
-}
-BENCHMARK = {**TINY, "max_observation_tokens": 96, "learning_rate": 1e-4, "tokens_per_microbatch": 8192}
-CLONED = {"episodes": 480, "loss_target": 0.04, "learning_rate": 3e-3, "polish_batches": 150, "polish_waste": 0.0}
-CLONED |= {"polish_learning_rate": 5e-4}
-
-
-def warm(**values: Any) -> dict[str, Any]:
-    return {f"warm_start.{name}": value for name, value in values.items()}
-
-
-KINDS: dict[str, dict[str, Any]] = {
-    "quickstart": {
-        **TINY,
-        **{"updates": 60, "tasks_per_update": 8, "env_threads": 0, "k0": 10, "max_action_tokens": 6},
-        **{"learning_rate": 7e-4, "tokens_per_microbatch": 6000},
-        **warm(
-            episodes=600, max_optimal_steps=9, max_batches=500, learning_rate=3e-3, batch_tokens=600, polish_batches=100
-        ),
-    },
-    "bfcl": {
-        **BENCHMARK,
-        **{"updates": 10, "tasks_per_update": 8, "env": "EH-BFCL-v0", "max_action_tokens": 128, "eval_tasks": 32},
-        **warm(**CLONED, max_tokens=400, max_batches=600, batch_tokens=2048),
-    },
-    "appworld": {
-        **BENCHMARK,
-        **{"updates": 5, "tasks_per_update": 4, "env": "EH-AppWorld-v0", "max_action_tokens": 160, "eval_tasks": 12},
-        "eval_split": "dev",
-        **warm(**CLONED, max_batches=400, max_tokens=2048),
-    },
-    "lora": {"lora_rank": 32, "learning_rate": 1e-5, "tis_cap": 2.0},
-    "smollm2": {
-        **{"model": "HuggingFaceTB/SmolLM2-135M-Instruct", "dtype": "auto", "threads": 1, "env_threads": 16, "k0": 10},
-        **{"updates": 10, "tasks_per_update": 4, "alpha": 0.3, "max_action_tokens": 64, "learning_rate": 4e-5},
-        **{
-            "warmup_updates": 2,
-            "tokens_per_microbatch": 4000,
-            "eval_tasks": 24,
-            "eval_rollouts": 1,
-            "keep_checkpoints": 1,
-        },
-    },
-}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_kind_of_run_differs_from_the_paper_in_these_settings_alone(name: str) -> None:
-    """Those that a table guessed before there were recipes; the model with them."""
-    assert own(name) == KINDS[name]
-
-
 @pytest.mark.parametrize(
     ("name", "increment", "stages"),
     [
