@@ -66,7 +66,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             calls it, as the training harness does once per update.
         record: Tell the controller how episodes end. False for evaluations, which must not move K, and if your code
             records the outcomes itself.
-        zero_reward_on_truncation: False keeps the environment's reward on step K, for dense rewards.
+        zero_reward_on_truncation: False keeps the reward of step K, for dense rewards. Those of earlier steps have been given.
 
     Attributes:
         recorded: Counts the episodes for `update_every`; environments that hold the same count share it.

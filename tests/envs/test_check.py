@@ -9,14 +9,6 @@ from envs.__main__ import main
 from envs.cabinet.env import CabinetEnv
 
 
-class Divides(CabinetEnv):
-    """Has a score that is no number until a drawer is open."""
-
-    def step(self, action):
-        observation, reward, *rest = super().step(action)
-        return observation, reward or float("nan"), *rest
-
-
 class Graded(CabinetEnv):
     """Pays a tenth for each step, half for the right code, and gives no verdict."""
 
@@ -36,10 +28,6 @@ class Strict(CabinetEnv):
 
 # Of each wrong environment, a check that fails and what the line after it must name.
 WRONG = {
-    Divides: (
-        "malformed actions are answered and never raise",
-        r"task 'train-\d+', step 1: the reward must be a finite number, .* got nan; look for a division by zero",
-    ),
     Strict: (
         "malformed actions are answered and never raise",
         r"task .*, step 1: .* ValueError: no call \(.*test_check\.py, line \d+, in step\)",

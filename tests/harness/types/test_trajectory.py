@@ -23,9 +23,14 @@ def test_an_episode_grows_with_its_mask() -> None:
     ("end", "truncated"),
     [("terminated", False), ("horizon", True), ("truncated", True), ("context", True), ("environment-error", False)],
 )
-def test_the_outcome_has_the_reason_of_the_end(end: Any, truncated: bool) -> None:
-    t = Trajectory("task", 0, horizon=6, success=end == "terminated", end=end)
-    t.turns = [Turn("a", "o", cut=False, malformed=False)] * 4
+def test_the_outcome_has_the_reason_of_the_end_and_a_truncated_episode_no_reward(end: Any, truncated: bool) -> None:
+    for keeps in (False, True):
+        t = Trajectory("task", 0, horizon=6, success=end == "terminated", keeps_reward=keeps)
+        t.turns = [Turn("a", "o", cut=False, malformed=False)] * 4
+        for reward in (0.25, -2, np.float32(0.5)):
+            t.add_answer(("seen", reward, False, False, {}))
+        t.stop(end)
+        assert t.reward == (0.0 if truncated and not keeps else -1.25)
     outcome = t.outcome()
     assert (outcome.length, outcome.horizon, outcome.truncated, outcome.task_id) == (4, 6, truncated, "task")
     assert outcome.success == (end == "terminated")
@@ -71,13 +76,3 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_the_end_of_an_episode_is_recorded_with_its_reason(answer: dict[str, Any], end: str, success: bool) -> None:
     t = answered(**answer)
     assert (t.end, t.success, t.error is not None) == (end, success, end == "environment-error")
-
-
-@pytest.mark.parametrize("reason", ["terminated", "horizon", "truncated", "context"])
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_truncated_episode_has_reward_0_unless_it_keeps_what_it_earned(reason: Any, keeps: bool) -> None:
-    t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)], keeps_reward=keeps)
-    for reward in (0.25, -2, np.float32(0.5)):
-        t.add_answer(("seen", reward, False, False, {}))
-    t.stop(reason)
-    assert t.reward == (-1.25 if keeps or reason == "terminated" else 0.0)
