@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
+from envs.cabinet.tasks import success_ceiling
 from harness.evaluate import main
 from harness.evaluation.of_run import of_run
 from harness.evaluation.run import _default_split, evaluate_policy, run
@@ -73,8 +74,6 @@ def test_the_expert_solves_everything_and_the_empty_agent_nothing(env: str) -> N
 
 def test_the_expert_at_a_small_k_reaches_the_ceiling_and_no_more() -> None:
     result = quiet(policy="expert", tasks=400, horizon=9)
-    from envs.cabinet.env import success_ceiling
-
     low, high = result.mean_interval
     assert low <= success_ceiling(9) <= high
 
