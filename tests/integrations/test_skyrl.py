@@ -8,16 +8,16 @@ import json
 import sys
 import typing
 
-import gymnasium as gym
 import pytest
 
-from eh_gym import ElasticHorizon, EpisodeOutcome, TaskHorizon
+from eh_gym import ElasticHorizon, TaskHorizon
 
 pytest.importorskip("skyrl")
 if sys.version_info < (3, 12):  # SkyRL's messages are typing.TypedDict, which pydantic takes from Python 3.12 on
     typing.TypedDict = pytest.importorskip("typing_extensions").TypedDict
 
 import skyrl_gym
+from alone import cabinet_lengths, update_alone
 from byte_tokenizer import byte_tokenizer
 from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
 from skyrl.train.generators.base import BatchMetadata, TrajectoryID
@@ -119,34 +119,18 @@ def total(reward):
     return sum(reward) if isinstance(reward, list) else reward
 
 
-def lengths(seeds):
-    """The number of steps that the agent takes in EH-Cabinet, by the environment alone."""
-    env, counts = gym.make("EH-Cabinet-v0"), []
-    for seed in seeds:
-        env.reset(seed=seed)
-        counts.append(1)
-        while not env.step(env.unwrapped.expert())[2]:
-            counts[-1] += 1
-    return counts
-
-
 @pytest.mark.parametrize("step_wise", [False, True])
 def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(tokenizer, chat_server, tmp_path, step_wise):
     generator = made(tokenizer, chat_server.cabinet_agent, tmp_path, step_wise_trajectories=step_wise)
     alone, shown = ElasticHorizon(**SETTINGS), set()
     for first in (0, 4, 8):
         seeds, k = range(first, first + 4), alone.horizon
-        needs = lengths(seeds)
         out = play(generator, "eh", [{"gym_id": "EH-Cabinet-v0", "seed": seed} for seed in seeds])
         last = out["is_last_step"] or [True] * 4
         found = [(m, total(r)) for m, r, end in zip(out["env_metrics"], out["rewards"], last, strict=True) if end]
-        assert [(m["turns"], m["truncated"], r) for m, r in found] == [
-            (min(n, k), float(n > k), float(n <= k)) for n in needs
-        ]
+        expected = [(o.length, o.truncated, o.success) for o in update_alone(alone, cabinet_lengths(seeds))]
+        assert [(m["turns"], m["truncated"], r) for m, r in found] == expected
         assert out["rollout_metrics"]["horizon/k"] == k
-        for n in needs:
-            alone.record(EpisodeOutcome(min(n, k), k, n <= k, truncated=n > k))
-        alone.update()
         shown.add(k)
     assert len(shown) > 1
     saved, state = json.loads((tmp_path / "state.json").read_text()), json.loads(json.dumps(alone.state_dict()))
@@ -173,9 +157,7 @@ def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(to
     assert turns == [3, 10, 10, 10]
     assert [round(total(reward), 6) for reward in out["rewards"]] == [1.2, 1.9, 0.0, 0.0]
     alone = ElasticHorizon(**SETTINGS)
-    for goal in sorted(goals):
-        alone.record(EpisodeOutcome(min(goal, 10), 10, goal <= 10, truncated=goal > 10))
-    alone.update()
+    update_alone(alone, goals)
     assert generator._horizon.horizon == alone.horizon
 
 

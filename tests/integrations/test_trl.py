@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 import trl
+from alone import expert_episode, update_alone
 from byte_tokenizer import byte_tokenizer
 from datasets import Dataset
 from openenv_server import TOKEN, served_here
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eh_gym import ElasticHorizon, EpisodeOutcome, KeyedHorizon
+from eh_gym import ElasticHorizon, KeyedHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.integrations.tools import ToolEnvironment
 from eh_gym.integrations.trl import ElasticToolCalls
@@ -123,10 +124,7 @@ class TestAnEnvironmentOfTheirs:
         alone, expected = fast_horizon(), []
         for goals in zip(self.GOALS[::2], self.GOALS[1::2], strict=True):
             k = alone.horizon
-            outcomes = [EpisodeOutcome(min(g, k), k, g <= k, truncated=g > k) for g in goals for _ in range(2)]
-            for outcome in outcomes:
-                alone.record(outcome)
-            alone.update()
+            outcomes = update_alone(alone, [goal for goal in goals for _ in range(2)])
             expected.append((k, sum(o.success for o in outcomes) / 4, sum(o.truncated for o in outcomes) / 4))
         logged = [r for r in trainer.state.log_history if "horizon/k" in r]
         assert [(r["horizon/k"], r["rollout/success"], r["rollout/truncated"]) for r in logged] == expected
@@ -159,12 +157,7 @@ class TestAnEnvironmentOfTheirs:
 
 
 def test_an_episode_that_the_environment_ends_has_the_environment_s_length(tmp_path):
-    environment = ToolEnvironment("EH-Cabinet-v0")
-    environment.reset(task_id="train-850624")
-    plan = []
-    while not environment.ended:
-        plan.append(environment._env.unwrapped.expert())
-        environment.act(plan[-1])
+    _, plan = expert_episode(options={"task_id": "train-850624"})
 
     def obstinate(text, calls):
         """Does as the expert does, and goes on to call the tool after the end."""
@@ -174,9 +167,7 @@ def test_an_episode_that_the_environment_ends_has_the_environment_s_length(tmp_p
     rows = [{"task_id": "train-850624"}]
     train(rows, obstinate, tmp_path, environment=lambda: ToolEnvironment("EH-Cabinet-v0"), controller=controller)
     alone = ElasticHorizon(k0=len(plan) + 3, min_successes=1)
-    for _ in range(2):
-        alone.record(EpisodeOutcome(len(plan), len(plan) + 3, True))
-    alone.update()
+    update_alone(alone, [len(plan)] * 2)
     assert controller.state_dict() == alone.state_dict()
 
 
@@ -216,15 +207,8 @@ class OverOpenEnv:
 def test_an_environment_behind_openenv_is_trained_under_k(ours, tmp_path):
     """OpenEnv's client and EH-Remote-v0 play the server: K moves as it does with the environment in this process."""
     pytest.importorskip("openenv", reason="openenv is not installed; run: tox run -e integration-trl")
-    here = ToolEnvironment("EH-Cabinet-v0")
     tasks = [f"train-{number:06d}" for number in range(3)]
-    plans = {}
-    for task_id in tasks:
-        start, plan = here.reset(task_id=task_id).splitlines()[-1], []
-        while not here.ended:
-            plan.append(here._env.unwrapped.expert())
-            here.act(plan[-1])
-        plans[start] = plan
+    plans = dict(expert_episode(options={"task_id": task_id}) for task_id in tasks)
     lengths = [len(plan) for plan in plans.values()]
     assert len(plans) == len(tasks)
 
@@ -239,10 +223,7 @@ def test_an_environment_behind_openenv_is_trained_under_k(ours, tmp_path):
         rows = [{"task_id": task_id} for task_id in tasks]
         trainer, _ = train(rows, solve, tmp_path, environment=make, controller=controller, updates=len(tasks))
     for length in lengths:
-        k = alone.horizon
-        for _ in range(2):
-            alone.record(EpisodeOutcome(min(length, k), k, length <= k, truncated=length > k))
-        alone.update()
+        update_alone(alone, [length] * 2)
     assert controller.state_dict() == alone.state_dict()
     assert len({row["horizon/k"] for row in trainer.state.log_history if "horizon/k" in row}) > 1
 

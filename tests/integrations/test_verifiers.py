@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
+from alone import cabinet_lengths, update_alone
 from openenv_server import served_here
 
 import eh_gym
-from eh_gym import ElasticHorizon, EpisodeOutcome
+from eh_gym import ElasticHorizon
 
 vf = pytest.importorskip("verifiers.v1")
 
@@ -45,17 +46,14 @@ __all__ = ["ChatHarness", "Env", {taskset!r}]
 """
 
 
-def cabinet_lengths(seeds):
-    """The number of steps that the endpoint's agent takes, by the environment alone."""
-    env, lengths = gym.make("EH-Cabinet-v0"), []
-    for seed in seeds:
-        env.reset(seed=seed)
-        lengths.append(0)
-        ended = False
-        while not ended:
-            ended = env.step(env.unwrapped.expert())[2]
-            lengths[-1] += 1
-    return lengths
+def nine_alone():
+    """A controller alone that has heard nine episodes, and of each: K, turns, reward, whether K stopped it."""
+    alone, found = ElasticHorizon(k0=10, k_min=2, k_max=60, alpha=0.9, min_successes=2), []
+    for first in (0, 3, 6):
+        outcomes = update_alone(alone, cabinet_lengths(range(first, first + 3)))
+        found += [(o.horizon, o.length, float(o.success), float(o.truncated)) for o in outcomes]
+    assert len({k for k, *_ in found}) > 2
+    return alone, found
 
 
 @pytest.fixture
@@ -93,17 +91,10 @@ def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(chat_serve
     config = plug_in(every=3, gym_id="EH-Cabinet-v0")
     with chat_server.serve(chat_server.cabinet_agent) as server:
         episodes = play(config, server.url, 9)
-    alone, expected = ElasticHorizon(k0=10, k_min=2, k_max=60, alpha=0.9, min_successes=2), []
-    for i, length in enumerate(cabinet_lengths(range(9))):
-        k = alone.horizon
-        expected.append((k, min(length, k), float(length <= k), float(length > k)))
-        alone.record(EpisodeOutcome(min(length, k), k, length <= k, truncated=length > k))
-        if i % 3 == 2:
-            alone.update()
+    alone, expected = nine_alone()
     traces = [episode.traces[0] for episode in episodes]
     assert all(episode.ok for episode in episodes), [episode.errors for episode in episodes]
     assert [(t.metrics["horizon_k"], t.num_turns, t.reward, t.metrics["truncated"]) for t in traces] == expected
-    assert len({k for k, *_ in expected}) > 2
     assert {t.stop_condition for t in traces} == {"max_turns", "user_closed"}
     assert json.loads((tmp_path / "k" / "state.json").read_text()) == json.loads(json.dumps(alone.state_dict()))
     assert len((tmp_path / "k" / "horizon.jsonl").read_text().splitlines()) == 3
@@ -257,14 +248,7 @@ def test_their_openenv_taskset_plays_our_server_under_k(chat_server, tmp_path, m
         }
         config = resolve_env_config({"taskset": told, "player": {"runtime": {"type": "subprocess"}}})
         episodes = play(config, endpoint.url, 9)
-    alone, expected = ElasticHorizon(k0=10, k_min=2, k_max=60, alpha=0.9, min_successes=2), []
-    for i, length in enumerate(cabinet_lengths(range(9))):
-        k = alone.horizon
-        expected.append((k, min(length, k), float(length <= k)))
-        alone.record(EpisodeOutcome(min(length, k), k, length <= k, truncated=length > k))
-        if i % 3 == 2:
-            alone.update()
+    _, expected = nine_alone()
     traces = [episode.traces[0] for episode in episodes]
     assert all(episode.ok for episode in episodes), [episode.errors for episode in episodes]
-    assert [(t.metrics["horizon_k"], t.num_turns, t.reward) for t in traces] == expected
-    assert len({k for k, *_ in expected}) > 2
+    assert [(t.metrics["horizon_k"], t.num_turns, t.reward) for t in traces] == [row[:3] for row in expected]

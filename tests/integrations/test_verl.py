@@ -13,13 +13,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from eh_gym import ElasticHorizon, EpisodeOutcome
+from eh_gym import ElasticHorizon
 
 pytest.importorskip("verl")
 
 import verl
 import verl.experimental.agent_loop.agent_loop as loops
 import verl.trainer.ppo.v1.agent_loop_tq as queued
+from alone import update_alone
 from byte_tokenizer import byte_tokenizer
 from hydra import compose, initialize_config_dir
 from verl.tools.function_tool import FUNCTION_TOOL_REGISTRY, function_tool
@@ -158,12 +159,9 @@ def play(request, tokenizer, tmp_path, monkeypatch):
 def test_k_moves_as_the_controller_alone_does(play, tmp_path):
     alone, seen = ElasticHorizon(**SETTINGS), set()
     for goals in [(2, 2, 3, 3), (4, 4, 4, 4), (6, 6, 5, 5), (9, 9, 3, 3), (2, 2, 1, 1)]:
-        k, needs = alone.horizon, [goal + 1 for goal in goals]  # the answer is a step too
-        assert play(goals) == [([min(n, k), k, n > k], float(n <= k)) for n in needs]
-        for n in needs:
-            alone.record(EpisodeOutcome(min(n, k), k, n <= k, truncated=n > k))
-        alone.update()
-        seen.add((k, any(n > k for n in needs)))
+        k, outcomes = alone.horizon, update_alone(alone, [goal + 1 for goal in goals])  # the answer is a step too
+        assert play(goals) == [([o.length, k, o.truncated], float(o.success)) for o in outcomes]
+        seen.add((k, any(outcome.truncated for outcome in outcomes)))
     assert len({k for k, _ in seen}) > 2
     assert {cut for _, cut in seen} == {True, False}
     state = (tmp_path / "state.json").read_text()

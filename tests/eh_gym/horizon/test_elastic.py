@@ -200,9 +200,3 @@ def test_numpy_lengths_can_be_saved():
     controller = ElasticHorizon()
     succeed(controller, np.int64(9))
     assert json.loads(json.dumps(controller.state_dict()))["lengths"] == [9]
-
-
-def test_k_stays_exactly_where_it_has_arrived():
-    # Eq. 7 as written, (1 - 0.3) * 3 + 0.3 * 3, is 2.9999999999999996 in floating point.
-    assert math.floor((1 - 0.3) * 3 + 0.3 * 3) == 2
-    assert one(3, 3, alpha=0.3).k_real == 3

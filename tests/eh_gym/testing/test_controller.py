@@ -130,14 +130,6 @@ def contract_of(build):
     return Tests()
 
 
-TESTS = [name for name in dir(ControllerContract) if name.startswith("test_")]
-
-
-@pytest.mark.parametrize("name", TESTS)
-def test_a_right_controller_passes(name):
-    getattr(contract_of(Mean), name)()
-
-
 @pytest.mark.parametrize(("faulty", "name", "message"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_fault_is_found_and_named(faulty, name, message):
     with pytest.raises(AssertionError, match=message):

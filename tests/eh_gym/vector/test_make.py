@@ -1,5 +1,3 @@
-import time
-
 import gymnasium as gym
 import pytest
 from gymnasium.envs.registration import EnvSpec
@@ -59,31 +57,6 @@ def test_update_every_counts_the_episodes_of_all_slots():
         updates.append(controller.state_dict()["updates"])
     envs.close()
     assert updates == [0, 1, 2]
-
-
-def test_threads_that_end_in_another_order_do_not_move_k_differently():
-    class Slow(gym.Wrapper):
-        def step(self, action):
-            time.sleep(float(action))
-            return "", 0.0, True, False, {"success": True}
-
-    class Heard(FixedHorizon):
-        lengths = ()
-
-        def record(self, outcome):
-            self.lengths += (outcome.task_id,)
-
-    gym.register("Slow-v0", lambda: Slow(gym.make("EH-Cabinet-v0")), disable_env_checker=True)
-    controller = Heard(5)
-    envs = make_vec("Slow-v0", 3, controller)
-    _, infos = envs.reset(seed=0)
-    envs.step(["0.1", "0.05", "0"])
-    assert controller.lengths == tuple(infos["task_id"])
-    envs.reset(seed=0)
-    envs.submit_step(1, "0").result()  # a slot on its own is heard at once
-    assert len(controller.lengths) == 4
-    envs.close(timeout=3)  # gymnasium hands on what it does not know
-    del gym.registry["Slow-v0"]
 
 
 def test_a_slot_whose_first_reset_raised_can_be_reset_and_stepped():

@@ -182,7 +182,7 @@ def test_a_failing_slot_raises_after_the_others_have_stepped(toys):
     assert toys.step(("x", "x", "x"))[0] == ("x 2", "x 1", "x 2")
 
 
-def test_a_controller_that_fails_for_one_slot_hears_the_others():
+def test_a_controller_hears_the_slots_in_their_order_and_all_though_it_fails_for_one():
     class Controller(FixedHorizon):
         def __init__(self):
             super().__init__(1)
@@ -202,12 +202,12 @@ def test_a_controller_that_fails_for_one_slot_hears_the_others():
     envs = ThreadVectorEnv([lambda name=name: ElasticTimeLimit(Slot(name), controller) for name in "abc"])
     envs.reset()
     with pytest.raises(OSError, match="disk full"):
-        envs.step(("x", "x", "x"))
+        envs.step(("0.1", "0.05", "x"))  # in whatever order they end
     assert controller.heard == ["a", "b", "c"]
     envs.reset()
-    envs.submit_step(0, "x").result()
+    envs.submit_step(0, "x").result()  # a slot on its own is heard at once
     assert controller.heard == ["a", "b", "c", "a"]
-    envs.close()
+    envs.close(timeout=3)  # gymnasium hands on what it does not know
 
 
 def test_a_failed_reset_leaves_the_slot_without_an_episode(toys):

@@ -223,15 +223,6 @@ def test_grandchildren_die_with_the_worker(worker):
     assert gone(grandchild)
 
 
-def test_close_ends_the_process_and_is_idempotent(worker):
-    pid = worker.pid
-    worker.close()
-    worker.close()
-    assert gone(pid)
-    with pytest.raises(WorkerDied, match="it was closed"):
-        worker.call("pid", timeout_s=120)
-
-
 @contextmanager
 def calling(worker, method, params=None, timeout_s=120):
     """Another thread's call, which is under way."""
@@ -255,7 +246,10 @@ def test_closing_lets_a_call_end(worker):
     with calling(worker, "sleep", {"s": 0.5}) as call:
         worker.close(timeout_s=120)
         assert call.result(timeout=120) is None
-    assert not worker.alive
+    worker.close()
+    assert gone(worker.pid)
+    with pytest.raises(WorkerDied, match="it was closed"):
+        worker.call("pid", timeout_s=120)
 
 
 def test_a_forgotten_worker_ends(make_backend):
