@@ -37,17 +37,6 @@ NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "ray_envs": "ray"
 ELSEWHERE = ("logits", "served_envs")  # other tox environments have what they need, and name their tests
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_help_says_what_is_measured(run: Run, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    if name == "ray_envs":
-        pytest.importorskip("ray")
-    with pytest.raises(SystemExit, match=r"^0$"):
-        run(name, "--help")
-    text = capsys.readouterr().out
-    assert f"python benchmarks/{name}.py" in text
-    assert "--smoke" in text
-
-
 @pytest.mark.parametrize("name", QUICK)
 def test_smoke(run: Run, name: str) -> None:
     out = run(name, "--smoke")
@@ -109,6 +98,7 @@ def cells(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "result"),
     [
+        (["cache"], "cache-simulated.txt"),
         (["learning", "--from", "benchmarks/results/learning-runs.csv"], "learning-cpu.txt"),
         (["learning", "--from", "benchmarks/results/recurring-runs.csv"], "recurring-cpu.txt"),
         (["pretrained"], "pretrained-bfcl-cpu.txt"),
@@ -123,8 +113,13 @@ def test_the_tables_that_are_kept_follow_from_the_runs_that_are_kept(
     kept = [cells(line) for line in (ROOT / "benchmarks" / "results" / result).read_text().splitlines()]
     lines = [line for line in run(*words).splitlines() if re.search(r"\d\.\d", line) and "torch" not in line]
     printed = [cells(line) for line in lines]
-    assert len(printed) > 20
+    assert len(printed) > 15
     assert [line for line in printed if line not in kept] == []
+    if words == [
+        "cache"
+    ]:  # episodes that are admitted compute little more than they must; all of them, many times as much
+        assert all(float(row[-2]) <= 1.3 for row in printed)
+        assert max(float(row[-3]) for row in printed) > 25
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from eh_gym import ElasticHorizon, make_controller, ranges
+from eh_gym import ElasticHorizon, make_controller
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range, check_fields
 
@@ -66,9 +66,3 @@ def test_an_unknown_argument_of_a_controller_is_corrected() -> None:
     assert Own(start=9).k0 == 9  # a constructor of its own has arguments of its own
     with pytest.raises(ConfigError, match="did you mean delta"):
         make_controller("linear", detla=1)
-
-
-def test_the_types_of_a_class_are_looked_up_once(monkeypatch):
-    Sizes()
-    monkeypatch.setattr(ranges, "get_type_hints", None)  # it took 0.15 ms of each controller that was made
-    Sizes()

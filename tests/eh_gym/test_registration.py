@@ -7,18 +7,11 @@ import pytest
 
 import eh_gym
 from eh_gym.errors import MissingBackendError
-from eh_gym.registration import ENTRY_POINTS, register_envs
+from eh_gym.registration import register_envs
 
 
 def _python(code, *arguments):
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300)
-
-
-@pytest.mark.parametrize("env_id", ENTRY_POINTS)
-def test_ids_are_registered_without_a_step_limit(env_id):
-    spec = gym.spec(env_id)
-    assert gym.envs.registration.load_env_creator(spec.entry_point).__module__ == ENTRY_POINTS[env_id].partition(":")[0]
-    assert spec.max_episode_steps is None
 
 
 def test_registering_again_keeps_the_users_own_entry(monkeypatch):

@@ -113,11 +113,6 @@ def test_one_update_floors_as_exact_arithmetic_does_for_all_integer_pairs(alpha,
     assert wrong == []
 
 
-def test_nearest_rounds_the_applied_k_half_to_even():
-    assert [one(15, target, rounding="nearest").horizon for target in (19, 20, 21, 30)] == [15, 16, 16, 16]
-    assert one(16, 21, rounding="nearest").horizon == 16  # 16.5
-
-
 @pytest.mark.parametrize("rounding", ["floor", "nearest", "floor-state"])
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())

@@ -11,13 +11,16 @@ SOME = [f"multi_turn_{category}_{index}" for category in CATEGORIES for index in
 CHATTER = "ls(", "[]", "<tool_call>\n{broken}\n</tool_call>"
 
 
-@pytest.mark.parametrize("action_format", ["python", "hermes"])
-def test_the_system_prompt_is_upstream_s(make, upstream, action_format):
-    env = make(action_format=action_format, prompt="official")
-    for task_id in SOME:
-        _, info = env.reset(options={"task_id": task_id})
+def test_system_prompts_and_tools_are_upstream_s(make, upstream):
+    envs = {name: make(action_format=name, prompt="official") for name in ("python", "hermes", "native")}
+    tools = set()
+    for task_id in [*SOME, *(f"multi_turn_base_{index}" for index in range(0, 200, 8))]:
         wanted = upstream.call("system_prompts", {"task_id": task_id}, timeout_s=60)
-        assert info["system_prompt"] == wanted[action_format]
+        infos = {name: env.reset(options={"task_id": task_id})[1] for name, env in envs.items()}
+        assert {name: info["system_prompt"] for name, info in infos.items()} == {**wanted, "native": ""}
+        assert infos["native"]["tools"] == wanted["native"]
+        tools |= {tool["function"]["name"] for tool in wanted["native"]}
+    assert len(tools) > 100
 
 
 @pytest.mark.parametrize("action_format", ["python", "hermes"])
@@ -40,17 +43,6 @@ def test_users_and_results_are_upstream_s(make, play, isolated, perturbed, actio
             tagged = (["<tool_response>\n" + r + "\n</tool_response>" for r in step] for step in theirs["results"])
             assert results == ["\n".join(step) for step in tagged]
     assert revealed == 4  # one in each entry of miss_func
-
-
-def test_every_function_is_shown_as_upstream_s_tool(make, upstream):
-    env, seen = make(action_format="native", prompt="official"), set()
-    for index in range(0, 200, 8):
-        _, info = env.reset(options={"task_id": f"multi_turn_base_{index}"})
-        wanted = upstream.call("system_prompts", {"task_id": info["task_id"]}, timeout_s=60)["native"]
-        assert info["system_prompt"] == ""
-        assert info["tools"] == wanted
-        seen |= {tool["function"]["name"] for tool in wanted}
-    assert len(seen) > 100
 
 
 def native_call(name, arguments):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -427,11 +428,6 @@ def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
-def torchrun(ranks: int, *program: str) -> list[str]:
-    """The command line of a run on several ranks."""
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *program]
-
-
 def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow: GRPOConfig) -> None:
     config = changed(slow, updates=3, checkpoint_every=10)
 
@@ -465,8 +461,9 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
     killed = changed(alone[0], out=tmp_path / "killed")
     prepare(killed)
     log = tmp_path / "killed" / "metrics.jsonl"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     process = subprocess.Popen(
-        torchrun(2, str(Path(__file__).parents[1] / "held_run.py"), "--resume", str(killed.out)),
+        [*torchrun, str(Path(__file__).parents[1] / "held_run.py"), "--resume", str(killed.out)],
         env={**child_env, "EH_CACHE_DIR": str(cache)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -474,8 +471,8 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
     while not log.exists() or not log.read_text():
         assert process.poll() is None, "the run failed"
         time.sleep(0.01)
-    ranks = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/environ") if _rank(p, process.pid) == "1"]
-    os.kill(ranks[0], signal.SIGKILL)
+    [last] = [child for child in psutil.Process(process.pid).children() if child.environ().get("RANK") == "1"]
+    last.kill()
     assert process.stdout is not None
     said = process.stdout.read().decode()
     assert process.wait() != 0
@@ -515,14 +512,3 @@ def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(
                 raise
     assert found == [(2, [{"device": "cpu", "timeout_s": 7.0}])]
     assert "another rank" in capfd.readouterr().out
-
-
-def _rank(environ: Path, parent: int) -> str:
-    """The rank of a child of `parent`, or nothing."""
-    try:
-        if int((environ.parent / "stat").read_text().rsplit(")", 1)[1].split()[1]) != parent:
-            return ""
-        found = dict(v.split("=", 1) for v in environ.read_text(errors="replace").split("\0") if "=" in v)
-    except (OSError, ValueError):
-        return ""
-    return found.get("RANK", "")
