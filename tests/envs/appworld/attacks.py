@@ -316,11 +316,8 @@ _OUTPUT = [
         shows="2000000 .*\x1b",
     ),
     _lost("send a deep head", "send(b'[' * 10**5)", shows="nested too deeply"),
-    _lost("send a head of another form", "send([1])", shows="a head of another form"),
-    _lost("send what is no JSON", "send(b'\\xff{')", shows="the code's process"),
     _lost("send a long output", FORGED + "send(outcome, b'x' * 30_000)", shows="an outcome of another form"),
     _lost("send an output that is no text", FORGED + "send(outcome, b'\\xff')", shows="the code's process"),
-    _lost("send a long frame", "write(struct.pack('>II', 2, 1 << 31))", shows="a frame of 2 and 2,147,483,648 bytes"),
     _lost(
         "send a request of another form", FORGED + "send(complete | {'headers': 7})", shows="a request of another form"
     ),
@@ -358,11 +355,6 @@ _OUTPUT = [
         """,
         shows="KeyboardInterrupt|exceeded|gone away|reset by peer",
         ends="verdict or world lost or goes on",
-    ),
-    _attack(
-        "call the API without end",
-        "while True:\n    apis.supervisor.show_profile()",
-        shows="Number of requests exceeded|timed out",
     ),
 ]
 _FILES = [
@@ -512,14 +504,6 @@ _LEFT_OUT = [
     ),
 ]
 
-_SLOW = [
-    _attack(
-        "compute for most of its time, and complete",
-        f"for _ in range(10**9):\n    if __import__('time').perf_counter() > {STEP_TIMEOUT_S}:\n        pass",
-        shows="timed out",
-    ),
-]
-
 _BETWEEN = [
     _attack(
         "run on between two steps",
@@ -567,7 +551,6 @@ _KINDS = {
     "ends": _ENDS,
     "engine": _ENGINE,
     "left out": _LEFT_OUT,
-    "verdict's time": _SLOW,
     "between steps": _BETWEEN,
 }
 ATTACKS = [replace(attack, kind=kind) for kind, attacks in _KINDS.items() for attack in attacks]
@@ -671,35 +654,27 @@ def play(attacks, slots, **settings):
     return [outcomes[attack] for attack in attacks]
 
 
-def reached(outcome):
-    """What its tries gave, in short."""
+def row(outcome):
+    """How an attack ended, with what its tries gave, in short."""
     gave = re.findall(r"^(.*?) gave (.*)$", "\n".join(outcome.said[1:]), re.MULTILINE)
-    return "; ".join(dict.fromkeys(f"{name} gave {value[:24]}" for name, value in gave))[:60] or "-"
+    what = "; ".join(dict.fromkeys(f"{name} gave {value[:24]}" for name, value in gave))[:60] or "-"
+    after = {None: "", True: "  next episode as before", False: "  next episode HARMED"}[outcome.healed]
+    return f"reward {outcome.reward:g}  {outcome.ended:<19}{outcome.slowest_s:>5.1f} s  {what:<60}{after}".rstrip()
 
 
 def main():
     """Plays all attacks, or those of the kinds that are named, and prints a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kinds", nargs="*", choices=[*_KINDS, []])
+    parser.add_argument("kinds", nargs="*")
     parser.add_argument("--before", help="the folder of a checkout to play them on, too")
     parser.add_argument("--lines", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     chosen = [attack for attack in ATTACKS if attack.kind in (options.kinds or _KINDS)]
-    outcomes = play(chosen, slots=6, **({"tools": before_tools()} if options.lines else {}))
-    rows = [
-        (
-            o.reward,
-            o.ended,
-            round(o.slowest_s, 1),
-            reached(o),
-            "" if o.healed is None else "as before" if o.healed else "HARMED",
-        )
-        for o in outcomes
-    ]
+    before = TOOLS[: TOOLS.index("life =")] + TOOLS[TOOLS.index("root, libc") :] + TOOLS_BEFORE
+    rows = [row(outcome) for outcome in play(chosen, slots=6, tools=before if options.lines else "")]
     if options.lines:
         print(json.dumps(rows))
         return
-    print("$ python tests/envs/appworld/attacks.py" + " --before CHECKOUT-OF-8c97468f" * bool(options.before))
     tables = {"now": rows}
     if options.before:
         command = [sys.executable, __file__, "--lines", *options.kinds]
@@ -708,24 +683,13 @@ def main():
             command, env=environment, cwd=options.before, stdout=subprocess.PIPE, text=True, check=True
         )
         tables = {"before": json.loads(done.stdout.splitlines()[-1]), "now": rows}
-    print(
-        "Of each attack: its reward, how its episode ended, its slowest step, what its tries gave, and the next episode.\n"
-    )
+    print("Of each attack: its reward, how its episode ended, its slowest step, what its tries gave")
     for number, attack in enumerate(chosen):
-        print(f"{attack.kind}: {attack.name}")
-        for when, table in tables.items():
-            reward, ended, slowest, gave, after = table[number]
-            print(f"    {when:<8}reward {reward:g}  {ended:<19}{slowest:>5.1f} s  {gave:<60}  {after}".rstrip())
+        print(f"\n{attack.kind}: {attack.name}")
+        print(*(f"    {when:<8}{table[number]}" for when, table in tables.items()), sep="\n")
     for when, table in tables.items():
-        failed, harm = sum(row[1] == "environment error" for row in table), sum(row[4] == "HARMED" for row in table)
-        paid = sum(row[0] > 0 for row in table)
-        print(f"{when}: {len(table)} attacks, {paid} rewarded, {harm} did harm, {failed} left out of the figures")
-
-
-def before_tools():
-    """The tools in a world that has code and apps in one process."""
-    start, end = TOOLS.index("life ="), TOOLS.index("root, libc")
-    return TOOLS[:start] + TOOLS[end:] + TOOLS_BEFORE
+        paid, failed, harm = (sum(word in r for r in table) for word in ("reward 1", "environment error", "HARMED"))
+        print(f"\n{when}: {len(table)} attacks, {paid} rewarded, {harm} did harm, {failed} left out of the figures")
 
 
 if __name__ == "__main__":
