@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)"
     )
     parser.add_argument(
-        "--max-sessions", type=int, default=128, help="most sessions at once; one of AppWorld takes 43 MB (%(default)s)"
+        "--max-sessions", type=int, default=128, help="most sessions at once; one of AppWorld takes 59 MB (%(default)s)"
     )
     parser.add_argument(
         "--idle-timeout-s",

@@ -666,7 +666,7 @@ def main():
     """Plays all attacks, or those of the kinds that are named, and prints a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*")
-    parser.add_argument("--before", help="the folder of a checkout to play them on, too")
+    parser.add_argument("--before", type=os.path.abspath, help="the folder of a checkout to play them on, too")
     parser.add_argument("--lines", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     chosen = [attack for attack in ATTACKS if attack.kind in (options.kinds or _KINDS)]
@@ -683,6 +683,7 @@ def main():
             command, env=environment, cwd=options.before, stdout=subprocess.PIPE, text=True, check=True
         )
         tables = {"before": json.loads(done.stdout.splitlines()[-1]), "now": rows}
+    print("$ python tests/envs/appworld/attacks.py" + " --before CHECKOUT" * bool(options.before))
     print("Of each attack: its reward, how its episode ended, its slowest step, what its tries gave")
     for number, attack in enumerate(chosen):
         print(f"\n{attack.kind}: {attack.name}")

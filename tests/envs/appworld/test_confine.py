@@ -304,7 +304,9 @@ REFUSED = {
 
 ATTEMPTS = [(host, "files", name) for name in REFUSED["files"] for host in HOSTS]
 # The filter is tried where it has the least help from the other layers.
-ATTEMPTS += [(host, "system calls", name) for name in REFUSED["system calls"] for host in HOSTS if host.refused & NEWUSER]
+ATTEMPTS += [
+    (host, "system calls", name) for name in REFUSED["system calls"] for host in HOSTS if host.refused & NEWUSER
+]
 
 
 @pytest.mark.parametrize(("host", "layer", "name"), ATTEMPTS, indirect=["host"], ids=lambda p: getattr(p, "name", p))
