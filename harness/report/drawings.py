@@ -108,10 +108,10 @@ def _success(runs: Mapping[str, Sequence[Run]], *, by_tokens: bool, held_out: bo
         tokens, y = (pd.DataFrame({seed: one[name] for seed, one in curves.items()}) for name in ("tokens", "success"))
         lines[label] = (tokens if by_tokens else _indices(y), y)
     figure, axes = _panel("training tokens so far" if by_tokens else "updates so far", "success", percent=True)
-    if by_tokens:
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     words = _draw_lines(axes, lines, 100, " %")
+    if by_tokens:
+        axes.set_xlim(left=0)  # after the lines: it ends the scaling of the axis
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     caption = f"The share of successes among {what}. {_SEEDS}"
     return _drawing(f"Success by {'tokens' if by_tokens else 'update'}", caption, figure, words)
 
