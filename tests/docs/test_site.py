@@ -41,10 +41,17 @@ def test_no_page_asks_another_host() -> None:
         assert not re.search(r"(url\(|@import )[\"']?(https?:)?//", sheet.read_text()), sheet
 
 
-def test_formulas_are_mathml() -> None:
+def test_formulas_are_drawn_and_named() -> None:
     text = (SITE / "method.html").read_text()
-    assert text.count("<math") >= 7
-    assert "\\mathrm" not in text
+    assert len(re.findall(r'<div class="math" role="math" aria-label="[^"]+"><svg', text)) >= 7
+    assert "\\mathrm" not in re.sub('aria-label="[^"]*"', "", text)
+
+
+def test_notebooks_are_pages_with_their_outputs() -> None:
+    for name, shown in {"own_environment": "K at the end", "train": "K by update", "saturation": "Success and cost"}.items():
+        text = (SITE / f"repository/examples/{name}.html").read_text()
+        assert shown in text
+        assert text.count("<img") + text.count("<svg") > 0
 
 
 def test_nothing_is_left_unrendered() -> None:

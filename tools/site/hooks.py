@@ -1,24 +1,27 @@
 """Hooks that mkdocs calls while it builds the site.
 
-They render formulas as MathML, copy the files of the repository that pages link to, and mark tables and code for narrow screens.
+They draw formulas, render the notebooks with their stored outputs, copy the files of the repository that pages link to, and mark
+tables and code for narrow screens.
 The built site loads nothing from other hosts (tests/docs/test_site.py).
 """
 
 from __future__ import annotations
 
+import configparser
 import re
 import xml.etree.ElementTree as etree
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from latex2mathml.converter import convert
+import ziamath
 from markdown import Extension, Markdown
 from markdown.treeprocessors import Treeprocessor
 from markdown.util import AtomicString
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).parents[2]
 _BESIDE = re.compile(r"\]\((?P<path>[^)#:]+)")
@@ -66,7 +69,10 @@ def _keep_words(code: etree.Element) -> None:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Adds two kinds of fences: `math` contains LaTeX, as on GitHub, and `message` an error message, which may be wrapped."""
+    """Adds the version and the repository's address, and two kinds of fences.
+
+    `math` contains LaTeX, as on GitHub, and `message` an error message, which may be wrapped.
+    """
     config.mdx_configs.setdefault("pymdownx.superfences", {}).setdefault("custom_fences", []).extend(
         [
             {"name": "math", "class": "math", "format": _formula},
@@ -75,6 +81,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     )
     extensions: list[Any] = config.markdown_extensions
     extensions.append(Narrow())
+    package = configparser.ConfigParser()
+    package.read(ROOT / "setup.cfg")
+    config.site_name += " " + package["metadata"]["version"]
+    if source := re.search(r"Source = (\S+)", package["metadata"].get("project_urls", "")):
+        config.repo_url, config.repo_name = source[1], "Repository"
     return config
 
 
@@ -92,14 +103,27 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             beside = Path(page).parent / target
             if (ROOT / beside).is_file() and ".." not in beside.parts and beside.parts[0] != "docs":
                 linked.add(beside.as_posix())
+    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
+        for name, content in _rendered(notebook).items():
+            files.append(File.generated(config, f"repository/examples/{name}", content=content))
     for path in sorted(linked):
         files.append(File.generated(config, f"repository/{path}", abs_src_path=str(ROOT / path)))
     return files
 
 
+def _rendered(notebook: Path) -> dict[str, str | bytes]:
+    """The page of a notebook, and its figures, by their names."""
+    page, resources = MarkdownExporter().from_filename(str(notebook))
+    figures = {f"{notebook.stem}-{name}": data for name, data in resources["outputs"].items()}
+    page = re.sub(r"\]\((output_\w+\.png)\)", rf"]({notebook.stem}-\1)", page)
+    page = re.sub(r"</pre>\s*<pre [^>]*>", "", page)  # rich makes one of each line
+    return {f"{notebook.stem}.md": page, **figures}
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Points links to such files at the copies, and the copies' links to docs/ back at the pages."""
     uri = page.file.src_uri
+    markdown = re.sub(r"\]\(([^):]+)\.ipynb\)", r"](\1.md)", markdown)
     up = "../" * uri.count("/")
     if uri.startswith("repository/"):
         return re.sub(r"\]\((\.\./)?docs/", f"]({up}", markdown)
@@ -112,7 +136,9 @@ def _outside(uri: str) -> re.Pattern[str]:
 
 
 def _formula(source: str, *_: Any, **__: Any) -> str:
-    return f'<div class="math">{convert(source.strip(), display="block")}</div>'
+    """A drawing with the glyphs in it: few machines have a font for MathML."""
+    drawn = ziamath.Latex(source.strip(), size=17, color="currentColor").svg()
+    return f'<div class="math" role="math" aria-label="{escape(source.strip())}">{drawn}</div>'
 
 
 def _message(source: str, *_: Any, **__: Any) -> str:
