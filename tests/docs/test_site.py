@@ -48,7 +48,11 @@ def test_formulas_are_drawn_and_named() -> None:
 
 
 def test_notebooks_are_pages_with_their_outputs() -> None:
-    for name, shown in {"own_environment": "K at the end", "train": "K by update", "saturation": "Success and cost"}.items():
+    for name, shown in {
+        "own_environment": "K at the end",
+        "train": "K by update",
+        "saturation": "Success and cost",
+    }.items():
         text = (SITE / f"repository/examples/{name}.html").read_text()
         assert shown in text
         assert text.count("<img") + text.count("<svg") > 0
