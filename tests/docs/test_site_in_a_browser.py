@@ -14,12 +14,7 @@ from chromium import chromium
 SITE = Path(os.environ.get("EH_SITE", ""))
 pytestmark = pytest.mark.skipif("EH_SITE" not in os.environ, reason="tox run -e docs builds it")
 SCREEN = (1280, 800)  # pixels
-NO_COMMAND = {
-    "arms.html",
-    "comparison.html",
-    "reference/flags.html",
-    "reference/metrics.html",
-}  # a table in place of a command
+NO_COMMAND = {"arms.html", "comparison.html", "reference/flags.html", "reference/metrics.html"}  # tables
 FIRST = """sel => {
   const found = document.querySelector(`article ${sel}`);
   return found && {top: found.getBoundingClientRect().top, cut: found.scrollWidth - found.clientWidth};
