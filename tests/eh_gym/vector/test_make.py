@@ -33,18 +33,6 @@ def test_one_controller_serves_every_slot():
     assert controller.state_dict()["lengths"] == [6] * 4
 
 
-def test_record_false_leaves_the_controller_alone():
-    controller = ElasticHorizon(k0=1, k_min=1, min_successes=1)
-    fresh = controller.state_dict()
-    envs = make_vec("EH-Cabinet-v0", 2, controller, record=False, max_workers=0)
-    envs.reset(seed=0)
-    *_, truncated, infos = envs.step(["list()"] * 2)
-    assert truncated.all()
-    assert infos["outcome"]["truncated"].all()
-    assert controller.state_dict() == fresh
-    envs.close()
-
-
 def test_update_every_counts_the_episodes_of_all_slots():
     # Eight slots end together: after 8, 16 and 24 episodes.
     controller = StagedHorizon({0: 2})

@@ -172,18 +172,3 @@ def test_too_few_cores_for_an_actor_is_an_error_that_counts_them(ray_nodes, monk
     monkeypatch.setattr(pool_module, "_BEGIN_TIMEOUT_S", 1.0)
     with pytest.raises(ConfigError, match=r"3 actors of 4 CPUs.*8 CPUs"):
         ActorPool(3, cpus=4)
-
-
-@pytest.mark.campaign
-def test_a_lost_node_costs_its_episodes_only(ray_nodes, pool):
-    envs = [gym.make(in_actors(FRAGILE, pool), split="dev") for _ in range(4)]
-    before = [env.reset(seed=0)[1]["pid"] for env in envs]
-    ray_nodes.kill(pool.nodes[0])
-    answers = [env.step("list()") for env in envs]
-    failed = [index for index, answer in enumerate(answers) if "environment_error" in answer[4]]
-    assert len(failed) == 2
-    assert len({before[index] for index in failed}) == 1
-    assert all(answers[index][3] and answers[index][1] == 0.0 for index in failed)
-    for index in failed:
-        assert envs[index].reset(seed=0)[1]["pid"] in before
-        assert envs[index].step("list()")[0] == "closed"

@@ -3,15 +3,12 @@ import collections
 from envs.bfcl.splits import CATEGORIES, SPLITS, scenarios, task_ids
 
 
-def test_no_scenario_stands_in_two_splits():
+def test_no_scenario_stands_in_two_splits_and_every_domain_is_split_alike():
     train, dev, test = (set(scenarios(split)) for split in ("train", "dev", "test"))
     assert not train & dev
     assert not train & test
     assert not dev & test
     assert train | dev | test == set(scenarios("all")) == set(range(200))
-
-
-def test_every_domain_is_split_alike():
     for split, share in (("train", 30), ("dev", 8), ("test", 12)):
         assert collections.Counter(index // 50 for index in scenarios(split)) == dict.fromkeys(range(4), share)
 

@@ -7,24 +7,28 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    FalconMambaConfig,
     GPTNeoConfig,
     HeliumConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    Qwen2Config,
     Qwen2MoeConfig,
 )
 
 from eh_gym.errors import ConfigError
-from harness.model.attention import PACKED, can_pack
+from harness.model.attention import PACKED, attention_windows, can_pack
 from harness.sampling import agreement
 from harness.sampling.agreement import TESTED, check_agreement
+from harness.sampling.transformers import TransformersSampler
 
 SIZES: dict[str, Any] = {"vocab_size": 99, "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4}
 WINDOWS: dict[str, Any] = {
     "use_sliding_window": True,
-    "layer_types": ["sliding_attention"] * 6,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"] * 2,
     "num_key_value_heads": 2,
 }
+WINDOWED = ("gemma2", "gemma3_text", "qwen2", "qwen3")
 
 
 def model_of(config: PreTrainedConfig) -> PreTrainedModel:
@@ -40,10 +44,18 @@ def helium() -> PreTrainedModel:
     return model_of(HeliumConfig(**SIZES, head_dim=16, num_key_value_heads=2))
 
 
-@pytest.mark.parametrize("kind", sorted(TESTED))
-def test_the_tested_types_agree_and_are_not_compared_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = AutoConfig.for_model(kind, **SIZES, num_key_value_heads=2, head_dim=16, pad_token_id=0)
+@pytest.mark.parametrize(
+    ("kind", "more"), [*((kind, {}) for kind in sorted(TESTED)), *((kind, WINDOWS) for kind in WINDOWED)]
+)
+def test_the_tested_types_agree_and_are_not_compared_again(
+    kind: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = AutoConfig.for_model(
+        kind, **{**SIZES, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0, **more}
+    )
     model = model_of(config)
+    if more:
+        assert attention_windows(model.config) == [model.config.sliding_window, None, model.config.sliding_window] * 2
     assert model.config._attn_implementation == ("eager" if kind == "gemma2" else PACKED)  # soft caps
     with monkeypatch.context() as patch:
         patch.setattr(agreement, "TESTED", frozenset())
@@ -74,3 +86,13 @@ def test_the_comparison_draws_nothing_from_the_run_s_seeds() -> None:
     before = torch.get_rng_state()
     assert check_agreement(helium()) == ""
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_window_that_is_switched_off_is_not_used() -> None:
+    assert attention_windows(Qwen2Config(**SIZES, sliding_window=5, use_sliding_window=False)) == [None] * 6
+
+
+def test_layers_other_than_attention_are_refused() -> None:
+    model = AutoModelForCausalLM.from_config(FalconMambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1))
+    with pytest.raises(ConfigError, match=r"attention.*--sampler vllm"):
+        TransformersSampler(model)

@@ -1,23 +1,27 @@
 """What the sampler over the trained module does by itself: rows that change places while episodes come, wait and go."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_model import ask, forward_logprobs
-from transformers import Qwen2ForCausalLM
+from small_model import ask, forward_logprobs, new_model
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from harness.sampling.slot_cache import SlotCache
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import Sampler, sample_all
 
 Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
+WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]}
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(made: Made, seed: int) -> None:
-    model = made("transformers")[0]
+@pytest.mark.parametrize(("seed", "windows"), [(0, {}), (1, WINDOWS)])
+def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(seed: int, windows: dict[str, Any]) -> None:
+    small = new_model()
+    model = Qwen2ForCausalLM(Qwen2Config(**{**small.config.to_dict(), **windows})).eval()
+    model.load_state_dict(small.state_dict())
     sampler, rng = TransformersSampler(model), np.random.default_rng(seed)
     waiting: dict[int, list[int]] = {}  # conversations whose environment has the word
     running: set[int] = set()
