@@ -239,7 +239,7 @@ def test_a_world_that_twice_dies_before_it_reads_any_code_is_the_environments_fa
     monkeypatch.setattr(hosts.Host, "fork_world", fork_dead)
     _, reward, terminated, truncated, info = env.step("print(1)")
     assert (reward, terminated, truncated, "world_lost" in info) == (0.0, False, True, False)
-    assert "gone away" in info["environment_error"]
+    assert "the code's process" in info["environment_error"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
