@@ -109,8 +109,6 @@ def test_a_later_run_goes_on_and_owns_the_folder(tmp_path):
     assert later.owner
     assert later.horizon == k < 20
     later.close()
-    with pytest.raises(StateError):
-        FolderHorizon(tmp_path, FixedHorizon(5), 1)
     (tmp_path / "state.json").write_text("[]")
     with pytest.raises(StateError):
         FolderHorizon(tmp_path, elastic(), 1)

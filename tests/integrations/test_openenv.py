@@ -29,26 +29,20 @@ pytest.importorskip("openenv", reason="openenv is not installed; run: tox run -e
 
 from openenv import GenericEnvClient
 
-MAIN = "import sys; from envs.__main__ import main; sys.exit(main())"
 START_S = 300.0  # OpenEnv's import alone takes 8 s of processor time
 
 
 class Served:
     """A server process on a port that stays its own over a restart."""
 
-    def __init__(self, *arguments: str, port: int = 0, python: tuple[str, ...] = ("-m", "envs")) -> None:
-        self.arguments, self.port, self.python = arguments, port, python
+    def __init__(self, *arguments: str) -> None:
+        self.arguments, self.port = arguments, 0
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, *self.python, "serve", *self.arguments, "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "EH_ENV_TOKEN": TOKEN},
-        )
+        command = [sys.executable, "-m", "envs", "serve", *self.arguments, "--port", str(self.port)]
+        environ, pipe = {**os.environ, "EH_ENV_TOKEN": TOKEN}, subprocess.PIPE
+        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ)
         assert self.process.stdout is not None
         deadline = threading.Timer(START_S, self.process.kill)
         deadline.start()
