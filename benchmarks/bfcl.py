@@ -67,9 +67,7 @@ def one_process(rounds: int, entries: int) -> None:
                 seconds["official"] += end - middle if round_ else 0.0
                 steps += count if round_ else 0
                 solved += success and verdict["valid"]
-        assert solved >= (entries - 1) * (rounds + 1), (
-            solved
-        )  # upstream fails a few entries because of its own aliasing
+        assert solved >= (entries - 1) * (rounds + 1), solved  # upstream fails a few entries because of its own aliasing
         table[category] = {**seconds, "steps": steps}
     print(json.dumps(table))
 
@@ -170,9 +168,7 @@ def main() -> None:
         f"\nOne process, ground-truth episodes from reset to verdict, "
         f"{args.rounds} rounds of {args.entries} interleaved, CPU ms an episode"
     )
-    print(
-        f"{'category':<14}{'bfcl-eval':>10}{'ours cold':>11}{'ours':>7}{'ratio':>8}{'ours, episodes/s':>18}{'steps/s':>9}"
-    )
+    print(f"{'category':<14}{'bfcl-eval':>10}{'ours cold':>11}{'ours':>7}{'ratio':>8}{'ours, episodes/s':>18}{'steps/s':>9}")
     total: dict[str, float] = {}
     for name, row in table.items():
         for key, value in row.items():
@@ -183,9 +179,7 @@ def main() -> None:
     # As many in each thread; each is played once before the clock starts.
     episodes = args.episodes // args.environments * args.environments
     seconds, here, there, steps = through_gym(args.workers, args.environments, episodes, args.entries)
-    print(
-        f"\nThrough gym: {args.environments} environments, a thread each, worker processes: {args.workers}, all splits"
-    )
+    print(f"\nThrough gym: {args.environments} environments, a thread each, worker processes: {args.workers}, all splits")
     print(
         f"{episodes} episodes: {episodes / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s; "
         f"CPU ms an episode: {1000 * here / episodes:.2f} here, {1000 * there / episodes:.2f} in the workers, "

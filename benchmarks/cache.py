@@ -54,9 +54,7 @@ class Cache:
 
     def __init__(self, blocks: int) -> None:
         self.unused = blocks
-        self._free: OrderedDict[object, int] = (
-            OrderedDict()
-        )  # by owner; the one that has been free for longest comes first
+        self._free: OrderedDict[object, int] = OrderedDict()  # by owner; the one that has been free for longest comes first
 
     @property
     def available(self) -> int:
@@ -211,9 +209,7 @@ def main() -> None:
             ("evaluation, half short", args.eval_tasks, 0.5),
         ):
             rng = np.random.default_rng(args.seed)
-            episodes = (
-                recorded(args.episodes_file) if args.episodes_file else drawn(tasks // gpus, 8, args.tokens, short, rng)
-            )
+            episodes = recorded(args.episodes_file) if args.episodes_file else drawn(tasks // gpus, 8, args.tokens, short, rng)
             least = unavoidable(episodes)
             # Before the rule, an evaluation played 128 episodes on each of the GPUs.
             every, _ = simulate(episodes, blocks, 128 if what.startswith("eval") else 128 // gpus, admit=False)

@@ -156,9 +156,7 @@ def main() -> None:
     a, _ = compare(repeat(busy, 50), repeat(elastic.update, 50), repeats)
     share = statistics.median(a) / PAPER_STEP_S
     print()
-    print(
-        f"128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s); it claims < 1e-3"
-    )
+    print(f"128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s); it claims < 1e-3")
     shared.close()
 
 

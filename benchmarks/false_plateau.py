@@ -112,9 +112,7 @@ def table(results: pd.DataFrame) -> str:
             lines.append(f"{name:44} {seed:4} {r.tokens:9.0f} {share[seed]:6.2f} {numbers}")
         met = ((share <= 0.7) & (of["long"] >= first["long"])).sum()
         goal = "" if name == FIRST else f"{met} of {len(of)}"
-        spread = (
-            f"{share.mean():5.2f} ±{share.std(ddof=0):4.2f} {of['long'].mean():6.3f} ± {of['long'].std(ddof=0):4.3f}"
-        )
+        spread = f"{share.mean():5.2f} ±{share.std(ddof=0):4.2f} {of['long'].mean():6.3f} ± {of['long'].std(ddof=0):4.3f}"
         means.append(f"{name:44} {spread} {goal:>9}")
     return "\n".join(lines + means)
 

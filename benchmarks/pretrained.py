@@ -56,9 +56,7 @@ def row(one: Run) -> dict[str, float | str]:
 def show(table: pd.DataFrame) -> None:
     """Prints a table, with the rows' names to the left."""
     print(
-        table.to_string(
-            sparsify=False, float_format=lambda x: f"{x:.0f}" if x >= 1000 else f"{x:.1f}" if x >= 2 else f"{x:.3f}"
-        )
+        table.to_string(sparsify=False, float_format=lambda x: f"{x:.0f}" if x >= 1000 else f"{x:.1f}" if x >= 2 else f"{x:.3f}")
     )
 
 

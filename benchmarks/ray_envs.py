@@ -70,9 +70,7 @@ def ours(pid: int) -> bool:
 def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float, float]:
     """Returns the PSS in MB of an actor and of its backend's processes. The actors share the environments equally."""
     pool = ActorPool(actors, cpus=0)
-    there = [
-        gym.make(in_actors(env_id, pool), disable_env_checker=True, **ENVS[env_id], **arguments) for _ in range(envs)
-    ]
+    there = [gym.make(in_actors(env_id, pool), disable_env_checker=True, **ENVS[env_id], **arguments) for _ in range(envs)]
     some = scripts(env_id, ENVS[env_id])
     microseconds(there, some, 2)
     pids = list(processes("ray::EnvHost"))

@@ -101,9 +101,7 @@ def main() -> None:
     }
     if exact is not model:
         runs["float32"] = lambda apart, group: with_sampler(exact, group)
-    print(
-        "tokens per CPU-s; their ratios to generate; largest and mean difference of a group's log-probabilities, in nats"
-    )
+    print("tokens per CPU-s; their ratios to generate; largest and mean difference of a group's log-probabilities, in nats")
     print(f"{'batch':5}{''.join(f'{name:>10}' for name in runs)}{'apart':>9}{'group':>8}{'max':>11}{'mean':>9}")
     for n in args.batches:
         apart, group = words[:n], [task] * n

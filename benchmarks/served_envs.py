@@ -61,9 +61,7 @@ def served(env_id: str, sessions: int) -> Iterator[tuple[int, dict[str, Any]]]:
         process.stdout.close()
 
 
-def compare(
-    env_id: str, remote: dict[str, Any], envs: int, some: Sequence[Script], repeats: int
-) -> tuple[float, float]:
+def compare(env_id: str, remote: dict[str, Any], envs: int, some: Sequence[Script], repeats: int) -> tuple[float, float]:
     """Returns the median microseconds per step, here and over OpenEnv."""
     count = 20 if envs == 1 else 2  # the episodes of each environment in one repeat
     if env_id == "EH-AppWorld-v0":  # its episodes take half a second each
@@ -99,8 +97,7 @@ def main() -> None:
             for name, envs in (("one at a time", 1), (f"{args.many} at once", args.many)):
                 local, far = compare(env_id, remote, envs, some, args.repeats)
                 print(
-                    f"{env_id:<21}{name:<16}{local:>8.0f}{far:>9.0f}{far / local:>7.1f}x{far - local:>8.0f}"
-                    f"{pss_mb(pid):>8.0f}",
+                    f"{env_id:<21}{name:<16}{local:>8.0f}{far:>9.0f}{far / local:>7.1f}x{far - local:>8.0f}{pss_mb(pid):>8.0f}",
                     flush=True,
                 )
     print(f"Load average at the end: {os.getloadavg()[1]:.0f}")

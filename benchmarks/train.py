@@ -104,9 +104,7 @@ def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: b
     return run
 
 
-def trls(
-    episodes: Sequence[Trajectory], *, group: int, at_once: int, trimmed: bool, folder: str
-) -> Callable[[], float]:
+def trls(episodes: Sequence[Trajectory], *, group: int, at_once: int, trimmed: bool, folder: str) -> Callable[[], float]:
     """Returns a function that makes the same update through TRL's `compute_loss` and returns the gradient's norm."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -223,9 +221,7 @@ def _spread(values: Sequence[float], digits: int) -> str:
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
-def compare_updates(
-    tasks: int, group: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str
-) -> None:
+def compare_updates(tasks: int, group: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str) -> None:
     """Prints the first table."""
     episodes = new_episodes(tasks, group)
     tokens, written = sum(len(t.ids) for t in episodes), sum(t.action_tokens for t in episodes)
@@ -286,9 +282,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 16_384])
-    parser.add_argument(
-        "--head", choices=["plain", "chunked"], help="print one measurement of the second table as JSON"
-    )
+    parser.add_argument("--head", choices=["plain", "chunked"], help="print one measurement of the second table as JSON")
     parser.add_argument("--head-tokens", type=int, default=4096, help="tokens of the second table")
     args = parse(parser, tasks=1, group=2, repeats=1, at_once=[2], tokens=[2048], head_tokens=512)
     torch.set_num_threads(1)

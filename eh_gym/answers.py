@@ -71,9 +71,7 @@ def step_fault(answer: Any) -> str:
     "info['success'] must be True or False when a task ends, got 'yes'; correct it, or leave it out, so that the reward decides"
     """
     if not isinstance(answer, tuple) or len(answer) != 5:
-        return (
-            f"step must return (observation, reward, terminated, truncated, info), got {answer!r:.200}; return all five"
-        )
+        return f"step must return (observation, reward, terminated, truncated, info), got {answer!r:.200}; return all five"
     observation, reward, terminated, truncated, info = answer
     if fault := _text_fault(observation, info):
         return fault

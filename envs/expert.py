@@ -57,9 +57,7 @@ def check_expert(env: gym.Env[str, str], what: str, remedy: str) -> None:
     """Raises ConfigError unless `env` has tasks and an expert, which `what` needs; `remedy` ends the message."""
     missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(env.unwrapped, name)]
     if missing:
-        raise ConfigError(
-            f"{what} needs an environment with {', '.join(missing)}, which {env.unwrapped!r} lacks; {remedy}"
-        )
+        raise ConfigError(f"{what} needs an environment with {', '.join(missing)}, which {env.unwrapped!r} lacks; {remedy}")
 
 
 def demonstrated_tasks(env: gym.Env[str, str]) -> Sequence[str]:

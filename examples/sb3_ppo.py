@@ -105,9 +105,7 @@ def train(
     """Trains one run with `count` environments and returns its log. With `elastic`, `limit` is K0."""
     torch.set_num_threads(1)
     shared = SharedHorizon(ElasticHorizon(k0=limit, k_max=max(150, limit))) if elastic else None
-    make = (
-        functools.partial(fixed_lake, size, limit) if shared is None else functools.partial(elastic_lake, size, shared)
-    )
+    make = functools.partial(fixed_lake, size, limit) if shared is None else functools.partial(elastic_lake, size, shared)
     vector: type[VecEnv] = SubprocVecEnv if processes else DummyVecEnv
     envs = vector([make] * count)
     try:
@@ -137,9 +135,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, f
     flags.add_argument("--seeds", type=int, default=1)
     flags.add_argument("--steps", type=int, default=64 * 1024, help="the environment steps of a run")
     flags.add_argument("--k0", type=int, nargs="*", default=[15, 150], help="the K at which the elastic runs start")
-    flags.add_argument(
-        "--limits", type=int, nargs="*", default=[15, 40, 150], help="the limits for gymnasium's TimeLimit"
-    )
+    flags.add_argument("--limits", type=int, nargs="*", default=[15, 40, 150], help="the limits for gymnasium's TimeLimit")
     flags.add_argument("--envs", type=int, default=8, help="the number of environments of a run")
     flags.add_argument("--size", type=int, default=14, help="the number of fields in a row of the lake")
     flags.add_argument("--processes", action="store_true", help="run the environments in processes")
@@ -152,9 +148,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, f
         runs[name] = [train(limit, elastic=elastic, seed=seed, **about) for seed in range(args.seeds)]
         for log in runs[name]:
             late, total = np.mean([row[2] for row in log[-10:]]), args.steps / 1000 * np.mean([row[2] for row in log])
-            print(
-                f"{name}: K = {log[-1][1]}, return per 1000 steps {late:.1f} in the end, {total:.0f} in all", flush=True
-            )
+            print(f"{name}: K = {log[-1][1]}, return per 1000 steps {late:.1f} in the end, {total:.0f} in all", flush=True)
     if args.out:
         draw(runs, args.size, args.out)
     return runs

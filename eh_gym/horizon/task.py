@@ -157,24 +157,18 @@ class TaskHorizon(Saved):
     def _state(self) -> dict[str, Any]:
         return {
             "all": self._all.state_dict(),
-            "tasks": {
-                name: [task.k, task.meetings, task.met, list(task.lengths)] for name, task in self._tasks.items()
-            },
+            "tasks": {name: [task.k, task.meetings, task.met, list(task.lengths)] for name, task in self._tasks.items()},
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
         tasks: dict[str, _Task] = {}
         try:
             for name, (k, meetings, met, lengths) in state["tasks"].items():
-                if not (k is None or (is_number(k) and self.k_min <= k <= self.k_max)) or not all(
-                    map(is_whole, lengths)
-                ):
+                if not (k is None or (is_number(k) and self.k_min <= k <= self.k_max)) or not all(map(is_whole, lengths)):
                     raise ValueError(f"task {name!r}")
                 tasks[name] = _Task(tuple(lengths), k, int(meetings), bool(met))
         except (AttributeError, TypeError, ValueError) as error:
-            raise StateError(
-                f"tasks must have K, meetings and lengths ({error}); the state was cut or edited"
-            ) from error
+            raise StateError(f"tasks must have K, meetings and lengths ({error}); the state was cut or edited") from error
         self._all.load_state_dict(state["all"])
         with self._lock:
             self._tasks = tasks

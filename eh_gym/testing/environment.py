@@ -36,9 +36,7 @@ class _WatchedEnv(CheckedEnv):
         observation, _, _, truncated, info = answer
         assert "environment_error" not in info, f"the environment failed: {info['environment_error']}"
         _check_space(self, observation)
-        assert not truncated, (
-            "truncated is for ElasticTimeLimit to set; an environment has no limit of steps of its own"
-        )
+        assert not truncated, "truncated is for ElasticTimeLimit to set; an environment has no limit of steps of its own"
         return answer
 
 
@@ -68,9 +66,7 @@ class TextEnvContract:
 
     def make(self) -> TextEnv:
         """A new environment with few or quick tasks, by ``gym.make``; with the same arguments at every call."""
-        raise NotImplementedError(
-            "say in make() how your environment is made: return gym.make('MyEnv-v0', split='dev')"
-        )
+        raise NotImplementedError("say in make() how your environment is made: return gym.make('MyEnv-v0', split='dev')")
 
     def make_slots(self, count: int) -> ThreadVectorEnv:
         """`count` environments in slots."""
@@ -137,12 +133,8 @@ class TextEnvContract:
             except ConfigError:
                 pass
             else:
-                raise AssertionError(
-                    f"reset took the task id {task_id!r}; raise eh_gym.errors.ConfigError for an unknown task"
-                )
-            assert env.reset(seed=0)[1]["task_id"] in _base(env).task_ids, (
-                "after a refused reset it plays no task of its own"
-            )
+                raise AssertionError(f"reset took the task id {task_id!r}; raise eh_gym.errors.ConfigError for an unknown task")
+            assert env.reset(seed=0)[1]["task_id"] in _base(env).task_ids, "after a refused reset it plays no task of its own"
 
     def test_malformed_actions_are_answered_and_never_raise(self) -> None:
         """Malformed actions get an answer, do not raise, and are no success."""
@@ -173,9 +165,7 @@ class TextEnvContract:
         env = self.new()
         assert env.spec is not None, "the environment has no spec; register it, and make it by gym.make"
         rebuilt = self._closed_later(gym.make(pickle.loads(pickle.dumps(env.spec))))
-        assert _base(rebuilt).task_ids[0] == _base(env).task_ids[0], (
-            "the environment of the pickled spec has other tasks"
-        )
+        assert _base(rebuilt).task_ids[0] == _base(env).task_ids[0], "the environment of the pickled spec has other tasks"
         assert rebuilt.reset(seed=4) == env.reset(seed=4), "the environment of the pickled spec starts otherwise"
 
     def test_close_may_come_early_and_twice(self) -> None:

@@ -67,9 +67,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         if max_workers is None:
             max_workers = min(len(env_fns), _MOST_THREADS)
         elif not is_whole(max_workers) or max_workers < 0:
-            raise ConfigError(
-                f"max_workers must be a whole number >= 0 (0: in the caller's thread), got {max_workers!r}"
-            )
+            raise ConfigError(f"max_workers must be a whole number >= 0 (0: in the caller's thread), got {max_workers!r}")
         super().__init__(env_fns, autoreset_mode=AutoresetMode.DISABLED)
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
             raise ConfigError(
@@ -87,9 +85,7 @@ class ThreadVectorEnv(SyncVectorEnv):
 
     # One slot at a time
 
-    def submit_reset(
-        self, slot: int, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Future[ResetResult]:
+    def submit_reset(self, slot: int, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Future[ResetResult]:
         """Resets one slot.
 
         Args:
@@ -186,12 +182,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         self._require_idle("reset")
         shared = dict(options or {})
         mask = shared.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
-        if (
-            not isinstance(mask, np.ndarray)
-            or mask.shape != (self.num_envs,)
-            or mask.dtype != np.bool_
-            or not mask.any()
-        ):
+        if not isinstance(mask, np.ndarray) or mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
             raise ConfigError(
                 f"options['reset_mask'] must be a bool array of shape ({self.num_envs},) with at least one True, got {mask!r}"
             )

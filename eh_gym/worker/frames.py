@@ -48,9 +48,7 @@ class Frames:
         if magic != child.MAGIC:
             raise WorkerProtocolError(f"waiting for {what}, the worker sent {magic!r}, which begins no frame")
         if size > child.MAX_FRAME_BYTES:
-            raise WorkerProtocolError(
-                f"the worker announced a frame of {size:,} bytes; the limit is {child.MAX_FRAME_BYTES:,}"
-            )
+            raise WorkerProtocolError(f"the worker announced a frame of {size:,} bytes; the limit is {child.MAX_FRAME_BYTES:,}")
         self._read(header + size, deadline, what, timeout_s)
         try:
             message = json.loads(self._unread[header : header + size].decode("utf-8"))

@@ -53,9 +53,7 @@ class _Call:
     method: str
     frame: bytes
     timeout_s: float
-    told: SimpleQueue[dict[str, Any] | WorkerError | None] = field(
-        default_factory=SimpleQueue
-    )  # None: its thread leads
+    told: SimpleQueue[dict[str, Any] | WorkerError | None] = field(default_factory=SimpleQueue)  # None: its thread leads
 
 
 class Worker:

@@ -98,9 +98,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
                 "eh_gym.FixedHorizon(K) is the simplest"
             )
         if not (isinstance(success, str) or callable(success)):
-            raise ConfigError(
-                f"success must be a key of the info or a function, got {success!r}; the default is 'success'"
-            )
+            raise ConfigError(f"success must be a key of the info or a function, got {success!r}; the default is 'success'")
         if callable(success) and not accepts(success, None, 0.0, True, False, {}):
             raise ConfigError(
                 f"success must take (observation, reward, terminated, truncated, info), got {success!r}; "
@@ -165,9 +163,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         for outcome in held:
             self._tell(outcome)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[ObsType, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ObsType, dict[str, Any]]:
         """Starts an episode and fixes its K. A running episode is dropped and not recorded."""
         self._left = 0  # if the environment's reset fails, the old episode must not continue
         observation, info = self.env.reset(seed=seed, options=options)
@@ -234,17 +230,13 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if self._update_every is not None and self.recorded.add() % self._update_every == 0:
             controller.update()
 
-    def _verdict(
-        self, observation: ObsType, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]
-    ) -> bool:
+    def _verdict(self, observation: ObsType, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]) -> bool:
         if callable(self._success):
             return _as_bool("success()", self._success(observation, reward, terminated, truncated, info))
         if self._success not in info:
             advice = "pass ElasticTimeLimit(..., success=KEY) or success=lambda obs, reward, terminated, truncated, info: ..."
             if terminated:
-                raise ConfigError(
-                    f"the episode ended and its info has no {self._success!r} (it has {sorted(info)}); {advice}"
-                )
+                raise ConfigError(f"the episode ended and its info has no {self._success!r} (it has {sorted(info)}); {advice}")
             self._unread -= 1
             if self._unread == 0 and self._record:
                 warnings.warn(

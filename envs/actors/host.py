@@ -66,13 +66,9 @@ class EnvHost:
         try:
             return node, name, [self._about(kind) for kind in kinds]
         except MissingBackendError as error:
-            raise MissingBackendError(
-                f"the node {name} cannot play {kinds[-1].spec.id}: {error}, on that node"
-            ) from error
+            raise MissingBackendError(f"the node {name} cannot play {kinds[-1].spec.id}: {error}, on that node") from error
 
-    def reset(
-        self, key: int, kind: EnvKind, seed: int | None, options: dict[str, Any] | None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, key: int, kind: EnvKind, seed: int | None, options: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
         """Resets the environment of a key. The environment is made at its first reset."""
         if key not in self._envs:
             self._envs[key] = kind.make()

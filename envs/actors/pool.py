@@ -66,9 +66,7 @@ class ActorPool:
         if size < 1:
             raise ConfigError(f"a pool needs at least one actor, got size={size}")
         self._ray = ray = _connected(address, size * cpus)
-        self._class = self._ray.remote(EnvHost).options(
-            num_cpus=cpus, max_concurrency=_THREADS, scheduling_strategy="SPREAD"
-        )
+        self._class = self._ray.remote(EnvHost).options(num_cpus=cpus, max_concurrency=_THREADS, scheduling_strategy="SPREAD")
         self._lock = threading.RLock()
         self._keys = itertools.count()
         self._abouts: dict[str, About] = {}

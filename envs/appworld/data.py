@@ -73,8 +73,7 @@ def task_ids(split: str) -> tuple[str, ...]:
     found = _read_ids(root, split)
     if not found:
         raise MissingBackendError(
-            f"{root} holds no tasks of split {split!r} (data/datasets/{split}.txt is missing or empty); "
-            "choose another split"
+            f"{root} holds no tasks of split {split!r} (data/datasets/{split}.txt is missing or empty); choose another split"
         )
     return found
 
@@ -135,9 +134,7 @@ def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
                     raise EHError(f"the data are incomplete: task {identifier} of {split} has no {needed}")
             version = json.loads((task / "specs.json").read_text(encoding="utf-8")).get("db_version")
             if version != DATA_VERSION:  # the engine would refuse the task
-                raise EHError(
-                    f"the data have version {version}, expected {DATA_VERSION} (task {identifier} of {split})"
-                )
+                raise EHError(f"the data have version {version}, expected {DATA_VERSION} (task {identifier} of {split})")
 
 
 def _read_ids(root: Path, split: str) -> tuple[str, ...]:

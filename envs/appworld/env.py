@@ -83,9 +83,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         confined: bool = True,
         reward: str = "success",
     ) -> None:
-        EzPickle.__init__(
-            self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined, reward
-        )
+        EzPickle.__init__(self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined, reward)
         if reward not in ("success", "score"):
             raise ConfigError(f"reward must be success or score, got {reward!r}")
         settings = Settings(

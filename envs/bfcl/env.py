@@ -123,9 +123,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         prompt: str = "compact",
         domains: Sequence[str] | None = None,
     ) -> None:
-        EzPickle.__init__(
-            self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt, domains
-        )
+        EzPickle.__init__(self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt, domains)
         if prompt not in _PROMPTS:
             raise ConfigError(f"prompt must be one of {', '.join(_PROMPTS)}, got {prompt!r}")
         if action_format not in _ACTION_FORMATS:
@@ -133,9 +131,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         if not _is_positive(step_timeout_s):
             raise ConfigError(f"step_timeout_s must be a number of seconds > 0, got {step_timeout_s!r}")
         if max_observation_chars is not None and not (is_whole(max_observation_chars) and max_observation_chars >= 200):
-            raise ConfigError(
-                f"max_observation_chars must be None or a whole number >= 200, got {max_observation_chars!r}"
-            )
+            raise ConfigError(f"max_observation_chars must be None or a whole number >= 200, got {max_observation_chars!r}")
         if workers is not None and not (is_whole(workers) and workers >= 1):
             raise ConfigError(f"workers must be None or a whole number >= 1, got {workers!r}")
         self.task_ids: Sequence[str] = task_ids(split, categories, domains)

@@ -25,9 +25,7 @@ try:
     from openenv import GenericEnvClient
     from websockets.exceptions import WebSocketException
 except ImportError as error:
-    raise MissingExtraError(
-        f"EH-Remote-v0 needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'"
-    ) from error
+    raise MissingExtraError(f"EH-Remote-v0 needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'") from error
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _LONGEST_MESSAGE = 1_000_000  # characters of an action; the rest is cut
@@ -167,9 +165,7 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
             if not self._action_field:
                 schema = self._http("/schema")
                 if not isinstance(schema, dict) or "action" not in schema:
-                    raise ConfigError(
-                        f"what answers at {self._url} is not an OpenEnv server: its /schema has no action"
-                    )
+                    raise ConfigError(f"what answers at {self._url} is not an OpenEnv server: its /schema has no action")
                 self._action_field = _only_field(schema["action"])
             self._client = self._make()
             self._client.connect()
@@ -225,14 +221,10 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
                     f"the server at {self._url} refuses the token; give the one that it printed as token, or in {TOKEN_VARIABLE}"
                 ) from error
             if error.code == 404:
-                raise ConfigError(
-                    f"what answers at {self._url} has no {path}, so it is not an OpenEnv server"
-                ) from error
+                raise ConfigError(f"what answers at {self._url} has no {path}, so it is not an OpenEnv server") from error
             raise
         except ValueError as error:
-            raise ConfigError(
-                f"what answers at {self._url} is not an OpenEnv server: its {path} is not JSON"
-            ) from error
+            raise ConfigError(f"what answers at {self._url} is not an OpenEnv server: its {path} is not JSON") from error
 
 
 class _TaskIds(LazyIds):
@@ -252,7 +244,5 @@ def _only_field(schema: dict[str, Any]) -> str:
     """The only required field of an action, which must be a text."""
     required = schema.get("required", [])
     if len(required) != 1 or schema["properties"][required[0]].get("type") != "string":
-        raise ConfigError(
-            f"expected an action with one required text field, got {required}; name the field with action_field"
-        )
+        raise ConfigError(f"expected an action with one required text field, got {required}; name the field with action_field")
     return str(required[0])

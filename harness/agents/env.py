@@ -112,9 +112,7 @@ class AgentEnv(gym.Env[str, str]):
         if self._call is None:
             ended = self._ended()
             self.close()
-            error = WorkerError(
-                f"the agent ended without a call of the model: {ended.failure or 'it returned a verdict'}"
-            )
+            error = WorkerError(f"the agent ended without a call of the model: {ended.failure or 'it returned a verdict'}")
             error.add_note(ended.trace)
             raise error
         call = self._call
@@ -196,9 +194,7 @@ def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dic
             # Not splitlines, which also splits at separators that JSON's texts may contain, such as U+2028.
             lines = Path(tasks).read_text("utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"--tasks can't be read ({error}); give a file with a JSON object in each line"
-            ) from error
+            raise ConfigError(f"--tasks can't be read ({error}); give a file with a JSON object in each line") from error
         try:
             tasks = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:

@@ -188,9 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The session and the route that the path names."""
         found = _ROUTE.fullmatch(self.path.partition("?")[0])
         if found is None:
-            raise Refusal(
-                f"expected a path /KEY/v1/ROUTE, ROUTE one of models, {', '.join(_APIS)}", status=404, code="not_found"
-            )
+            raise Refusal(f"expected a path /KEY/v1/ROUTE, ROUTE one of models, {', '.join(_APIS)}", status=404, code="not_found")
         session = self.server.sessions.get(found[1])
         if session is None:
             raise Refusal("no session has this key", status=401, code="invalid_api_key")

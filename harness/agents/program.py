@@ -61,9 +61,7 @@ class Running:
     `on_end` is called in the thread when the agent has ended.
     """
 
-    def __init__(
-        self, name: str, work: Callable[[], Ended], kill: Callable[[], None], on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, name: str, work: Callable[[], Ended], kill: Callable[[], None], on_end: Callable[[], None]) -> None:
         self._work, self._on_end, self._kill = work, on_end, kill
         self.ended: Ended | None = None
         self._thread = threading.Thread(target=self._run, name=f"eh-agent-{name}", daemon=True)
@@ -144,9 +142,7 @@ def read_verdict(value: Any) -> Ended:
     # an array or a tensor may hold the one number
     reward, success = (one.item() if getattr(one, "shape", None) == () else one for one in found)
     if not is_reward(reward):
-        return Ended(
-            failure=f"expected a reward, a finite number, or True or False, got {reward!r:.200}; return one of them"
-        )
+        return Ended(failure=f"expected a reward, a finite number, or True or False, got {reward!r:.200}; return one of them")
     if success is None:
         return Ended(float(reward), reward if isinstance(reward, bool) else None)
     if not is_verdict(success):
@@ -203,9 +199,7 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
             start_new_session=True,
         )
     except OSError as error:
-        raise WorkerError(
-            f"the agent's command can't be started: {error}; a task has at most 128 KiB of JSON"
-        ) from error
+        raise WorkerError(f"the agent's command can't be started: {error}; a task has at most 128 KiB of JSON") from error
 
     def kill() -> None:
         assert process.stdin is not None

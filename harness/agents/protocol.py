@@ -67,9 +67,7 @@ class Refusal(EHError):
 
 def budget_used_up(k: int) -> Refusal:
     """The answer to an agent's call after the `k`-th."""
-    return Refusal(
-        f"The budget of {k} model calls is used up; the episode is over.", status=OVER, code="horizon_reached"
-    )
+    return Refusal(f"The budget of {k} model calls is used up; the episode is over.", status=OVER, code="horizon_reached")
 
 
 @dataclass(frozen=True)
@@ -271,9 +269,7 @@ def _tools(body: Json, api: Api) -> tuple[list[Json], str]:
         if tool["type"] != "function":
             raise Refusal(f"a tool must be a function, got {_short(tool['type'])}")
         function = tool["function"] if api == "chat" else tool
-        kept = {
-            name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None
-        }
+        kept = {name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None}
         tools.append({"type": "function", "function": {"name": _string(function["name"]), **kept}})
     choice = body.get("tool_choice", "auto")
     if isinstance(choice, str):

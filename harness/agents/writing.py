@@ -106,9 +106,7 @@ def _response(call: ModelCall, answer: ModelAnswer) -> Json:
         output.append({"type": "reasoning", "id": f"rs_{name}", "summary": [thought], "status": status})
     if answer.text or not answer.calls:
         part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
-        output.append(
-            {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": status, "content": [part]}
-        )
+        output.append({"type": "message", "id": f"msg_{name}", "role": "assistant", "status": status, "content": [part]})
     output += [
         {"type": "function_call", "id": f"fc_{name}_{at}", "call_id": made["id"], "status": status, **made["function"]}
         for at, made in enumerate(written_calls(answer.calls))

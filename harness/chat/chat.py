@@ -74,9 +74,7 @@ class ChatFormat:
         ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, settings: Model = _PLAIN, *, stop_ids: Iterable[int] = ()
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: Model = _PLAIN, *, stop_ids: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._template = Template(tokenizer, settings.chat_template_kwargs)
         self._max_observation_tokens = settings.max_observation_tokens
@@ -175,9 +173,7 @@ class ChatFormat:
         thought = self.reasoning.text(self.text(body[:length])) if length != 0 else ""
         if length is None:
             return Reply("", thought, len(body), unfinished=True)
-        answer = str(
-            self._tokenizer.decode(body[length:], skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        )
+        answer = str(self._tokenizer.decode(body[length:], skip_special_tokens=True, clean_up_tokenization_spaces=False))
         answer = answer.lstrip() if length else answer
         if not tools:
             return Reply(answer, thought, length)
@@ -268,9 +264,7 @@ class ChatFormat:
         """What the template does to messages when later ones follow, found by rendering marker texts."""
         found = []
         if not self._system_apart:
-            found.append(
-                "the chat template has no system role; the system prompt is at the beginning of the first message"
-            )
+            found.append("the chat template has no system role; the system prompt is at the beginning of the first message")
         shown = self._template(_conversation(_REPLY, reasoning_content=_THOUGHT, thinking=_THOUGHT))
         style = self.reasoning
         opening, end = (style.opening, style.end) if style.opening else ("<think>\n", "\n</think>\n\n")

@@ -87,9 +87,7 @@ _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
 )
 
 
-def find_reasoning(
-    tokenizer: PreTrainedTokenizerBase, template: str, before_reply: str, wanted: str = "auto"
-) -> Reasoning:
+def find_reasoning(tokenizer: PreTrainedTokenizerBase, template: str, before_reply: str, wanted: str = "auto") -> Reasoning:
     """Finds how a model writes its thoughts.
 
     Args:

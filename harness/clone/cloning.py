@@ -172,9 +172,7 @@ def warm_start(
     return Cloned(done.demonstrations, done.batches + polished.batches, polished.loss, done.tokens + polished.tokens)
 
 
-def clone_key(
-    env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int, device: str
-) -> str:
+def clone_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int, device: str) -> str:
     """Returns the name of a clone's folder: a hash of everything that decides it, also the weights and the expert's texts.
 
     `device` is where it is trained: another kind of device rounds differently.
@@ -244,9 +242,7 @@ def _batches(
     """
     shares = is_pretrained(policy) and policy.packs
     prompts = {t.system_prompt: number for number, t in enumerate(demos)}
-    sequences = [
-        dataclasses.replace(s, group=prompts[t.system_prompt]) if shares else s for t in demos for s in t.sequences
-    ]
+    sequences = [dataclasses.replace(s, group=prompts[t.system_prompt]) if shares else s for t in demos for s in t.sequences]
     while True:
         order = [sequences[i] for i in rng.permutation(len(sequences))]
         if shares:

@@ -31,9 +31,7 @@ _SEEDS = 2**31  # every server takes seeds below this
 
 # How servers say that the context is full. The protocol has no field for it: OpenAI sets an error code, llama.cpp its own
 # error type; vLLM, SGLang and others say it only in the message.
-_OVERFLOW = re.compile(
-    r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
-)
+_OVERFLOW = re.compile(r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I)
 
 
 @dataclass(frozen=True)
@@ -127,9 +125,7 @@ class ChatEndpoint:
     async def __aenter__(self) -> ChatEndpoint:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._client.close()
 
     async def reply(

@@ -107,9 +107,7 @@ class KeptEvaluation:
             if line["end"] != "environment-error" and line["seed"] == episode_seed(seed, line["task_id"], 0):
                 lines[line["seed"]] = line
         if not lines:
-            raise ConfigError(
-                f"{self.folder} has no episode that ended; run the same command of harness.evaluate again"
-            )
+            raise ConfigError(f"{self.folder} has no episode that ended; run the same command of harness.evaluate again")
         return list(lines.values())
 
 
@@ -155,9 +153,7 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
         StateError: A file is damaged.
     """
     settings, ended = read_object(folder / _SETTINGS), folder / _RESULT
-    return KeptEvaluation(
-        folder, settings, read_object(ended)["result"] if ended.exists() else None, folder / _EPISODES
-    )
+    return KeptEvaluation(folder, settings, read_object(ended)["result"] if ended.exists() else None, folder / _EPISODES)
 
 
 def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:

@@ -75,9 +75,7 @@ def play_script(
                 f"--policy {name} needs an environment with {needed}(), which {env.unwrapped!r} lacks; choose another"
             )
         for request in requests:
-            trajectory = Trajectory(
-                request.task_id, request.group, seed=request.seed, keeps_reward=environments.keeps_reward
-            )
+            trajectory = Trajectory(request.task_id, request.group, seed=request.seed, keeps_reward=environments.keeps_reward)
             try:
                 _play_once(name, env, trajectory)
             except WorkerError as failure:  # of a reset, or of the expert

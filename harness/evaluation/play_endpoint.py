@@ -84,14 +84,10 @@ def _run(played: Coroutine[Any, Any, None]) -> None:
         thread.submit(asyncio.run, played).result()
 
 
-async def _play(
-    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, keeps_reward: bool
-) -> Trajectory:
+async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, keeps_reward: bool) -> Trajectory:
     """Plays one episode. If its environment fails, the episode is played again with the same seed, at most twice."""
     for attempt in range(_RETRIES + 1):
-        trajectory = Trajectory(
-            request.task_id, request.group, seed=request.seed, retries=attempt, keeps_reward=keeps_reward
-        )
+        trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt, keeps_reward=keeps_reward)
         try:
             await _play_once(model, envs, slot, trajectory)
         except WorkerError as failure:
@@ -114,9 +110,7 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
         try:
             seed = derive_seed(trajectory.seed, "turn", trajectory.length)
             if call:
-                reply = await model.reply(
-                    _sent(call), seed=seed, tools=call.tools, stop=call.stop, max_tokens=call.max_tokens
-                )
+                reply = await model.reply(_sent(call), seed=seed, tools=call.tools, stop=call.stop, max_tokens=call.max_tokens)
             else:
                 reply = await model.reply(messages, seed=seed, tools=tools)
         except ContextFull:
@@ -174,10 +168,7 @@ def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message
         calls = [{**call, "function": {**call["function"], "arguments": _readable(call)}} for call in calls]
     if fault := results_fault(results, len(calls)):
         raise ConfigError(fault)
-    said = [
-        {"role": "tool", "tool_call_id": call["id"], "content": result}
-        for call, result in zip(calls, results, strict=True)
-    ]
+    said = [{"role": "tool", "tool_call_id": call["id"], "content": result} for call, result in zip(calls, results, strict=True)]
     return [{**reply.message, "tool_calls": calls}, *said]
 
 

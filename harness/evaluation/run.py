@@ -88,11 +88,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
             folder.end({"config": _jsonable(flat(config)), "result": dataclasses.asdict(result)})
     except (EHError, KeyboardInterrupt) as error:
         if ended or isinstance(error, (SamplerError, KeyboardInterrupt)):
-            how = (
-                "run the same command again for the rest"
-                if folder
-                else "nothing is kept; with --out it goes on from here"
-            )
+            how = "run the same command again for the rest" if folder else "nothing is kept; with --out it goes on from here"
             error.args = ("; ".join([*map(str, error.args), how]),)
         raise
     finally:
@@ -180,9 +176,7 @@ def _play(
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
-        return play_with_endpoint(
-            lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
-        )
+        return play_with_endpoint(lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end)
 
     # torch takes seconds to import, and the other policies do not need it.
     from harness.machine.runtime import pick_device, pick_dtype, set_threads
@@ -200,9 +194,7 @@ def _play(
     set_threads(config.model.threads, policy.model.num_parameters())
     sampler = make_sampler(config.sampling, policy)
     try:
-        return play_policy(
-            environments, sampler, policy.chat, requests, config.rollout, horizon=config.horizon, on_end=on_end
-        )
+        return play_policy(environments, sampler, policy.chat, requests, config.rollout, horizon=config.horizon, on_end=on_end)
     finally:
         if isinstance(sampler, VLLMServerSampler):
             sampler.close()

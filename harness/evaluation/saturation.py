@@ -68,9 +68,7 @@ def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
         return None
     horizons = {line["horizon"] for line in episodes}
     if len(horizons) > 1 or min(horizons) < 1:
-        raise ConfigError(
-            f"the saturation curve needs episodes of one horizon, got {sorted(horizons)}; play them with a fixed K"
-        )
+        raise ConfigError(f"the saturation curve needs episodes of one horizon, got {sorted(horizons)}; play them with a fixed K")
     costs = [_tokens_of_steps(line) for line in episodes]
     lengths = np.array([len(cost) for cost in costs])
     successes = np.array([line["success"] for line in episodes])

@@ -60,9 +60,7 @@ class Segments:
                 for i in ((parent, child) if parent >= 0 else (child,))
             ]
             index = torch.cat(stretches).to(self.device)
-        queries, keyed = (
-            torch.tensor([0, *accumulate(n)], dtype=torch.int32, device=self.device) for n in (self.lengths, keys)
-        )
+        queries, keyed = (torch.tensor([0, *accumulate(n)], dtype=torch.int32, device=self.device) for n in (self.lengths, keys))
         return queries, keyed, max(self.lengths), max(keys), index
 
 
@@ -279,9 +277,7 @@ def _varlen(
     if index is not None:
         k, v = k[index], v[index]
     left = -1 if sliding_window is None else sliding_window - 1
-    out = varlen_attn(
-        q, k, v, queries, keyed, longest_q, longest_k, scale=scaling, window_size=(left, 0), enable_gqa=True
-    )
+    out = varlen_attn(q, k, v, queries, keyed, longest_q, longest_k, scale=scaling, window_size=(left, 0), enable_gqa=True)
     assert isinstance(out, Tensor)
     return out
 

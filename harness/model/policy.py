@@ -143,9 +143,7 @@ def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tup
     """`Policy.score` for a model whose weights are all on this rank."""
     packed = batch.segments is not None
     segments = {"segments": batch.segments, "attention_mask": no_mask(batch.ids.device)} if packed else {}
-    states = model.base_model(
-        input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
-    ).last_hidden_state
+    states = model.base_model(input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments).last_hidden_state
     hidden = states.flatten(0, 1)[batch.sources]
     logp, entropy = token_scores(hidden, batch.targets, Head.of(model), temperature)
     empty = logp.new_zeros(batch.action_mask.shape)

@@ -74,9 +74,7 @@ def check_names(metrics: Iterable[str]) -> None:
     """Raises ConfigError for the name of a metric that is not in the glossary and does not begin with ``custom/``."""
     for name in metrics:
         if not name.startswith(CUSTOM) and "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
-            raise ConfigError(
-                f"a metric of your own must be named {CUSTOM}…, got {name!r}, which is not in the glossary either"
-            )
+            raise ConfigError(f"a metric of your own must be named {CUSTOM}…, got {name!r}, which is not in the glossary either")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

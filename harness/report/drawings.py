@@ -156,9 +156,7 @@ def _over_k(suite: Suite, table: SuiteTable) -> Drawing:
     figure, axes = _panel("K of the training (steps)", "success after training", percent=True)
     arms = {arm.label: arm.fixed_k for arm in suite.arms if arm.fixed_k is not None}
     ks, found, words = sorted(arms.values()), table.plateau, []
-    caption = (
-        "The held-out success of models that were trained under a fixed K. Bars are ± 1 standard deviation over seeds."
-    )
+    caption = "The held-out success of models that were trained under a fixed K. Bars are ± 1 standard deviation over seeds."
     if found is not None:
         band = str(found.low) if found.low == found.high else f"{found.low} to {found.high}"
         # The edges lie halfway to the next K, which makes a band of one K visible.
@@ -172,9 +170,7 @@ def _over_k(suite: Suite, table: SuiteTable) -> Drawing:
         ("mean_at_k", "mean@k, at K = k_max", "s--", _GREY),
     ):
         spreads = table.spreads[key].loc[list(arms)].set_axis(list(arms.values())).dropna(subset=["mean"]).sort_index()
-        axes.errorbar(
-            spreads.index, spreads["mean"], spreads["std"].fillna(0.0), fmt=look, color=colour, capsize=3, label=label
-        )
+        axes.errorbar(spreads.index, spreads["mean"], spreads["std"].fillna(0.0), fmt=look, color=colour, capsize=3, label=label)
         shown = [f"K={k}: {100 * mean:.1f} %" for k, mean in spreads["mean"].items()]
         words.append(f"{label}: {'; '.join(shown)}.")
     axes.set_xticks(ks)

@@ -32,8 +32,7 @@ def write_episodes_page(
         StateError: An episode log is damaged.
     """
     logs = [
-        (f"{run.folder.name}: {arm.label}, seed {run.seed} on {suite.env}", run.episodes)
-        for suite, arm, run in all_runs(suites)
+        (f"{run.folder.name}: {arm.label}, seed {run.seed} on {suite.env}", run.episodes) for suite, arm, run in all_runs(suites)
     ]
     for kept in evaluations:
         get = kept.settings.get

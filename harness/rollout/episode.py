@@ -42,9 +42,7 @@ class Episode:
     several calls at once: `ahead` has the requests for calls that wait, with their texts, and `samples` what the model wrote.
     """
 
-    def __init__(
-        self, session: int, request: EpisodeRequest, settings: Rollout, chat: ChatFormat, *, max_context: int
-    ) -> None:
+    def __init__(self, session: int, request: EpisodeRequest, settings: Rollout, chat: ChatFormat, *, max_context: int) -> None:
         self.session = session
         self.request = request
         self._settings, self._chat, self._max_context = settings, chat, max_context
@@ -74,9 +72,7 @@ class Episode:
         self.trajectory.begin(observation, info)
         try:
             call = info.get("call")
-            self._conversation = (
-                AgentConversation(self._chat, call) if call else Conversation(self._chat, observation, info)
-            )
+            self._conversation = AgentConversation(self._chat, call) if call else Conversation(self._chat, observation, info)
         except UnreadableRequestError as error:
             return self._failed(error)
         # A first prompt that is too long is kept, so that the episode is not empty. Without an action it has no loss.

@@ -56,9 +56,7 @@ class Slots:
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
 
-    def add(
-        self, requests: Sequence[EpisodeRequest], settings: Rollout, on_end: Callable[[int, Trajectory], None]
-    ) -> None:
+    def add(self, requests: Sequence[EpisodeRequest], settings: Rollout, on_end: Callable[[int, Trajectory], None]) -> None:
         """Adds episodes, which get slots in this order. `on_end` gets the index of each one that ends, and its trajectory."""
         self._waiting += [(self._added + i, r, settings, functools.partial(on_end, i)) for i, r in enumerate(requests)]
         self._added += len(requests)

@@ -86,9 +86,7 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
 def task_environment(settings: Environment, env_id: str | EnvSpec) -> gym.Env[str, str]:
     """Makes an environment for tasks and demonstrations, on this machine if its backend is installed here."""
     try:
-        env = checked_environment(
-            env_id if settings.env_workers == "local" else spec_of(settings.env), settings.arguments()
-        )
+        env = checked_environment(env_id if settings.env_workers == "local" else spec_of(settings.env), settings.arguments())
     except MissingBackendError:
         if settings.env_workers == "local":
             raise

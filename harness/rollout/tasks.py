@@ -31,9 +31,7 @@ class TaskStream:
     ['a', 'b', 'a', 'a', 'b', 'a']
     """
 
-    def __init__(
-        self, parts: Sequence[Sequence[str]], *, per_update: int, seed: int, weights: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, parts: Sequence[Sequence[str]], *, per_update: int, seed: int, weights: Sequence[int] = ()) -> None:
         if per_update < 1:
             raise ConfigError(f"tasks_per_update must be >= 1, got {per_update}")
         if not all(map(len, parts)):

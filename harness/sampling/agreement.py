@@ -106,8 +106,7 @@ def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, train
         small.set_attn_implementation(own)
         grown = [[*request.prompt_ids, *sample.ids] for request, sample in zip(requests, samples, strict=True)]
         return [
-            (torch.tensor(sample.logprobs), _scores(small, ids)[-_SAMPLED:])
-            for sample, ids in zip(samples, grown, strict=True)
+            (torch.tensor(sample.logprobs), _scores(small, ids)[-_SAMPLED:]) for sample, ids in zip(samples, grown, strict=True)
         ]
 
     def of_trainer() -> list[tuple[Tensor, Tensor]]:

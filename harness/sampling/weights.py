@@ -36,9 +36,7 @@ class SampledWeights:
 
     _sampler: Sampler  # from `start`
 
-    def __init__(
-        self, policy: Policy, *, ahead: bool, ranks: Ranks, on_host: bool = False, gathers: bool = False
-    ) -> None:
+    def __init__(self, policy: Policy, *, ahead: bool, ranks: Ranks, on_host: bool = False, gathers: bool = False) -> None:
         self._trained, self._ranks, self._ahead = policy, ranks, ahead
         self._copied = ahead or (ranks.sharded and not gathers)
         self.policy = policy

@@ -35,9 +35,7 @@ T = TypeVar("T")
 _MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 
 
-def parse(
-    default: T, argv: Sequence[str] | None, *, prog: str, description: str = "", first: Collection[str] = ()
-) -> T:
+def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str = "", first: Collection[str] = ()) -> T:
     """Reads the settings of a command from its command line.
 
     Each section has a panel of its own in ``--help``. Flags have the names of the fields, without that of the section.

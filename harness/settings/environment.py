@@ -83,9 +83,7 @@ class Environment(Section):
             raise ConfigError(f"env_args has the split {split!r}; give --split {split} instead")
         known = self.environments()
         if other := [name for name in self.env_args if not name.isidentifier() and name not in known]:
-            raise ConfigError(
-                f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them"
-            )
+            raise ConfigError(f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them")
         self._check_agent()
         if not self.has_splits:
             if self.split not in ("", "all"):
@@ -95,9 +93,7 @@ class Environment(Section):
     def _check_agent(self) -> None:
         if not self.agent:
             if isinstance(self.tasks, Path):
-                raise ConfigError(
-                    f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out"
-                )
+                raise ConfigError(f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out")
             for name in ("at_k", "agent_sampling", "agent_timeout_s"):
                 if getattr(self, name) != getattr(Environment, name):
                     raise ConfigError(f"--{name.replace('_', '-')} is for --agent, and none is given; leave it out")
@@ -107,9 +103,7 @@ class Environment(Section):
         if self.env != AGENT_ENV:
             raise ConfigError(f"--agent is in place of --env, got --env {self.env}; leave one of them out")
         if not isinstance(self.tasks, Path):
-            raise ConfigError(
-                "--agent needs --tasks FILE, with a JSON object in each line: the tasks that the agent gets"
-            )
+            raise ConfigError("--agent needs --tasks FILE, with a JSON object in each line: the tasks that the agent gets")
         if self.env_workers != "local":
             raise ConfigError("an agent must run on this machine, got --env-workers ray; leave it out")
 

@@ -84,9 +84,7 @@ class EvaluateConfig(Section):
                 f"--agent needs a model, got --policy {self.policy}; give --policy a folder or hub id, or {ENDPOINT}"
             )
         if any(weight > 1 for weight in env.environments().values()):
-            raise ConfigError(
-                f"an evaluation plays the tasks of all environments, so --env has no weights, got {env.env!r}"
-            )
+            raise ConfigError(f"an evaluation plays the tasks of all environments, so --env has no weights, got {env.env!r}")
         if self.official and _name(env.env) == "EH-BFCL" and env.env_args.get("prompt") != "official":
             raise ConfigError("""--official needs '{"prompt": "official"}' in --env-args; add it""")
 

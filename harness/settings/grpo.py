@@ -110,13 +110,9 @@ class GRPOConfig(Section):
 
     def _check_parts(self) -> None:
         if isinstance(self.environment.tasks, int):
-            raise ConfigError(
-                f"--tasks {self.environment.tasks} is for harness.evaluate; a run trains on all tasks of its split"
-            )
+            raise ConfigError(f"--tasks {self.environment.tasks} is for harness.evaluate; a run trains on all tasks of its split")
         if self.environment.agent and self.model.model == "tiny":
-            raise ConfigError(
-                "--agent needs --model, a folder or hub id: the tiny model is made for one of our environments"
-            )
+            raise ConfigError("--agent needs --model, a folder or hub id: the tiny model is made for one of our environments")
         if self.rollout.temperature == 0:
             raise ConfigError("temperature must be > 0 in training, got 0; greedy episodes of a task are all alike")
         if self.optimizer.compile == "on" and self.sampling.sampler == "transformers":

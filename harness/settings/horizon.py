@@ -53,18 +53,14 @@ def _named(name: str) -> Any:
         return NamedHorizon(name)
     if ":" not in name and name not in HORIZONS:
         known = (*HORIZONS, "none")
-        raise ConfigError(
-            f"--wrapper must be one of {', '.join(known)}, or MODULE:CLASS, got {name!r}{near(name, known)}"
-        )
+        raise ConfigError(f"--wrapper must be one of {', '.join(known)}, or MODULE:CLASS, got {name!r}{near(name, known)}")
     found = find_controller(name)
     if not isinstance(found, type) or not dataclasses.is_dataclass(found):
         return NamedHorizon(name)
     try:
         return make_controller(name)
     except ConfigError as error:
-        raise ConfigError(
-            f"--wrapper {name} can't be made without arguments ({error}); give its fields defaults"
-        ) from error
+        raise ConfigError(f"--wrapper {name} can't be made without arguments ({error}); give its fields defaults") from error
 
 
 def _name_of(horizon: Any) -> str:

@@ -27,9 +27,7 @@ class Run(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if unknown := set(self.tracker_names()) - set(_TRACKERS):
-            raise ConfigError(
-                f"trackers can be {', '.join(_TRACKERS)}, not {', '.join(sorted(unknown))}; change --trackers"
-            )
+            raise ConfigError(f"trackers can be {', '.join(_TRACKERS)}, not {', '.join(sorted(unknown))}; change --trackers")
 
     def tracker_names(self) -> tuple[str, ...]:
         """`trackers` as names, each once."""

@@ -67,9 +67,7 @@ class VLLMServerSampling(Sampling):
     """The address of the vLLM server, http://HOST:PORT. Several addresses have commas between them."""
 
 
-SAMPLERS: dict[str, type[Sampling]] = {
-    kind.sampler: kind for kind in (TransformersSampling, VLLMSampling, VLLMServerSampling)
-}
+SAMPLERS: dict[str, type[Sampling]] = {kind.sampler: kind for kind in (TransformersSampling, VLLMSampling, VLLMServerSampling)}
 """The samplers, by name."""
 
 

@@ -135,9 +135,7 @@ def suite_numbers(suite: Suite) -> pd.DataFrame:
     index = pd.MultiIndex.from_tuples(ended)
     curves = [success_curve(run, held_out=suite.held_out) for _, run in ended.values()]
     least = pd.Series([curve["tokens"].max() for curve in curves], index, dtype=float).groupby(level=1).min()
-    found = [
-        run_numbers(run, suite.threshold, suite.held_out, arm.fixed_k, least[run.seed]) for arm, run in ended.values()
-    ]
+    found = [run_numbers(run, suite.threshold, suite.held_out, arm.fixed_k, least[run.seed]) for arm, run in ended.values()]
     numbers = pd.DataFrame(found, index, list(COLUMNS), dtype=float)
     baseline = baseline_of(suite.arms)
     if baseline is not None and baseline.ended:

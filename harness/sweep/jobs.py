@@ -53,8 +53,7 @@ def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threa
     groups = [",".join(gpus[i : i + per_job]) for i in range(0, len(gpus) - per_job + 1, per_job)]
     if not groups:
         raise ConfigError(
-            f"a run needs {per_job} GPUs (--ranks), and {len(gpus)} are visible; "
-            "lower that flag or set CUDA_VISIBLE_DEVICES"
+            f"a run needs {per_job} GPUs (--ranks), and {len(gpus)} are visible; lower that flag or set CUDA_VISIBLE_DEVICES"
         )
     return [{"CUDA_VISIBLE_DEVICES": groups[i % len(groups)]} for i in range(jobs or len(groups))]
 
@@ -88,9 +87,7 @@ def run_jobs(
                 after = f"{time.monotonic() - since:.0f} s"
                 if process.returncode:
                     log = job.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:]
-                    why = (
-                        f"FAILED  {job.title} after {after} with exit code {process.returncode}; the end of {job.log}:"
-                    )
+                    why = f"FAILED  {job.title} after {after} with exit code {process.returncode}; the end of {job.log}:"
                     say("\n        ".join([why, *log]))
                 else:
                     done += 1

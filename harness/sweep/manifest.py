@@ -65,9 +65,7 @@ def write_manifest(
         earlier = read_object(path)
         before = earlier["base"]  # an older version's may be without a setting
         if differing := [name for name in before if name in shared and before[name] != shared[name]]:
-            raise ConfigError(
-                f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out"
-            )
+            raise ConfigError(f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out")
         seeds = sorted({*seeds, *(run["seed"] for arm in earlier["arms"] for run in arm["runs"])})
     except StateError:
         path.parent.mkdir(parents=True, exist_ok=True)

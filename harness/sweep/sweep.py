@@ -90,9 +90,7 @@ class Sweep:
         """
         train, found = self.train, {}
         arms = {text: self._read(text) for text in self.arm} if suite == ARMS else suite_file(suite).arms
-        common = train.evaluation.horizon or max(
-            train.evaluation_horizon, *(own.get("k_max", 0) for own in arms.values())
-        )
+        common = train.evaluation.horizon or max(train.evaluation_horizon, *(own.get("k_max", 0) for own in arms.values()))
         for label, own in arms.items():
             k = max(own.get("eval_horizon") or 0, common)
             config = dataclasses.replace(train, horizon=self._horizon(own.get("wrapper", train.wrapper)))

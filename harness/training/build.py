@@ -87,9 +87,7 @@ def build(
         held_out=HeldOut(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
         evaluations=state.get("evaluations", {}),
         clock=Clock(state.get("totals")),
-        log=MetricsLog(folder, state.get("next_update", 0), config.run.tracker_names(), config.public())
-        if ranks.first
-        else None,
+        log=MetricsLog(folder, state.get("next_update", 0), config.run.tracker_names(), config.public()) if ranks.first else None,
         interrupts=interrupts,
         saved=state.get("next_update"),
     )
@@ -149,9 +147,7 @@ def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Displ
         check_kinds(env, controller)
     held_out = HeldOut.choose(config, env_id, ranks)
     if len(held_out[1]) < config.evaluation.tasks:
-        display.note(
-            f"note: split {config.evaluation.split} has {len(held_out[1])} tasks; the evaluation plays all of them"
-        )
+        display.note(f"note: split {config.evaluation.split} has {len(held_out[1])} tasks; the evaluation plays all of them")
     return _Tasks(env_id=env_id, env=env, stream=stream, controller=controller, held_out=held_out)
 
 

@@ -42,9 +42,7 @@ _UNREADABLE = (
 )
 
 
-def save_checkpoint(
-    folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None
-) -> Path:
+def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None) -> Path:
     """Writes ``update-000030`` for the next update to be done, and keeps the newest `keep` checkpoints. Returns the new one.
 
     `write` fills a hidden folder, on every rank. The folder is renamed when all of its files are on disk.

@@ -115,6 +115,4 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
     if run.ranks.first:
         write_whole(folder / "evaluation.json", json.dumps(run.evaluations, indent=2))
-        display.summary(
-            replace(config, updates=updates), folder, run.evaluations, training_s, time.perf_counter() - started
-        )
+        display.summary(replace(config, updates=updates), folder, run.evaluations, training_s, time.perf_counter() - started)

@@ -54,9 +54,7 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with contextlib.ExitStack() as closing:  # closes all, the last one first, even if an environment fails to close
             if self.log is not None:
                 closing.callback(self.log.close)

@@ -35,9 +35,7 @@ def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *,
                 "kl_coef in config.json if it was 0"
             )
         home, dtype = str(policy.model.device), policy.model.dtype
-        reference = ranks.hand_out(
-            load_policy(folder, dtype=dtype, device=home, packing=packing) if ranks.first else None
-        )
+        reference = ranks.hand_out(load_policy(folder, dtype=dtype, device=home, packing=packing) if ranks.first else None)
     reference.model.eval().requires_grad_(False)
     ranks.shard(reference, device)
     return reference

@@ -92,7 +92,5 @@ def test_the_worker_protocol_needs_the_standard_library_alone():
 )
 def test_a_fresh_interpreter_loads_nothing_of_another_layer_and_warns_of_nothing(package, forbidden):
     code = _WALK.format(package=package, forbidden=forbidden)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -32,9 +32,7 @@ def shell(tmp_path: Path) -> Any:
 
     def run(script: str, *words: str, **settings: str) -> list[str]:
         env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NIC": "ib0", **settings}
-        done = subprocess.run(
-            ["bash", "-c", script, "bash", *words], env=env, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(["bash", "-c", script, "bash", *words], env=env, capture_output=True, text=True, check=True)
         return shlex.split(done.stdout)
 
     return run
@@ -61,9 +59,7 @@ def test_slurm_s_command_begins_a_run_and_resumes_it(shell: Any, monkeypatch: py
     assert "#SBATCH --nodes=2\n" in script
 
 
-def test_skypilot_s_command_begins_a_run_and_resumes_it(
-    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skypilot_s_command_begins_a_run_and_resumes_it(shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     task = yaml.safe_load((CLUSTER / "skypilot.yaml").read_text())
     settings = {

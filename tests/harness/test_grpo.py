@@ -145,9 +145,7 @@ def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
             k = episode_horizon(controller, {"task_id": line["task_id"]}, None)
             assert line["horizon"] == k
             seen.add(k)
-            controller.record(
-                EpisodeOutcome(line["length"], k, line["success"], line["end"] == "horizon", line["task_id"])
-            )
+            controller.record(EpisodeOutcome(line["length"], k, line["success"], line["end"] == "horizon", line["task_id"]))
         assert controller.update()["horizon/bounded"] == row["horizon/bounded"]
     assert {12, 50} < seen
 
@@ -220,9 +218,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message names flags that a resumed run takes, or it would end there again."""
-    full = torch.OutOfMemoryError(
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
-    )
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB.")
     trained = mock.Mock(side_effect=[full, {}])
     monkeypatch.setattr("harness.training.run.train", trained)
     prepare(changed(quick, sampler="vllm"))
@@ -231,9 +227,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     assert end.value.code == 2
     said = " ".join(capsys.readouterr().out.split())
     assert "the GPU ran out of memory (Tried to allocate 2.00 GiB. GPU 0 has" in said
-    assert (
-        f"continue with --resume {quick.out} and a lower --tokens-per-microbatch, --gpu-memory-utilization or" in said
-    )
+    assert f"continue with --resume {quick.out} and a lower --tokens-per-microbatch, --gpu-memory-utilization or" in said
     words = ["--tokens-per-microbatch", "77", "--slots", "3", "--gpu-memory-utilization", "0.3"]
     words += ["--gradient-checkpointing", "--offload-optimizer", "--rank-timeout-s", "9000"]
     main(["--resume", str(quick.out), *words])
@@ -245,18 +239,14 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     assert "ignored" not in capsys.readouterr().out
 
 
-def test_a_run_that_is_lengthened_is_the_long_one(
-    quick: GRPOConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_lengthened_is_the_long_one(quick: GRPOConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = changed(quick, updates=3, eval_tasks=2, final_lr_fraction=1.0, out=tmp_path / "long")
     evaluations = run(long)
     short = changed(long, updates=2, out=quick.out)
     run(short)
     main(["--resume", str(quick.out), "--updates", "3"])
     assert metrics_of(short) == metrics_of(long)
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["after"] == json.loads(
-        json.dumps(evaluations["after"])
-    )
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["after"] == json.loads(json.dumps(evaluations["after"]))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["updates"] == 3
     with pytest.raises(SystemExit):
         main(["--resume", str(quick.out), "--updates", "1"])
@@ -361,9 +351,7 @@ def test_a_full_disk_ends_the_command_and_the_run_can_be_resumed(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_model_folder_trains_like_any_hub_model(
-    quick: GRPOConfig, trained: Policy, tmp_path: Path, dtype: Any
-) -> None:
+def test_a_model_folder_trains_like_any_hub_model(quick: GRPOConfig, trained: Policy, tmp_path: Path, dtype: Any) -> None:
     trained.save(tmp_path / "given")
     given = {"model": str(tmp_path / "given"), "warm_start.episodes": 0}
     config = changed(quick, dtype=dtype, updates=1, eval_tasks=2, **given)
@@ -379,12 +367,8 @@ def test_a_model_folder_trains_like_any_hub_model(
     assert str(saved.dtype) == f"torch.{dtype}"
 
 
-@pytest.mark.parametrize(
-    "command", [["-m", "harness.grpo", "--help"], ["-c", "from harness.__main__ import train; train()"]]
-)
-def test_without_the_extra_a_command_ends_with_one_line(
-    child_env: dict[str, str], tmp_path: Path, command: list[str]
-) -> None:
+@pytest.mark.parametrize("command", [["-m", "harness.grpo", "--help"], ["-c", "from harness.__main__ import train; train()"]])
+def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str], tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"

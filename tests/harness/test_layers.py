@@ -102,9 +102,7 @@ def test_settings_and_commands_load_no_torch() -> None:
     modules += [f"harness.{file.parent.name}.{file.stem}" for name in TORCH_FREE for file in (ROOT / name).glob("*.py")]
     imports = "; ".join(f"import {name.removesuffix('.__init__')}" for name in modules)
     code = f"import sys; {imports}; print(*sys.modules)"
-    loaded = set(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    )
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
     assert {"tyro", "harness.grpo", "harness.settings.grpo"} <= loaded
     assert not loaded & {"torch", "transformers", "tokenizers", "tensorboard", "matplotlib", "jinja2"}
 

@@ -151,9 +151,7 @@ def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(to
     generator = made(tokenizer, lambda request: "press", tmp_path)
     goals = (3, 10, 11, 30)
     out = play(generator, "pressing", [{"goal": goal} for goal in goals])
-    turns = [
-        sum(mask == 1 and before == 0 for before, mask in zip([0, *m], m, strict=False)) for m in out["loss_masks"]
-    ]
+    turns = [sum(mask == 1 and before == 0 for before, mask in zip([0, *m], m, strict=False)) for m in out["loss_masks"]]
     assert turns == [3, 10, 10, 10]
     assert [round(total(reward), 6) for reward in out["rewards"]] == [1.2, 1.9, 0.0, 0.0]
     alone = ElasticHorizon(**SETTINGS)

@@ -45,9 +45,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
                 config = {item.key: item.value_json for item in record.run.config.update}
                 assert config["seed"] == "7"
             if record.HasField("history"):
-                row = {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
-                }
+                row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
                 found.append((row["_step"], row["train/loss"], row["horizon/k"]))
     assert found == [(0, 3.0, 10), (1, 2.0, 10), (2, 1.0, 10)]
     assert ids == {(tmp_path / "tracker-id").read_text()}

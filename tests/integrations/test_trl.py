@@ -95,9 +95,7 @@ def train(rows, agent, folder, *, environment, controller, group=2, updates=None
         **settings,
     )
     data = Dataset.from_list([{"prompt": [{"role": "user", "content": ""}], **row} for row in rows])
-    trainer = Scripted(
-        model, None, args=args, train_dataset=data, processing_class=tokenizer, environment_factory=environment
-    )
+    trainer = Scripted(model, None, args=args, train_dataset=data, processing_class=tokenizer, environment_factory=environment)
     trainer.agent = agent
     elastic = ElasticToolCalls(trainer, controller)
     trainer.train(resume_from_checkpoint=resume)
@@ -147,9 +145,7 @@ class TestAnEnvironmentOfTheirs:
             assert row["completions/clipped_ratio"] == 0.0  # TRL itself takes it for complete
 
     def test_evaluation_tells_the_controller_nothing(self, tmp_path):
-        trainer, elastic = train(
-            [{"goal": 2}], press, tmp_path, environment=Countdown, controller=ElasticHorizon(k0=5, k_min=5)
-        )
+        trainer, elastic = train([{"goal": 2}], press, tmp_path, environment=Countdown, controller=ElasticHorizon(k0=5, k_min=5))
         before = elastic.state()
         found = trainer.evaluate(eval_dataset=trainer.train_dataset)
         assert found["eval_reward"] == 1.0

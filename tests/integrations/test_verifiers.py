@@ -66,9 +66,7 @@ def plug_in(tmp_path, monkeypatch):
         name = f"plugged_{taskset.lower()}"
         sys.modules.pop(name, None)
         made = controller or f"ElasticHorizon(k0={k0}, k_min=2, k_max=60, alpha=0.9, min_successes=2)"
-        text = MODULE.format(
-            folder=str(tmp_path / folder), every=every, controller=made, env_class=env_class, taskset=taskset
-        )
+        text = MODULE.format(folder=str(tmp_path / folder), every=every, controller=made, env_class=env_class, taskset=taskset)
         (tmp_path / f"{name}.py").write_text(text)
         return resolve_env_config({"taskset": {"id": name, **told}, "agent": {"runtime": {"type": "subprocess"}}})
 
@@ -175,9 +173,7 @@ def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
     queue = context.Queue()
     told = {"max_workers": 2, "elastic": False, "address": "tcp://127.0.0.1:0", "address_queue": queue}
     parent, child = context.Pipe()
-    pool = context.Process(
-        target=serve_env, kwargs={**told, "death_pipe": child, "config_data": env_config_data(config)}
-    )
+    pool = context.Process(target=serve_env, kwargs={**told, "death_pipe": child, "config_data": env_config_data(config)})
     pool.start()
 
     async def run(url):

@@ -116,9 +116,7 @@ def play(request, tokenizer, tmp_path, monkeypatch):
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
         config = compose("ppo_trainer", [*(f"{rollout}.{name}={value}" for name, value in told.items()), *flags])
     named = {"_target_": "eh_gym.integrations.verl.ElasticToolAgentLoop", "folder": str(tmp_path), "update_every": 4}
-    monkeypatch.setitem(
-        loops._agent_loop_registry, "elastic", {**named, "horizon": getattr(request, "param", SETTINGS)}
-    )
+    monkeypatch.setitem(loops._agent_loop_registry, "elastic", {**named, "horizon": getattr(request, "param", SETTINGS)})
     monkeypatch.setattr(loops, "rollout_trace_attr", lambda **_: nullcontext())
     monkeypatch.setattr(ours, "ray", FakeRay())
     put = {}
@@ -141,9 +139,7 @@ def play(request, tokenizer, tmp_path, monkeypatch):
             for i, goal in enumerate(goals):
                 row = {"raw_prompt": [{"role": "user", "content": f"Press {goal} times."}], "global_steps": 0}
                 row["extra_info"] = {"task_id": f"press-{goal}"}
-                await worker._run_agent_loop(
-                    {}, about, agent_name="elastic", trace=False, uid=str(i), session_id=0, **row
-                )
+                await worker._run_agent_loop({}, about, agent_name="elastic", trace=False, uid=str(i), session_id=0, **row)
 
         put.clear()
         asyncio.run(all_of_them())
@@ -172,9 +168,7 @@ def test_k_moves_as_the_controller_alone_does(play, tmp_path):
     assert (tmp_path / "state.json").read_text() == state
 
 
-@pytest.mark.parametrize(
-    "play", [{"k0": 10, "alpha": 0.9}, {"k0": 50, "alpha": 0.9}], indirect=True, ids=["from 10", "from 50"]
-)
+@pytest.mark.parametrize("play", [{"k0": 10, "alpha": 0.9}, {"k0": 50, "alpha": 0.9}], indirect=True, ids=["from 10", "from 50"])
 def test_k_comes_to_the_same_from_below_and_from_above(play, tmp_path):
     """Tasks of 3 to 24 steps; docs/trainers.md shows these two runs."""
     for goals in np.random.default_rng(0).integers(2, 24, size=(40, 4)).tolist():

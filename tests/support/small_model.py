@@ -40,9 +40,7 @@ def plain_logprobs(model: PreTrainedModel, ids: Sequence[int], temperature: floa
     return found
 
 
-def forward_logprobs(
-    model: PreTrainedModel, prompt: Sequence[int], ids: list[int], temperature: float = 1.0
-) -> list[float]:
+def forward_logprobs(model: PreTrainedModel, prompt: Sequence[int], ids: list[int], temperature: float = 1.0) -> list[float]:
     """Of each of `ids` after the prompt."""
     return plain_logprobs(model, [*prompt, *ids], temperature)[-len(ids) :]
 

@@ -16,9 +16,7 @@ def ordered(rows: list[Any]) -> list[str]:
     return sorted(json.dumps(row, default=str) for row in rows)
 
 
-def evaluate(
-    test: Any, public_data: Any, private_data: Any, main_user: Any, models: Any, ground_truth_answer: Any
-) -> None:
+def evaluate(test: Any, public_data: Any, private_data: Any, main_user: Any, models: Any, ground_truth_answer: Any) -> None:
     """Check the answer (no answer counts as one too), the set of models that changed, and the records of each."""
     with test("assert the answer matches the ground truth answer."):
         test.answer(json.loads(models.end.supervisor.Task.first().answer), ground_truth_answer)

@@ -85,9 +85,7 @@ def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[A
         datetime=now.to_datetime(), allowed_apps=get_all_apps(skip_admin=True), db_version=DB_VERSION,
         model_collection=models,
     )  # fmt: skip
-    solution = "def solution(apis, requester):\n" + "\n".join(
-        "    " + line for step in task.steps for line in step.splitlines()
-    )
+    solution = "def solution(apis, requester):\n" + "\n".join("    " + line for step in task.steps for line in step.splitlines())
     apps_needed = sorted({*re.findall(r"\bapis\.(\w+)\.", solution)} - {"api_docs", "supervisor"})
     # Every num_* key is given, because AppWorld computes a missing one with a program that is not installed.
     metadata = {
@@ -122,8 +120,6 @@ def _write_supervisor(models: Any, task: Task) -> Any:
         birthday=main.birthday, sex=main.sex,
     )  # fmt: skip
     for login in main.account_passwords:
-        supervisor.AccountPassword.create_save(
-            supervisor_id=own.id, account_name=login.account_name, password=login.password
-        )
+        supervisor.AccountPassword.create_save(supervisor_id=own.id, account_name=login.account_name, password=login.password)
     supervisor.Task.create_save(supervisor_id=own.id, instruction=task.instruction)
     return main

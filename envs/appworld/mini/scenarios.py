@@ -52,9 +52,7 @@ print(count)""",
         steps=steps,
         wrong={
             "wrong": swapped(steps, ("range(40)", "range(1)")),
-            "collateral": plus(
-                steps, f'apis.spotify.create_playlist(title="All my {genre}", access_token=spotify_token)'
-            ),
+            "collateral": plus(steps, f'apis.spotify.create_playlist(title="All my {genre}", access_token=spotify_token)'),
         },
     )
 
@@ -109,9 +107,7 @@ def gmail_attachments_saved(world: World, who: str, label: str, folder: str) -> 
             sender_id=senders[k % 3], recipient_ids=[me], subject=f"About the {item}",
             body=f"Here is what I have on the {item}.", created_at=sent,
         )  # fmt: skip
-        attached = [
-            dict(email_id=email.id, file_name=name, file_content=text, created_at=sent) for name, text in files.items()
-        ]
+        attached = [dict(email_id=email.id, file_name=name, file_content=text, created_at=sent) for name, text in files.items()]
         world.add(gmail.Attachment, attached)
         thread = dict(email_ids=[email.id], created_at=sent, updated_at=sent)
         common = gmail.GlobalEmailThread.create_save(**thread).id
@@ -168,21 +164,15 @@ def phone_texts_to_tasks(world: World, who: str, sender: str, name: str, chores:
     messages.append((next(one.first for one in PEOPLE if one.first not in (who, sender)), who, "To do: water my ferns"))
     for k, (author, reader, words) in enumerate(messages):
         ids, sent = [world.user("phone", one).id for one in (author, reader)], world.ago(0, 7, 5 * k)
-        common = phone.GlobalTextMessage.create_save(
-            sender_id=ids[0], receiver_id=ids[1], message=words, created_at=sent
-        )
-        world.add(
-            phone.UserTextMessage, [dict(global_text_message_id=common.id, user_id=one, created_at=sent) for one in ids]
-        )
+        common = phone.GlobalTextMessage.create_save(sender_id=ids[0], receiver_id=ids[1], message=words, created_at=sent)
+        world.add(phone.UserTextMessage, [dict(global_text_message_id=common.id, user_id=one, created_at=sent) for one in ids])
     steps = [
         docs("phone", "search_contacts", "search_text_messages"),
         docs("todoist", "show_projects", "create_task"),
         login("phone", "todoist"),
         f"""contact = apis.phone.search_contacts(query={sender!r}, access_token=phone_token)[0]
 print(contact)""",
-        paged(
-            "texts", 'apis.phone.search_text_messages(phone_number=contact["phone_number"], access_token=phone_token'
-        ),
+        paged("texts", 'apis.phone.search_text_messages(phone_number=contact["phone_number"], access_token=phone_token'),
         """asked = [t["message"] for t in texts
     if t["sender"]["phone_number"] == contact["phone_number"] and t["message"].startswith("To do: ")]
 print(asked)""",

@@ -160,17 +160,13 @@ class Episode:
     def _same(self, states: dict[str, dict[str, Any]]) -> bool:
         """Whether every public attribute of the ground truth's simulators has the same value in this episode."""
         return all(
-            getattr(self._simulators[name], key) == value
-            for name, state in states.items()
-            for key, value in state.items()
+            getattr(self._simulators[name], key) == value for name, state in states.items() for key, value in state.items()
         )
 
     def _fail(self, kind: str) -> None:
         self._failure = self._failure or (self._turn, kind)
 
-    def _result(
-        self, observation: str, *, done: bool, results: Sequence[str] = (), malformed: bool = False
-    ) -> StepResult:
+    def _result(self, observation: str, *, done: bool, results: Sequence[str] = (), malformed: bool = False) -> StepResult:
         success, failure = done and self._failure is None, self._failure if done else None
         apart = tuple(results) if self._format == "native" else ()
         return StepResult(observation, done, success, self._turn, len(results), malformed, failure, apart)

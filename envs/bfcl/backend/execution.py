@@ -93,9 +93,7 @@ def _refuse_blocked(name: str) -> None:
 
 def _run(node: ast.Call, methods: Methods, instance: str) -> Any:
     function = node.func
-    if not (
-        isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == instance
-    ):
+    if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == instance):
         called = _value(function, methods, instance)  # a name is an error, and a call is carried out
         raise TypeError(f"'{type(called).__name__}' object is not callable")
     positional = [_value(argument, methods, instance) for argument in node.args]

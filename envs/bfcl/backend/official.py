@@ -91,9 +91,7 @@ def system_prompt(functions: Sequence[Document], action_format: str) -> str:
             param_types=texts.PARAM_TYPE_MAPPING[chosen["ret_fmt"]],
         ),
         multiturn_behavior=style["multiturn_behavior"],
-        available_tools=style["available_tools"].format(
-            format=chosen["func_doc_fmt"], functions=json.dumps(documents, indent=4)
-        ),
+        available_tools=style["available_tools"].format(format=chosen["func_doc_fmt"], functions=json.dumps(documents, indent=4)),
     )
 
 

@@ -264,8 +264,7 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
         if name not in names:
             meant = near(name, names)
             raise ConfigError(
-                f"vLLM's EngineArgs have no {name!r}"
-                + (meant if "did you mean" in meant else "; see vllm serve --help=all")
+                f"vLLM's EngineArgs have no {name!r}" + (meant if "did you mean" in meant else "; see vllm serve --help=all")
             )
     arguments = EngineArgs(
         load_format="dummy",

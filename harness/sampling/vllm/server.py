@@ -194,9 +194,7 @@ class VLLMServerSampler:
                 raise ServerGone(f"{server.url} was started again and does not have the policy's weights")
             answer = _sample(request, choice)
         except (LookupError, TypeError, ValueError) as error:
-            answer = SamplerError(
-                f"its answer does not have the form of the version of vLLM that docs/vllm.md names ({error!r})"
-            )
+            answer = SamplerError(f"its answer does not have the form of the version of vLLM that docs/vllm.md names ({error!r})")
         except Exception as error:
             answer = error
         self._answers.put((name, answer))

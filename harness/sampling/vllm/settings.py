@@ -79,14 +79,10 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
     except ServerRefused as error:
         raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
     except (KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{server.url} answers /server_info without vLLM's settings ({error!r}); see docs/vllm.md"
-        ) from error
+        raise ConfigError(f"{server.url} answers /server_info without vLLM's settings ({error!r}); see docs/vllm.md") from error
     for flag, given in flags.items():
         if not given:
-            raise ConfigError(
-                f"{server.url} would make the training wrong; start it with {flag}: docs/vllm.md says why"
-            )
+            raise ConfigError(f"{server.url} would make the training wrong; start it with {flag}: docs/vllm.md says why")
     return longest, cache
 
 

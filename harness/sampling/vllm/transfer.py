@@ -103,9 +103,7 @@ class _OneGroup:
         # The servers wait for each other inside NCCL, so the calls must run side by side. After an error, nothing waits for
         # the threads, because the other servers never answer.
         threads = ThreadPoolExecutor(len(self._clients), thread_name_prefix="vllm-weights")
-        calls = [
-            threads.submit(getattr(client, call), *own) for client, *own in zip(self._clients, *arguments, strict=True)
-        ]
+        calls = [threads.submit(getattr(client, call), *own) for client, *own in zip(self._clients, *arguments, strict=True)]
         threads.shutdown(wait=False)
         for done in as_completed(calls):
             done.result()

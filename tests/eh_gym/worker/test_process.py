@@ -451,10 +451,7 @@ def test_c_code_that_keeps_pythons_lock_does_not_outlive_the_parent_for_long(mak
     python, _, child, backend = make_backend()
     short = tmp_path / "short.py"
     short.write_text(
-        "import runpy, sys\n"
-        "serve = runpy.run_path(sys.argv[1])['serve']\n"
-        "serve.__globals__['HELD_S'] = 2.0\n"
-        "serve(sys.argv[2])\n"
+        "import runpy, sys\nserve = runpy.run_path(sys.argv[1])['serve']\nserve.__globals__['HELD_S'] = 2.0\nserve(sys.argv[2])\n"
     )
     [pid] = kill_parent([python, str(short), child, backend], "worker.call('hold', timeout_s=600)")
     try:

@@ -347,8 +347,7 @@ def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewa
         k = controller.horizon
         flags = {"won": (True, False, True), "lost": (True, False, False), "truncated": (False, True, True)}[how]
         script = [
-            (r, *(flags[:2] if t == end else (False, False)), {"success": flags[2]})
-            for t, r in enumerate(rewards, start=1)
+            (r, *(flags[:2] if t == end else (False, False)), {"success": flags[2]}) for t, r in enumerate(rewards, start=1)
         ]
         length = min(end, k)
         reached = end > k or (end == k and how == "truncated")

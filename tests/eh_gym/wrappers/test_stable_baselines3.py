@@ -46,9 +46,7 @@ def controller():
 
 def test_ppo_bootstraps_where_k_cut_and_nowhere_else(controller):
     envs = stable_baselines3.common.vec_env.DummyVecEnv([limited(controller)])
-    model = stable_baselines3.PPO(
-        "MlpPolicy", envs, n_steps=16, batch_size=16, gamma=GAMMA, n_epochs=1, seed=0, device="cpu"
-    )
+    model = stable_baselines3.PPO("MlpPolicy", envs, n_steps=16, batch_size=16, gamma=GAMMA, n_epochs=1, seed=0, device="cpu")
     model.learn(16)
     # K = 3, lengths 2, 5, 3 in turn: ended, cut, ended (on step K), and again.
     # The second is cut with 2 left to go; its reward becomes gamma V(observation after the cut).

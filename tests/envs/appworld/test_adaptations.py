@@ -107,9 +107,7 @@ def random_calls(documents, rng, count):
         name = document["app_name"], document["api_name"]
         if name[1] == "complete_task":
             continue
-        chosen = [
-            p for p in document["parameters"] if p["required"] or p["name"] == "access_token" or rng.random() < 0.3
-        ]
+        chosen = [p for p in document["parameters"] if p["required"] or p["name"] == "access_token" or rng.random() < 0.3]
         calls.append((*name, {p["name"]: random_value(p, rng) for p in chosen}))
     return calls
 
@@ -140,9 +138,7 @@ def requests(root):
         calls = CALL.format(calls=random_calls(documents, random.Random(number), 60))
         others["random"] = [LOG_IN, calls, "apis.supervisor.complete_task(answer=1)"]
         names = sorted(others) if ALL else ["random", ("wrong", "collateral", "empty")[number % 3]]
-        solutions = {"reference": json.loads((truth / "steps.json").read_text())} | {
-            name: others[name] for name in names
-        }
+        solutions = {"reference": json.loads((truth / "steps.json").read_text())} | {name: others[name] for name in names}
         found += [{"task_id": task_id, "name": name, "steps": steps} for name, steps in solutions.items()]
     return found
 

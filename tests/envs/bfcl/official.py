@@ -246,9 +246,7 @@ def play(task_id, script, action_format):
             if action_format == "native":  # the documents that upstream's runner gives to its handlers
                 entry["function"] = with_hint(copy.deepcopy(entry["function"]), task_id.rsplit("_", 1)[0])
                 results, _ = handler.inference_multi_turn_FC(entry, False, True)
-                said = [
-                    (role, list(m)) for role, m in itertools.groupby(map(plain, handler.messages), itemgetter("role"))
-                ]
+                said = [(role, list(m)) for role, m in itertools.groupby(map(plain, handler.messages), itemgetter("role"))]
                 handler.results = [[m["content"] for m in messages] for role, messages in said if role == "tool"]
                 handler.user = [[m] for role, messages in said if role == "user" for m in messages]
             else:

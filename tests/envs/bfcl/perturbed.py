@@ -104,9 +104,7 @@ def perturb(rng, turns, functions):
 def spellings(name, arguments):
     """The call in spellings whose source text Python or upstream's rewriting may read in another way: {what: call}."""
     wide = "".join(chr(ord(letter) + 0xFEE0) for letter in name)
-    bold = "".join(
-        chr(0x1D41A + ord(letter) - ord("a")) if letter.isalpha() and letter.islower() else letter for letter in name
-    )
+    bold = "".join(chr(0x1D41A + ord(letter) - ord("a")) if letter.isalpha() and letter.islower() else letter for letter in name)
     first, value = next(iter(arguments.items()), ("a", 1))
     rest = {k: v for k, v in arguments.items() if k != first}
     wide_first = chr(ord(first[0]) + 0xFEE0) + first[1:]

@@ -142,9 +142,7 @@ def handle(method, params):
 """
 
 
-@pytest.mark.parametrize(
-    ("action", "error"), [("hang", "WorkerTimeout"), ("crash", "WorkerDied"), ("raise", "WorkerCallError")]
-)
+@pytest.mark.parametrize(("action", "error"), [("hang", "WorkerTimeout"), ("crash", "WorkerDied"), ("raise", "WorkerCallError")])
 def test_what_its_own_step_does_to_the_worker_is_the_agents_failure(make, tmp_path, monkeypatch, action, error):
     """An environment_error is begun again and counts nowhere, so no policy may choose one."""
     monkeypatch.setattr(env_module, "_described", {})

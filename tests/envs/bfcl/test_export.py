@@ -71,9 +71,7 @@ def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, isolated, t
             scripts.append([[perturbed.render(rng, step, action_format) for step in turn] for turn in steps])
             folder.add(played(env, evaluation_requests([task_id], 1, 0)[0], scripts[-1]))
         folder.close()
-        for script, line in zip(
-            scripts, read_episodes(tmp_path / action_format / "episodes/evaluation.jsonl"), strict=True
-        ):
+        for script, line in zip(scripts, read_episodes(tmp_path / action_format / "episodes/evaluation.jsonl"), strict=True):
             told = {"task_id": line["task_id"], "script": script, "action_format": action_format}
             theirs = isolated.call("play", told, timeout_s=60)["messages"]
             ours = result_entry(line, action_format)

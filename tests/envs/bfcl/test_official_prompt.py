@@ -60,9 +60,7 @@ def answered(messages):
             if unread
             else message
         )
-        found += [
-            {"role": "tool", "tool_call_id": call["id"], "content": "This call was not carried out."} for call in calls
-        ]
+        found += [{"role": "tool", "tool_call_id": call["id"], "content": "This call was not carried out."} for call in calls]
     return found
 
 

@@ -31,9 +31,7 @@ TASKS = [{"id": "a", "goal": "win", "level": 3}, {"id": "b", "goal": "lose"}]
 
 
 def says(base_url: str, *contents: str) -> str:
-    return str(
-        ask(base_url, [{"role": "user", "content": text} for text in contents])["choices"][0]["message"]["content"]
-    )
+    return str(ask(base_url, [{"role": "user", "content": text} for text in contents])["choices"][0]["message"]["content"])
 
 
 def until_won(task: Mapping[str, Any], base_url: str) -> bool:
@@ -192,9 +190,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")
-def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_verdict_up(
-    env: Any, tmp_path: Path
-) -> None:
+def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_verdict_up(env: Any, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     playing = env(command("exec(" + json.dumps(LEAVES.format(pids=pids)) + "); print(1)"))
     playing.reset()
@@ -297,9 +293,7 @@ def limited(env: AgentEnv, k: int) -> eh_gym.ElasticTimeLimit[str, str]:
 
 
 @pytest.mark.parametrize(("at_k", "said"), [("error", []), ("stop", ["The budget of 2 calls is used up."])])
-def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count(
-    at_k: str, said: list[str], env: Any
-) -> None:
+def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count(at_k: str, said: list[str], env: Any) -> None:
     caller = Caller()
     playing = env(caller, at_k=at_k)
     wrapped = limited(playing, 2)

@@ -26,9 +26,7 @@ def test_an_answer_that_a_chat_repeats_is_the_message_that_was_answered() -> Non
     assert read(messages=[ASKED, said]).messages == [ASKED, ANSWER.message]
 
 
-@pytest.mark.parametrize(
-    "answer", [ANSWER, ModelAnswer("", [CALL]), ModelAnswer("words")], ids=["both", "call", "words"]
-)
+@pytest.mark.parametrize("answer", [ANSWER, ModelAnswer("", [CALL]), ModelAnswer("words")], ids=["both", "call", "words"])
 def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answered(answer: ModelAnswer) -> None:
     output = json.loads(write_answer(read("responses"), answer))["output"]
     result = {"type": "function_call_output", "call_id": "call1", "output": [{"type": "input_text", "text": "ok"}]}

@@ -74,8 +74,7 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(config: GRPOConfig
     """The metrics are the same numbers, but for what the agent's tasks do not tell: the expert's steps."""
     rows = rows_of_run(config)
     ids = {
-        split: [t["id"] for t in map(json.loads, tasks.open()) if t.get("split", "train") == split]
-        for split in ("train", "test")
+        split: [t["id"] for t in map(json.loads, tasks.open()) if t.get("split", "train") == split] for split in ("train", "test")
     }
 
     def cabinet(split: str = "train") -> gym.Env[str, str]:
@@ -90,9 +89,7 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(config: GRPOConfig
     unknown |= {name for row in rows for name in row if name.startswith("rollout/agent")}
     assert len(rows) == config.updates
     for row, expected in zip(rows, of_cabinet, strict=True):
-        assert {k: v for k, v in row.items() if k not in unknown} == {
-            k: v for k, v in expected.items() if k not in unknown
-        }
+        assert {k: v for k, v in row.items() if k not in unknown} == {k: v for k, v in expected.items() if k not in unknown}
         assert {"/".join(name.split("/")[:2]) for name in row} - {"update"} <= set(GLOSSARY)
     assert any(row["rollout/truncated"] for row in rows)
     assert rows[-1]["horizon/k"] != rows[0]["horizon/k"]
@@ -116,9 +113,7 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     assert metrics_of(killed) == whole
 
 
-def test_a_run_whose_agents_hang_ends_soon_after_sigterm(
-    config: GRPOConfig, child_env: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_run_whose_agents_hang_ends_soon_after_sigterm(config: GRPOConfig, child_env: dict[str, str], tmp_path: Path) -> None:
     hung = tmp_path / "hung"
     (tmp_path / "hanging.py").write_text(
         f"""import time, cabinet_agent, pathlib
@@ -224,9 +219,7 @@ def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_eval
 
     own = changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=1, eval_tasks=0)
     result = train(own, env=functools.partial(AgentEnv, play, tasks))
-    assert re.search(
-        r"note: in update 0 \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", capsys.readouterr().out
-    )
+    assert re.search(r"note: in update 0 \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", capsys.readouterr().out)
     evaluate_policy(result.model, functools.partial(AgentEnv, play, tasks), rollouts=2, threads=1)
     assert re.search(r"note: \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", capsys.readouterr().out)
     with pytest.raises(UserCodeError, match=r"all 8 episodes .*KeyError: 'anwser'"):

@@ -335,8 +335,6 @@ def test_arguments_nested_too_deeply_for_the_template_are_an_error_of_ours() -> 
     nested: Any = []
     for _ in range(5000):
         nested = [nested]
-    template = ChatFormat(
-        tokenizer_for("{% for m in messages %}{{ m.content | tojson }}{{ eos_token }}{% endfor %}")
-    )._template
+    template = ChatFormat(tokenizer_for("{% for m in messages %}{{ m.content | tojson }}{{ eos_token }}{% endfor %}"))._template
     with pytest.raises(ConfigError, match="roles user"):
         template([{"role": "user", "content": nested}])

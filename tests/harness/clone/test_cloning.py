@@ -45,9 +45,7 @@ def test_a_loss_target_stops_earlier_and_without_one_all_batches_are_taken(env: 
 
 
 @pytest.mark.parametrize("limit", [{"max_tokens": 3}, {"max_optimal_steps": 1}])
-def test_without_a_demonstration_the_error_says_which_limit_to_raise(
-    env: gym.Env[str, str], limit: dict[str, int]
-) -> None:
+def test_without_a_demonstration_the_error_says_which_limit_to_raise(env: gym.Env[str, str], limit: dict[str, int]) -> None:
     env.unwrapped.task_ids = env.unwrapped.task_ids[:20]  # type: ignore[attr-defined]
     settings = WarmStart(episodes=2, **limit)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="or max_tokens in a recipe"):
@@ -70,9 +68,7 @@ def longer(policy: Policy) -> Policy:
     return policy
 
 
-def test_what_a_clone_depends_on_never_meets_an_old_one(
-    env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_clone_depends_on_never_meets_an_old_one(env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def key(policy: Policy, lora_rank: int = 0, device: str = "cpu") -> str:
         return clone_key(env, policy, FEW, lora_rank=lora_rank, seed=0, device=device)
 
@@ -122,9 +118,7 @@ def test_a_clone_is_loaded_as_it_was_trained(env: gym.Env[str, str], own_cache: 
     assert loaded.chat.prompt_ids("s", "start c") == policy.chat.prompt_ids("s", "start c")
 
 
-def test_the_clone_of_a_program_s_own_environment_is_in_the_run_s_folder(
-    env: gym.Env[str, str], tmp_path: Path
-) -> None:
+def test_the_clone_of_a_program_s_own_environment_is_in_the_run_s_folder(env: gym.Env[str, str], tmp_path: Path) -> None:
     config, said = changed(CONFIG, env="given:make"), io.StringIO()
     display = Display(Console(file=said, width=400))
     assert clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", display, tmp_path) == tmp_path / "clone"

@@ -243,18 +243,14 @@ def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_s
     def answer(request: dict[str, Any], before: int) -> Any:
         body = chat_server.completion(request, None)
         texts = ['{"a": ', '{"a": 1}', "[1]", '{"a": ' + "[" * 3000, {"a": 1}, None]  # the last two are no text at all
-        calls = [
-            {"id": f"c{i}", "type": "function", "function": {"name": "ls", "arguments": a}} for i, a in enumerate(texts)
-        ]
+        calls = [{"id": f"c{i}", "type": "function", "function": {"name": "ls", "arguments": a}} for i, a in enumerate(texts)]
         body["choices"][0]["message"]["tool_calls"] = calls
         return {"body": body}
 
     with chat_server.serve(answer) as server:
         quiet(server.url, tasks=1, horizon=2)
     said, *results, told = server.requests[1]["messages"][2:]
-    assert [call["function"]["arguments"] for call in said["tool_calls"]] == [
-        *("{}", '{"a": 1}', "{}", "{}", '{"a": 1}', "{}")
-    ]
+    assert [call["function"]["arguments"] for call in said["tool_calls"]] == [*("{}", '{"a": 1}', "{}", "{}", '{"a": 1}', "{}")]
     assert [(m["role"], m["tool_call_id"], m["content"]) for m in results] == [
         ("tool", f"c{i}", "This call was not carried out.") for i in range(6)
     ]

@@ -48,9 +48,7 @@ from harness.update.optimizer import HostMoments, make_optimizer, parameters_of
 from harness.update.try_update import try_update
 
 
-def on_ranks(
-    size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300, silent: int | None = None
-) -> list[Any]:
+def on_ranks(size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300, silent: int | None = None) -> list[Any]:
     """What `work` returns on each of `size` forked ranks; of a `silent` one nothing is waited for, and it is killed."""
     context = multiprocessing.get_context("fork")
     answers, ports = context.SimpleQueue(), context.SimpleQueue()
@@ -326,9 +324,7 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
 
 
 @pytest.mark.parametrize("lora_rank", [0, 2])
-def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
-    trained: Policy, tmp_path: Path, lora_rank: int
-) -> None:
+def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained: Policy, tmp_path: Path, lora_rank: int) -> None:
     trajectories = episodes(trained)
 
     def start(ranks: Ranks, scale: float) -> tuple[Policy, torch.optim.Optimizer]:
@@ -371,9 +367,7 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
                 np.testing.assert_array_equal(a, b)
 
 
-def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_checkpoint(
-    trained: Policy, tmp_path: Path
-) -> None:
+def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_checkpoint(trained: Policy, tmp_path: Path) -> None:
     trajectories = episodes(trained)
     config = changed(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512, learning_rate=1e-3)
 

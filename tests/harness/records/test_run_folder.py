@@ -45,9 +45,7 @@ for _ in range(20):
 
 def test_of_20_runs_that_begin_at_once_in_a_folder_one_runs_and_the_others_write_nothing(quick: GRPOConfig) -> None:
     """Each looked for the other's settings before it wrote its own."""
-    started = subprocess.run(
-        [sys.executable, "-c", STARTS, quick.to_json()], stdout=subprocess.PIPE, text=True, check=True
-    )
+    started = subprocess.run([sys.executable, "-c", STARTS, quick.to_json()], stdout=subprocess.PIPE, text=True, check=True)
     words = started.stdout.split()
     assert sorted(words)[1:] == ["ConfigError"] * 19
     assert quick.out is not None

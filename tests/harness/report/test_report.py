@@ -63,9 +63,7 @@ def test_a_sweep_s_report(sweep: Callable[..., Path], tmp_path: Path) -> None:
     assert {link[1:] for link in links if link.startswith("#")} == set(ids)
 
 
-def test_the_pages_need_no_other_file_and_names_from_outside_are_text(
-    sweep: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_the_pages_need_no_other_file_and_names_from_outside_are_text(sweep: Callable[..., Path], tmp_path: Path) -> None:
     out = sweep(seeds=1, updates=2, only=("ema",))
     manifest = out / "suites" / "ema.json"
     said = json.loads(manifest.read_text())

@@ -140,9 +140,7 @@ def tasks(config: GRPOConfig) -> list[list[str]]:
     return [[e["task_id"] for e in episodes if e["update"] == update] for update in range(config.updates)]
 
 
-def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(
-    stale: GRPOConfig, tmp_path: Path
-) -> None:
+def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(stale: GRPOConfig, tmp_path: Path) -> None:
     still = changed(stale, learning_rate=0.0, wrapper="fixed", k0=12)
     rows = run(still)
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 6

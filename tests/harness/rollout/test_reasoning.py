@@ -113,8 +113,7 @@ def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:
     while not done:
         action = teacher.unwrapped.expert()
         texts.append(
-            "<think>\nNext one.\n</think>\n\n"
-            + chat.text(chat.reply_ids(action)).removeprefix("<think>\n\n</think>\n\n")
+            "<think>\nNext one.\n</think>\n\n" + chat.text(chat.reply_ids(action)).removeprefix("<think>\n\n</think>\n\n")
         )
         _, _, done, _, _ = teacher.step(action)
     sampler: Any = Scripted(made, texts)

@@ -21,9 +21,7 @@ def requests(n: int, group: int = 2) -> list[EpisodeRequest]:
 BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
 
 
-def play(
-    policy: Policy, n: int = 12, *, mode: Any, k: int = 12, slots: int = 12, threads: int | None = None
-) -> list[Trajectory]:
+def play(policy: Policy, n: int = 12, *, mode: Any, k: int = 12, slots: int = 12, threads: int | None = None) -> list[Trajectory]:
     envs = eh_gym.make_vec("EH-Cabinet-v0", slots, FixedHorizon(k), record=False, max_workers=threads)
     rules = Rollout(max_action_tokens=6, rollout=mode)
     try:

@@ -98,13 +98,9 @@ def test_it_is_the_chat_model_that_it_says_it_is(smollm2: Policy) -> None:
     assert tokenizer.decode(smollm2.model(ids).logits[0, -1].argmax()) == " Paris"
 
 
-def test_adapters_learn_the_expert_and_become_part_of_the_clone(
-    smollm2: Policy, trainable: Policy, own_cache: Path
-) -> None:
+def test_adapters_learn_the_expert_and_become_part_of_the_clone(smollm2: Policy, trainable: Policy, own_cache: Path) -> None:
     """With LoRA the optimizer of the warm start has the adapters alone; what they learnt is then in the folder's weights."""
-    start = WarmStart(
-        episodes=8, max_optimal_steps=3, max_batches=4, loss_target=0.0, learning_rate=3e-3, batch_tokens=500
-    )
+    start = WarmStart(episodes=8, max_optimal_steps=3, max_batches=4, loss_target=0.0, learning_rate=3e-3, batch_tokens=500)
     config = changed(from_recipe("quickstart"), model=str(smollm2_folder()), env=CABINET, lora_rank=4, eval_tasks=0)
     config = dataclasses.replace(config, warm_start=start)
     said = io.StringIO()

@@ -58,9 +58,7 @@ def fed(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     monkeypatch.setattr(
         SlotCache,
         "place",
-        lambda cache, rows, columns, width: (shapes.append(tuple(columns.shape)), place(cache, rows, columns, width))[
-            1
-        ],
+        lambda cache, rows, columns, width: (shapes.append(tuple(columns.shape)), place(cache, rows, columns, width))[1],
     )
     return shapes
 

@@ -158,9 +158,7 @@ def test_training_samples_from_the_policy_that_it_trains(
     assert all(0 < row["train/logp_difference_max"] < 1e-3 for row in trained_on)
 
 
-def test_episodes_go_on_in_the_engine_while_the_policy_is_trained(
-    made: Made, quick: GRPOConfig, tmp_path: Path
-) -> None:
+def test_episodes_go_on_in_the_engine_while_the_policy_is_trained(made: Made, quick: GRPOConfig, tmp_path: Path) -> None:
     """The rate is 0, so the weights that are handed over in the middle of requests are always the same."""
     made("vllm")
     ahead = {"max_staleness": 3, "rollout": "streaming", "env_threads": 4, "slots": 8, "eval_tasks": 0}

@@ -118,9 +118,7 @@ def slow_tokens_to(points: list[tuple[float, float]], threshold: float) -> float
 def slow_plateau(seeds: Mapping[int, list[float]]) -> tuple[int, int, int]:
     means = {k: sum(values) / len(values) for k, values in seeds.items()}
     best = max(means, key=lambda k: (means[k], -k))
-    variance = sum((v - means[k]) ** 2 for k in seeds for v in seeds[k]) / sum(
-        len(values) - 1 for values in seeds.values()
-    )
+    variance = sum((v - means[k]) ** 2 for k in seeds for v in seeds[k]) / sum(len(values) - 1 for values in seeds.values())
     error = {k: math.sqrt(variance / len(seeds[k]) + variance / len(seeds[best])) for k in seeds}
     as_good = {k: means[best] - means[k] <= max(0.02, error[k]) + 1e-12 for k in seeds}
     ks = sorted(seeds)
@@ -171,17 +169,12 @@ def test_all_statistics_are_those_of_slow_loops(seed: int) -> None:
         assert spreads["tokens_to_threshold", "count"] == len(known)
         assert not known or spreads["tokens_to_threshold", "mean"] == pytest.approx(statistics.fmean(known))
         assert spreads["success_at_equal_tokens", "mean"] == pytest.approx(statistics.fmean(equal))
-        saved = [
-            1 - run.rows["tokens/total"].iloc[-1] / runs[50][i].rows["tokens/total"].iloc[-1]
-            for i, run in enumerate(some)
-        ]
+        saved = [1 - run.rows["tokens/total"].iloc[-1] / runs[50][i].rows["tokens/total"].iloc[-1] for i, run in enumerate(some)]
         assert spreads["savings", "mean"] == pytest.approx(statistics.fmean(saved))
     differences = [a - b for a, b in zip(final[15], final[30], strict=True)]
     half = {1: 12.706, 2: 4.303, 3: 3.182}[len(seeds) - 1] * statistics.stdev(differences) / math.sqrt(len(seeds))
     mean = statistics.fmean(differences)
-    assert paired_difference(pd.Series(final[15]), pd.Series(final[30])) == pytest.approx(
-        (mean, mean - half, mean + half)
-    )
+    assert paired_difference(pd.Series(final[15]), pd.Series(final[30])) == pytest.approx((mean, mean - half, mean + half))
     band = plateau(final)
     assert band is not None
     assert (band.low, band.high, band.best) == slow_plateau(final)

@@ -31,9 +31,7 @@ def test_a_controller_of_a_program_is_shown_as_it_is(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(("first", "header"), [(2, True), (3, False)])
-def test_a_run_without_an_update_left_has_no_table(
-    first: int, header: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_an_update_left_has_no_table(first: int, header: bool, capsys: pytest.CaptureFixture[str]) -> None:
     with Display(Console(width=200)).updates(first, 3):
         pass
     assert ("zero adv" in capsys.readouterr().out) == header

@@ -22,9 +22,7 @@ class TestGroupAdvantages:
         assert_close(advantages, tensor([[3**0.5, -(3**-0.5), -(3**-0.5), -(3**-0.5)]]))
 
     def test_without_std_only_the_mean_is_taken_off(self):
-        assert_close(
-            group_advantages(tensor([[1, 0, 0, 0]]), normalize_std=False), tensor([[0.75, -0.25, -0.25, -0.25]])
-        )
+        assert_close(group_advantages(tensor([[1, 0, 0, 0]]), normalize_std=False), tensor([[0.75, -0.25, -0.25, -0.25]]))
 
     @pytest.mark.parametrize("normalize_std", [True, False])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

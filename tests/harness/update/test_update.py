@@ -39,9 +39,7 @@ def test_the_kl_term_alone_trains(trained: Policy) -> None:
             parameter += 0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     equal = [episode(learner, 1, "open(c)", reward=1.0), episode(learner, 1, "open(d)", reward=1.0)]
     optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.01)
-    first, second = (
-        update(learner, optimizer, equal, reference=trained, kl_coef=1.0)["train/kl_ref"] for _ in range(2)
-    )
+    first, second = (update(learner, optimizer, equal, reference=trained, kl_coef=1.0)["train/kl_ref"] for _ in range(2))
     assert 0 < second < first
 
 
@@ -84,9 +82,7 @@ def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy) 
 
 def with_changed_history(policy: Policy, group: int, replies: list[str], *, reward: float) -> Trajectory:
     """An episode whose every turn begins another sequence. All begin with a prompt that is long enough to be shared."""
-    t = Trajectory(
-        f"t{group}", group, reward=reward, turns=[Turn(reply, "", cut=False, malformed=False) for reply in replies]
-    )
+    t = Trajectory(f"t{group}", group, reward=reward, turns=[Turn(reply, "", cut=False, malformed=False) for reply in replies])
     beginning = policy.chat.prompt_ids("", "start c " * 20)
     for number, reply in enumerate(replies):
         t.go_on(beginning + number * policy.chat.observation_ids(f"{number}", stopped=True))
@@ -171,9 +167,7 @@ def skewed(t: Trajectory, by: float) -> Trajectory:
     return t
 
 
-def moved(
-    trained: Policy, by: float, *, minibatches: int = 1, **changes: Any
-) -> tuple[list[torch.Tensor], dict[str, float]]:
+def moved(trained: Policy, by: float, *, minibatches: int = 1, **changes: Any) -> tuple[list[torch.Tensor], dict[str, float]]:
     """The change of the weights in one update whose sampler was off by `by`, and the metrics."""
     policy = copied(trained)
     replies = ["open(a)", "read()", "submit(73)", "list()"]
