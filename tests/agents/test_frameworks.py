@@ -74,7 +74,7 @@ def test_an_episode_is_played_to_its_success(
         known = [*call.messages, answer.message]
         _, reward, terminated, _, info = env.step(write_action(answer))
         steps += 1
-    assert (reward, info["success"], info["failure"]) == (1.0, True, None)
+    assert (reward, info["failure"]) == (1.0, None)
     assert steps == 9
 
 
