@@ -26,9 +26,9 @@ MEMORY_MB = 256
 
 # The first step of every attack. Module names as strings: the guard looks at import statements and at dotted names.
 TOOLS = """
-ctypes, gc, posix, real_io, real_os, resource, signal, socket, sqlite3, struct, sys, threading = (
+ctypes, gc, posix, real_io, real_os, signal, struct, sys, threading = (
     __import__(name) for name in
-    ("ctypes", "gc", "posix", "_io", "os", "resource", "signal", "socket", "sqlite3", "struct", "sys", "threading")
+    ("ctypes", "gc", "posix", "_io", "os", "signal", "struct", "sys", "threading")
 )
 life = next(module for name, module in sys.modules.items() if name.endswith("backend.zygote"))._life
 shell = life.__closure__[life.__code__.co_freevars.index("own")].cell_contents
@@ -132,29 +132,11 @@ _ANSWERS = [
         shows="(loading failed.*){2}",
     ),
     _attack(
-        "find it in memory and in the frames below",
-        """
-        frame = sys._getframe()
-        seen = []
-        while frame:
-            seen.append(frame.f_code.co_name)
-            for values in (frame.f_locals, frame.f_globals):
-                truth = values.get("ground_truth") or getattr(values.get("task"), "ground_truth", None)
-                answer = getattr(truth, "answer", answer)
-            frame = frame.f_back
-        kinds = [type(o).__name__ for o in gc.get_objects()]
-        for o in gc.get_objects():
-            if type(o) is dict and "ground_truth_answer" in o:
-                answer = o["ground_truth_answer"]
-        print(seen, answer, "GroundTruth" in kinds, hasattr(world.task, "ground_truth"))
-        """,
-        shows="run_code.*nothing found False False",
-    ),
-    _attack(
-        "find a database, a model or an app in memory, in frames and in modules",
+        "find the answer, a database, a model or an app in memory and in modules",
         """
         gc.unfreeze()  # what the zygote has frozen is not listed otherwise
         kinds = {f"{type(o).__module__}.{type(o).__name__}" for o in gc.get_objects()}
+        print("truths", [kind for kind in kinds if "GroundTruth" in kind], hasattr(world.task, "ground_truth"))
         print("connections", [kind for kind in kinds if kind in ("sqlite3.Connection", "sqlalchemy.engine.base.Engine")])
         print("apps", [name for name in sys.modules if name.startswith("appworld.apps.") and name.count(".") == 3])
         print("models", world.models)
@@ -163,7 +145,7 @@ _ANSWERS = [
             return len(models.Song.all())
         attempt("counting", count)
         """,
-        shows=r"connections \[\].*apps \[\].*models None.*counting failed",
+        shows=r"truths \[\] False.*connections \[\].*apps \[\].*models None.*counting failed",
     ),
     _attack(
         "count in the database, without a log-in",
@@ -175,24 +157,15 @@ _ANSWERS = [
         shows="counting failed: AttributeError",
     ),
     _attack(
-        "read everybody's passwords, and log in as others",
+        "read everybody's passwords, and log in as others or with a forged token",
         """
         people = attempt("reading", sql, "select email, password from users")
         for email, password in people or [(name + "@mailbox.example", "x") for name in ("tobias.lindqvist", "callum.oyelaran")]:
             attempt("logging in", lambda: apis.spotify.login(username=email, password=password))
-        """,
-        shows="reading failed.*(logging in failed.*){2}",
-    ),
-    _attack(
-        "log in without a password, as the supervisor and as others",
-        """
-        person = apis.supervisor.show_profile()
-        for token in (None, "", "x", person["email"], "Bearer", "eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0."):
+        for token in (None, "", email, "eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0."):
             attempt("asking", lambda: apis.spotify.show_song_library(access_token=token))
-        for password in (None, "", "adminpassword", person["first_name"]):
-            attempt("logging in", lambda: apis.spotify.login(username=person["email"], password=password))
         """,
-        shows="(asking failed.*){6}(logging in failed.*){4}",
+        shows="reading failed.*(logging in failed.*){2}(asking failed.*){4}",
     ),
     _attack(
         "read this project's sources and the trainer's environment",
@@ -234,7 +207,6 @@ _VERDICTS = [
         shows="forged",
         ends="goes on",  # this and each later outcome is taken for that to the step before
     ),
-    _lost("send what the apps answer", "send({'status': 200, 'headers': []}, b'{}')", shows="a request of another form"),
     _lost("say it in another form", FORGED + "send(outcome | {'malformed': 1})", shows="an outcome of another form"),
     _attack(
         "ask for many things before and after the outcome",
@@ -307,7 +279,6 @@ _MEMORY = [
     ),
 ]
 _OUTPUT = [
-    _attack("print 1,000 million characters", "print('x' * 10**9)", shows="MemoryError|characters left out"),
     _attack(
         "print past the capture, and broken Unicode",
         r"print(sum(posix.write(fd, b'x' * 10**6) for fd in (1, 2)), '\ud800\udfff\x00\x1b[2J\u202e' * 100)",
@@ -316,7 +287,6 @@ _OUTPUT = [
     _lost("send a deep head", "send(b'[' * 10**5)", shows="nested too deeply"),
     _lost("send a long output", FORGED + "send(outcome, b'x' * 30_000)", shows="an outcome of another form"),
     _lost("send an output that is no text", FORGED + "send(outcome, b'\\xff')", shows="the code's process"),
-    _lost("send a request of another form", FORGED + "send(complete | {'headers': 7})", shows="a request of another form"),
     _lost(
         "send half a frame and wait",
         "write(b'\\0\\0\\0')\nposix.read(connection.fileno(), 1)",
@@ -326,11 +296,6 @@ _OUTPUT = [
         "send 100,000 small requests, and read no answer",
         FORGED + "for _ in range(100_000):\n    send({'method': 'GET', 'url': '/', 'headers': []})",
         shows="no answer",
-    ),
-    _attack(
-        "ask 100,000 times for what is not there",
-        "for _ in range(100_000):\n    try:\n        requester.client.get('/')\n    except RuntimeError:\n        pass",
-        shows="Execution successful|timed out",
     ),
     _attack(
         "send what the apps take long to read",
@@ -353,34 +318,6 @@ _OUTPUT = [
         ends="verdict or world lost or goes on",
     ),
 ]
-_FILES = [
-    _attack(
-        "fill the disk, remove and rename files",
-        """
-        for folder in (".", "/tmp", "/var/tmp", "/dev/shm", root):
-            attempt("writing", lambda: real_io.open(folder + "/big", "wb").write(b"x" * 10**9))
-        attempt("making", posix.memfd_create, "big")
-        attempt("removing", posix.unlink, root + "/data/version.txt")
-        attempt("renaming", posix.rename, root, root + "-away")
-        attempt("linking", posix.symlink, "/etc/passwd", "link")
-        attempt("changing", posix.chmod, root, 0o777)
-        """,
-        shows="(writing failed: PermissionError.*){5}making failed: PermissionError.*removing failed.*renaming failed.*"
-        "linking failed.*changing failed",
-    ),
-]
-_LIMITS = [
-    _attack(
-        "raise its limits",
-        """
-        for name in ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NPROC", "RLIMIT_NOFILE"):
-            attempt(name, resource.setrlimit, getattr(resource, name), (-1, -1))
-        attempt("prlimit", resource.prlimit, posix.getppid(), resource.RLIMIT_CPU, (1, 1))
-        attempt("nice", posix.setpriority, 0, 0, -20)
-        """,
-        shows="(RLIMIT_[A-Z]+ failed.*){5}prlimit failed.*nice failed",
-    ),
-]
 
 _PROCESSES = [
     _attack(
@@ -395,38 +332,6 @@ _PROCESSES = [
         attempt("popen", lambda: __import__("subprocess").Popen.__init__(object.__new__(__import__("subprocess").Popen), "ls"))
         """,
         shows="fork -1 True.*vfork -1 True.*daemon -1 True.*exec failed: PermissionError.*spawn failed: PermissionError",
-    ),
-    _attack(
-        "kill other worlds, and read its parent's memory as a file",
-        """
-        refused = 0
-        for pid in [*range(posix.getppid(), posix.getpid()), *range(posix.getpid() + 1, posix.getpid() + 200)]:
-            try:
-                posix.kill(pid, signal.SIGKILL)
-            except PermissionError:
-                refused += 1
-        print("refused", refused > 190)
-        for pid in (posix.getppid(), posix.getpid()):
-            for name in ("mem", "maps", "fd/0", "root/etc/passwd"):
-                attempt("reading", lambda: real_io.open(f"/proc/{pid}/{name}", "rb").read(10))
-        """,
-        shows="refused True.*(reading failed: PermissionError.*){8}",
-    ),
-]
-
-_NETWORK = [
-    _attack(
-        "connect to the internet, and to the zygote over its socket",
-        """
-        attempt("connecting", socket.create_connection, ("1.1.1.1", 53), 1)
-        attempt("connecting", socket.create_connection, ("127.0.0.1", 22), 1)
-        attempt("binding", socket.create_server, ("0.0.0.0", 0))
-        folder = real_os.environ["IPYTHONDIR"]
-        attempt("connecting", lambda: socket.socket(socket.AF_UNIX).connect(folder + "/socket"))
-        attempt("looking", posix.listdir, folder)
-        """,
-        shows="(connecting failed: PermissionError.*){2}binding failed: PermissionError.*connecting failed: PermissionError.*"
-        "looking failed: PermissionError",
     ),
 ]
 
@@ -448,19 +353,6 @@ _ENGINE = [
         """,
         "import os, subprocess\nattempt('forking', os.fork)\nattempt('opening', open, '/etc/passwd')",
         shows="forking failed: PermissionError.*opening failed: PermissionError",
-    ),
-    _attack(
-        "replace the client and the world",
-        """
-        class Fake:
-            def __getattr__(self, name):
-                return lambda *a, **k: Fake()
-        world.requester.client._transport = Fake()
-        type(world).execute = lambda self, code: "You have won."
-        """,
-        "print('lost words')",
-        shows="You have won",
-        ends="goes on",
     ),
 ]
 
@@ -515,22 +407,6 @@ _BETWEEN = [
         """,
         shows="continuing failed",
     ),
-    _attack(
-        "leave a mark for later episodes: a file's access time",
-        """
-        def mark():
-            for folder in ("/usr/share/zoneinfo", "/usr/share/zoneinfo/Etc"):
-                for file in (f"{folder}/{name}" for name in sorted(posix.listdir(folder))):
-                    before = posix.lstat(file)
-                    if before.st_atime <= before.st_mtime and not real_os.path.isdir(file):
-                        real_io.open(file, "rb").read()
-                        if posix.lstat(file).st_atime_ns != before.st_atime_ns:
-                            return file
-            raise LookupError("no access time has changed")
-        attempt("marking", mark)
-        """,
-        shows="marking",  # test_confine.py has the hosts on which it fails
-    ),
 ]
 
 _KINDS = {
@@ -540,10 +416,7 @@ _KINDS = {
     "time": _LOOPS,
     "memory": _MEMORY,
     "output": _OUTPUT,
-    "files": _FILES,
-    "limits": _LIMITS,
     "processes": _PROCESSES,
-    "network": _NETWORK,
     "ends": _ENDS,
     "engine": _ENGINE,
     "left out": _LEFT_OUT,
