@@ -1,33 +1,8 @@
-import json
-
 import pytest
+from appworld_root import write_world
 
 from eh_gym.errors import EHError
 from envs.appworld import data
-
-ANSWERS = ("ground_truth/answer.json", "ground_truth/evaluation.py", "ground_truth/solution.py", "notes.txt")
-
-
-def write_world(root, **splits):
-    """The files of a root of AppWorld's, their content of no use."""
-    files = {
-        "data/version.txt": "0.1.0\n",
-        "data/base_dbs/spotify.db": "x",
-        "data/api_docs/standard/spotify.json": "{}",
-    }
-    files["data/base_dbs/README"] = "x"
-    for split, tasks in splits.items():
-        files[f"data/datasets/{split}.txt"] = "\n".join(tasks) + "\n"
-        for task in tasks:
-            files[f"data/tasks/{task}/specs.json"] = json.dumps({"db_version": "0.1.0"})
-            files[f"data/tasks/{task}/dbs/supervisor.jsonl"] = ""
-            for name in ANSWERS:
-                files[f"data/tasks/{task}/{name}"] = "42"
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +14,9 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def installed():
     """The root of an installed benchmark."""
-    return write_world(data.benchmark_dir() / "root-0", train=["a_1", "a_2", "b_1"], dev=["c_1"])
+    root = data.benchmark_dir() / "root-0"
+    write_world(root, train=["a_1", "a_2", "b_1"], dev=["c_1"])
+    return root
 
 
 @pytest.mark.parametrize("name", ["judge-7", "root-7"])
