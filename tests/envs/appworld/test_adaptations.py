@@ -214,12 +214,6 @@ def test_worlds_and_the_plain_engine_agree(requests, plain, ours, part):
         assert found[part] == expected[part], request
 
 
-def test_solutions_succeed_and_others_fail(requests, plain):
-    for request, expected in zip(requests, plain, strict=True):
-        if request["name"] != "random":  # those may, or may not
-            assert expected["verdict"]["success"] == (request["name"] == "reference"), request
-
-
 def test_the_random_calls_do_something(requests, plain):
     """Else the comparisons above would say little."""
     done = [result for request, result in zip(requests, plain, strict=True) if request["name"] == "random"]

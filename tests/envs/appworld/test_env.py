@@ -102,12 +102,10 @@ def test_code_is_run_fenced_or_not_and_variables_live_on(env):
 
 
 def test_an_action_without_python_code_is_malformed(env):
-    assert env.step("Let me think about it.")[4]["malformed"] is True
-    assert env.step("```python\nprint(1\n```")[4]["malformed"] is True
-    assert env.step("")[4]["malformed"] is True
-    assert env.step(None)[4]["malformed"] is True
-    assert env.step("print(1)")[4]["malformed"] is False
-    assert env.step("1 / 0")[4]["malformed"] is False
+    for action in ("Let me think about it.", "```python\nprint(1\n```", "", None):
+        assert env.step(action)[4]["malformed"] is True
+    for action in ("print(1)", "1 / 0"):
+        assert env.step(action)[4]["malformed"] is False
 
 
 def test_api_calls_are_counted_and_limited(env):
@@ -145,22 +143,20 @@ def test_the_task_must_be_completed_for_a_verdict(env):
     _, reward, terminated, _, info = env.step(FINISH)
     assert (reward, terminated, info["success"]) == (0.0, True, False)
     verdict = info["verdict"]
+    assert info["score"] == verdict["passed"] / verdict["total"]
     assert verdict["passed"] < verdict["total"] == verdict["passed"] + len(verdict["failures"])
     with pytest.raises(gym.error.ResetNeeded):
         env.step("print(1)")
 
 
 def test_the_reward_can_be_the_share_of_the_tests_that_pass(make):
-    graded, official = make(reward="score"), make()
-    for env in (graded, official):
-        env.reset(seed=0)
+    graded = make(reward="score")
+    graded.reset(seed=0)
     _, reward, _, _, info = graded.step(FINISH)
     verdict = info["verdict"]
     assert reward == info["score"] == verdict["passed"] / verdict["total"]
     assert 0 < reward < 1
     assert not info["success"]
-    _, reward, _, _, info = official.step(FINISH)
-    assert (reward, info["score"]) == (0.0, verdict["passed"] / verdict["total"])
     graded.reset(seed=0)
     assert (play_expert(graded)[1], graded.unwrapped.spec.kwargs["reward"]) == (1.0, "score")
     with pytest.raises(ConfigError, match="reward must be success or score, got 'share'"):
