@@ -1,7 +1,6 @@
 """An agent program as an environment: its calls are steps, K bounds them, and what the agent does wrong is its failure."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -96,11 +95,6 @@ def has_no_verdict(task: Any, base_url: str) -> str:
     return "half"
 
 
-def hangs(task: Any, base_url: str) -> Any:
-    says(base_url, "go")
-    time.sleep(5)
-
-
 def hangs_on(task: Any, base_url: str) -> Any:
     says(base_url, "go")
     time.sleep(60)
@@ -147,27 +141,6 @@ def test_a_verdict_may_stand_beside_any_text(env: Any) -> None:
     assert playing.step("words")[1] == 1.0
 
 
-def test_an_agent_that_hangs_has_failed_after_its_time(env: Any) -> None:
-    playing = env(hangs, timeout_s=0.3)
-    playing.reset()
-    *_, terminated, _, info = playing.step("words")
-    assert terminated
-    assert "silent for 0.3 s" in info["failure"]
-
-
-def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    child = f'import subprocess, time; p = subprocess.Popen(["sleep", "600"]); open("{pids}", "w").write(str(p.pid)); '
-    playing = env(command(child + "time.sleep(600)"), timeout_s=2.0)
-    playing._grace_s = 0.1
-    playing.reset()
-    assert playing.step("words")[2]
-    deadline = time.monotonic() + 30
-    while os.path.exists(f"/proc/{pids.read_text()}") and "Z" not in Path(f"/proc/{pids.read_text()}/stat").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 LEAVES = """
 import subprocess, time, sys
 p = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -187,6 +160,24 @@ def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_an_agent_that_hangs_has_failed_after_its_time(env: Any) -> None:
+    playing = env(hangs_on, timeout_s=0.3)
+    playing.reset()
+    *_, terminated, _, info = playing.step("words")
+    assert terminated
+    assert "silent for 0.3 s" in info["failure"]
+
+
+def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    child = f'import subprocess, time; p = subprocess.Popen(["sleep", "600"]); open("{pids}", "w").write(str(p.pid)); '
+    playing = env(command(child + "time.sleep(600)"), timeout_s=2.0)
+    playing._grace_s = 0.1
+    playing.reset()
+    assert playing.step("words")[2]
+    wait_until(lambda: pids.exists() and not alive(pids))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")

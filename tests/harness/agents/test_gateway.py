@@ -30,7 +30,6 @@ CONNECTIONS = openai.DefaultHttpxClient(verify=False)
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
-    monkeypatch.setattr(limits_of_session, "_MOST_WAITING", 3)
     monkeypatch.setattr(limits, "_MOST_BYTES", 100_000)
     with Gateway() as gateway:
         yield gateway
@@ -175,10 +174,6 @@ def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Sess
     assert there.result(SOON_S) == "yes"
 
 
-def wait_for_line(session: Session, length: int) -> None:
-    wait_until(lambda: len(session._line) >= length)
-
-
 def wait_until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SOON_S
     while not true():
@@ -204,7 +199,7 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     session: Session, pool: ThreadPoolExecutor
 ) -> None:
     waiting = [pool.submit(ask, session, name, max_retries=5) for name in ("taken", "in line")]
-    wait_for_line(session, 2)
+    wait_until(lambda: len(session._line) >= 2)
     taken = session.next_call(SOON_S)
     assert taken is not None
     session.end(budget_used_up(3))
@@ -219,16 +214,24 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     assert session.next_call(SOON_S) is None
 
 
-def test_too_large_too_many_and_unmeasured_requests_are_refused(session: Session, pool: ThreadPoolExecutor) -> None:
+def test_too_large_and_unmeasured_requests_are_refused(session: Session) -> None:
     assert post(session, b"x" * 100_001)[0] == 413
     assert post(session, b"{}", **{"Transfer-Encoding": "chunked", "Content-Length": "-1"})[0] == 411
     assert post(session, b"2\r\n{}\r\nz\r\n", **{"Transfer-Encoding": "chunked"})[0] == 400
     assert post(session, b"ffffff\r\n", **{"Transfer-Encoding": "chunked"})[0] == 413
-    waiting = [pool.submit(ask, session, str(number)) for number in range(3)]
-    wait_for_line(session, 3)
+
+
+@pytest.mark.parametrize("limit", ["_MOST_WAITING", "_MOST_CONNECTIONS"])
+def test_a_session_has_so_many_calls_and_connections_that_wait(
+    gateway: Gateway, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(limits_of_session, limit, 2)
+    session = gateway.open()
+    waiting = [pool.submit(ask, session, str(number)) for number in range(2)]
+    wait_until(lambda: len(session._line) >= 2)
     with pytest.raises(openai.RateLimitError):
         ask(session, "one more")
-    serve(session, *[ModelAnswer("ok")] * 3)
+    serve(session, *[ModelAnswer("ok")] * 2)
     assert {one.result(SOON_S) for one in waiting} == {"ok"}
 
 
@@ -263,7 +266,7 @@ def test_sixty_four_calls_of_a_session_may_wait_at_once() -> None:
     with Gateway() as gateway, ThreadPoolExecutor(64) as pool:
         session = gateway.open()
         asked = [pool.submit(post, session, json.dumps({"messages": ASKED, "user": str(n)}).encode()) for n in range(64)]
-        wait_for_line(session, 64)
+        wait_until(lambda: len(session._line) >= 64)
         serve(session, *[ModelAnswer("ok")] * 64)
         assert {one.result(SOON_S)[0] for one in asked} == {200}
 
@@ -286,17 +289,6 @@ def test_one_session_cannot_take_the_descriptors_of_the_run(monkeypatch: pytest.
         wait_until(lambda: threading.active_count() <= before + 1 + 10 + 21)
         for connection in held:
             connection.close()
-
-
-def test_a_session_whose_connections_all_wait_gets_no_more(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor) -> None:
-    monkeypatch.setattr(limits_of_session, "_MOST_CONNECTIONS", 2)
-    with Gateway() as gateway:
-        session = gateway.open()
-        waiting = [pool.submit(ask, session, str(number)) for number in range(2)]
-        wait_for_line(session, 2)
-        assert post(session, json.dumps({"messages": ASKED}).encode())[0] == 429
-        serve(session, *[ModelAnswer("ok")] * 2)
-        assert {one.result(SOON_S) for one in waiting} == {"ok"}
 
 
 def test_descriptors_are_raised_as_far_as_the_system_allows() -> None:

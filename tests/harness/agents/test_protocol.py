@@ -41,10 +41,12 @@ def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
     assert read(messages=[ASKED, said]).messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
 
 
-def test_content_may_be_a_text_its_parts_or_null() -> None:
+def test_content_may_be_a_text_its_parts_a_refusal_or_null() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b\ud83d"}]
-    said = [{"role": "developer", "content": parts}, {"role": "assistant", "content": None}, ASKED]
-    assert [message["content"] for message in read(messages=said).messages] == ["a\nb\\ud83d", "", ASKED["content"]]
+    refusal = [{"type": "thinking", "thinking": "hm"}, {"type": "refusal", "refusal": "No."}, {"type": "text", "text": "x"}]
+    said = [{"role": "developer", "content": parts}, *({"role": "assistant", "content": c} for c in (None, refusal)), ASKED]
+    found = [message["content"] for message in read(messages=said).messages]
+    assert found == ["a\nb\\ud83d", "", "No.\nx", ASKED["content"]]
     assert read("responses", input="Hi").messages == [{"role": "user", "content": "Hi"}]
 
 
@@ -83,15 +85,6 @@ def test_the_run_samples_in_its_own_way_whatever_a_request_asks_for(body: dict[s
     with pytest.raises(Refusal, match="leave it out"):
         read(**body, strict=True)
     assert read(top_p=1, top_k=-1, min_p=0.0, response_format={"type": "text"}, strict=True).overridden == ()
-
-
-def test_refusals_and_thoughts_in_a_history_are_read() -> None:
-    parts = [
-        {"type": "thinking", "thinking": "hm"},
-        {"type": "refusal", "refusal": "No."},
-        {"type": "text", "text": "x"},
-    ]
-    assert read(messages=[ASKED, {"role": "assistant", "content": parts}, ASKED]).messages[1]["content"] == "No.\nx"
 
 
 def test_the_choice_may_be_some_of_the_tools() -> None:

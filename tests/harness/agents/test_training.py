@@ -226,18 +226,6 @@ def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_eval
         evaluate_policy(result.model, functools.partial(AgentEnv, has_a_typo, tasks), rollouts=1, threads=1, show=False)
 
 
-@pytest.mark.usefixtures("drawn_by_turn")
-def test_an_agent_is_evaluated(model: Path, tasks: Path) -> None:
-    settings: dict[str, Any] = {"agent": "cabinet_agent:play", "tasks": tasks, "rollouts": 1, "max_action_tokens": 6}
-    result = evaluate_policy(model, show=False, horizon=9, threads=1, **settings)
-    assert (result.episodes, result.tasks) == (8, 8)
-    assert result.saturation is not None
-    of_cabinet = evaluate_policy(
-        model, "EH-Cabinet-v0", show=False, horizon=9, threads=1, max_action_tokens=6, tasks=8, rollouts=1
-    )
-    assert result.success_lengths == of_cabinet.success_lengths
-
-
 def calls_functions(task: dict[str, Any], base_url: str) -> bool:
     """Sends everything that a hosted model has to get, and ends when the model has seen the result of its call."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "start"}]
