@@ -132,11 +132,29 @@ _ANSWERS = [
         shows="(loading failed.*){2}",
     ),
     _attack(
-        "find the answer, a database, a model or an app in memory and in modules",
+        "find it in memory and in the frames below",
+        """
+        frame = sys._getframe()
+        seen = []
+        while frame:
+            seen.append(frame.f_code.co_name)
+            for values in (frame.f_locals, frame.f_globals):
+                truth = values.get("ground_truth") or getattr(values.get("task"), "ground_truth", None)
+                answer = getattr(truth, "answer", answer)
+            frame = frame.f_back
+        kinds = [type(o).__name__ for o in gc.get_objects()]
+        for o in gc.get_objects():
+            if type(o) is dict and "ground_truth_answer" in o:
+                answer = o["ground_truth_answer"]
+        print(seen, answer, "GroundTruth" in kinds, hasattr(world.task, "ground_truth"))
+        """,
+        shows="run_code.*nothing found False False",
+    ),
+    _attack(
+        "find a database, a model or an app in memory, in frames and in modules",
         """
         gc.unfreeze()  # what the zygote has frozen is not listed otherwise
         kinds = {f"{type(o).__module__}.{type(o).__name__}" for o in gc.get_objects()}
-        print("truths", [kind for kind in kinds if "GroundTruth" in kind], hasattr(world.task, "ground_truth"))
         print("connections", [kind for kind in kinds if kind in ("sqlite3.Connection", "sqlalchemy.engine.base.Engine")])
         print("apps", [name for name in sys.modules if name.startswith("appworld.apps.") and name.count(".") == 3])
         print("models", world.models)
@@ -145,7 +163,7 @@ _ANSWERS = [
             return len(models.Song.all())
         attempt("counting", count)
         """,
-        shows=r"truths \[\] False.*connections \[\].*apps \[\].*models None.*counting failed",
+        shows=r"connections \[\].*apps \[\].*models None.*counting failed",
     ),
     _attack(
         "count in the database, without a log-in",
@@ -157,15 +175,24 @@ _ANSWERS = [
         shows="counting failed: AttributeError",
     ),
     _attack(
-        "read everybody's passwords, and log in as others or with a forged token",
+        "read everybody's passwords, and log in as others",
         """
         people = attempt("reading", sql, "select email, password from users")
         for email, password in people or [(name + "@mailbox.example", "x") for name in ("tobias.lindqvist", "callum.oyelaran")]:
             attempt("logging in", lambda: apis.spotify.login(username=email, password=password))
-        for token in (None, "", email, "eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0."):
-            attempt("asking", lambda: apis.spotify.show_song_library(access_token=token))
         """,
-        shows="reading failed.*(logging in failed.*){2}(asking failed.*){4}",
+        shows="reading failed.*(logging in failed.*){2}",
+    ),
+    _attack(
+        "log in without a password, as the supervisor and as others",
+        """
+        person = apis.supervisor.show_profile()
+        for token in (None, "", "x", person["email"], "Bearer", "eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0."):
+            attempt("asking", lambda: apis.spotify.show_song_library(access_token=token))
+        for password in (None, "", "adminpassword", person["first_name"]):
+            attempt("logging in", lambda: apis.spotify.login(username=person["email"], password=password))
+        """,
+        shows="(asking failed.*){6}(logging in failed.*){4}",
     ),
     _attack(
         "read this project's sources and the trainer's environment",
@@ -207,6 +234,7 @@ _VERDICTS = [
         shows="forged",
         ends="goes on",  # this and each later outcome is taken for that to the step before
     ),
+    _lost("send what the apps answer", "send({'status': 200, 'headers': []}, b'{}')", shows="a request of another form"),
     _lost("say it in another form", FORGED + "send(outcome | {'malformed': 1})", shows="an outcome of another form"),
     _attack(
         "ask for many things before and after the outcome",
@@ -298,6 +326,11 @@ _OUTPUT = [
         shows="no answer",
     ),
     _attack(
+        "ask 100,000 times for what is not there",
+        "for _ in range(100_000):\n    try:\n        requester.client.get('/')\n    except RuntimeError:\n        pass",
+        shows="Execution successful|timed out",
+    ),
+    _attack(
         "send what the apps take long to read",
         """
         for body in ('{"a":' * 10**5 + '1' + '}' * 10**5, '[' * 10**6, '[{}' + ',{}' * 10**6 + ']', '9' * 10**6):
@@ -318,7 +351,6 @@ _OUTPUT = [
         ends="verdict or world lost or goes on",
     ),
 ]
-
 _PROCESSES = [
     _attack(
         "fork past Python, and run a program",
@@ -406,6 +438,22 @@ _BETWEEN = [
         go_on()
         """,
         shows="continuing failed",
+    ),
+    _attack(
+        "leave a mark for later episodes: a file's access time",
+        """
+        def mark():
+            for folder in ("/usr/share/zoneinfo", "/usr/share/zoneinfo/Etc"):
+                for file in (f"{folder}/{name}" for name in sorted(posix.listdir(folder))):
+                    before = posix.lstat(file)
+                    if before.st_atime <= before.st_mtime and not real_os.path.isdir(file):
+                        real_io.open(file, "rb").read()
+                        if posix.lstat(file).st_atime_ns != before.st_atime_ns:
+                            return file
+            raise LookupError("no access time has changed")
+        attempt("marking", mark)
+        """,
+        shows="marking",  # test_confine.py has the hosts on which it fails
     ),
 ]
 
