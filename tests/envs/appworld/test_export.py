@@ -50,7 +50,7 @@ def damaged(solution, number):
 
 def evaluation(folder, agent, tasks):
     """Plays the agent's messages on each task, and keeps the episodes in the folder of an evaluation."""
-    kept = EvaluationFolder(folder, {"env": "EH-AppWorld-v0", "env_args": "{}", "split": "mini", "seed": 0})
+    kept = EvaluationFolder(folder, {"env": "EH-AppWorld-v0", "env_args": {}, "split": "mini", "seed": 0})
     env, played = gym.make("EH-AppWorld-v0", split="mini"), []
     root = data.root_of("mini")
     for number, request in enumerate(evaluation_requests(tasks, 1, 0)):

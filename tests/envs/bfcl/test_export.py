@@ -43,7 +43,7 @@ def perturbed_evaluation(out, make, perturbed, upstream, action_format, ids):
     rng = random.Random(f"export {action_format}")
     kwargs = {"action_format": action_format, "prompt": "official"}
     env, plain = make(**kwargs), make()
-    settings = {"env": "EH-BFCL-v0", "env_args": json.dumps(kwargs), "split": "all", "seed": 0}
+    settings = {"env": "EH-BFCL-v0", "env_args": kwargs, "split": "all", "seed": 0}
     folder, verdicts = EvaluationFolder(out, settings), {}
     for request in evaluation_requests(ids, 1, 0):
         functions = upstream.call("entry", {"task_id": request.task_id}, timeout_s=60)["functions"]
