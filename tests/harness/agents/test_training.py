@@ -319,4 +319,5 @@ def test_calls_at_once_are_sampled_together_and_draw_the_same_in_any_order(
     assert one == said("two", horizon=30)
     REFUSED.clear()
     assert {len(turns) for turns in said("three", horizon=5)} == {5}
-    assert REFUSED.count("horizon_reached") == 16 * 8
+    assert "horizon_reached" in REFUSED
+    assert {*REFUSED} <= {"horizon_reached", "episode_over"}  # the latter from a slot that has a new episode
