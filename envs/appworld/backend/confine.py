@@ -32,8 +32,8 @@ _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
-# A third of the weight of a world that is being made. The least weight, 19, would only halve how much longer a reset takes beside 64
-# worlds that compute in all threads on 2 cores: 6.8 times in place of 13.7.
+# A third of the weight of a world that is being made. The least weight, 19, would only halve how much longer a reset takes beside
+# 64 worlds that compute in all threads on 2 cores: 6.8 times in place of 13.7.
 _NICE = 5
 # If only the user's total can be limited, the user may have this many more threads than at the start.
 _FREE_THREADS = 4096
