@@ -118,11 +118,8 @@ class VLLMSampler:
         if "TORCHELASTIC_RUN_ID" in os.environ:  # each rank has an engine, which uses the ranks' torch.distributed
             options["distributed_executor_backend"] = "external_launcher"
         self._engine = _start_engine(
-            device=self._device,
-            model=str(_folder_of(model)),
-            dtype=name,
-            max_model_len=self.max_context,
-            **options | dict(engine_args or {}),
+            self._device,
+            {"model": str(_folder_of(model)), "dtype": name, "max_model_len": self.max_context, **options, **(engine_args or {})},
         )
         self._prompt_tokens = self._cached_tokens = 0
         self._take_over_weights()
@@ -249,7 +246,7 @@ def _folder_of(model: PreTrainedModel) -> Path:
     return folder
 
 
-def _start_engine(*, device: torch.device, **options: Any) -> Any:
+def _start_engine(device: torch.device, options: Mapping[str, Any]) -> Any:
     """Starts an engine in this process, on the policy's device, and leaves torch's settings as they were."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; else vLLM warns at each update
     try:
@@ -266,16 +263,16 @@ def _start_engine(*, device: torch.device, **options: Any) -> Any:
             raise ConfigError(
                 f"vLLM's EngineArgs have no {name!r}" + (meant if "did you mean" in meant else "; see vllm serve --help=all")
             )
-    arguments = EngineArgs(
-        load_format="dummy",
-        skip_tokenizer_init=True,  # only token ids go in and out
-        generation_config="vllm",  # no defaults from the model's folder
-        logprobs_mode="processed_logprobs",  # those of the sampled distribution; the default ignores the temperature
-        hf_overrides=FLOAT32_LOGITS,
-        disable_log_stats=True,
-        seed=0,
-        **options,
-    )
+    ours = {
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,  # only token ids go in and out
+        "generation_config": "vllm",  # no defaults from the model's folder
+        "logprobs_mode": "processed_logprobs",  # those of the sampled distribution; the default ignores the temperature
+        "hf_overrides": FLOAT32_LOGITS,
+        "disable_log_stats": True,
+        "seed": 0,
+    }
+    arguments = EngineArgs(**ours | dict(options))
     # On a CPU, vLLM seeds the global generators and replaces torch.set_num_threads.
     rng, set_num_threads = torch.get_rng_state(), torch.set_num_threads
     multiprocessing = {k: v for k, v in os.environ.items() if k == "VLLM_ENABLE_V1_MULTIPROCESSING"}

@@ -51,7 +51,7 @@ def test_a_second_start_finds_what_the_first_compiled(real_vllm: None) -> None:
 
 def test_further_arguments_reach_vllm_and_their_effect_is_measured(real_vllm: None) -> None:
     model, prompt = new_model(), [1, 2, 3, 4] * 8
-    sampler = VLLMSampler(model, engine_args={"kv_cache_dtype": "fp8_e5m2"})
+    sampler = VLLMSampler(model, engine_args={"kv_cache_dtype": "fp8_e5m2", "disable_log_stats": False})
     [sample] = sample_all(sampler, [ask(0, prompt)])
     own = forward_logprobs(model, prompt, sample.ids)
     assert 1e-3 < max(abs(a - b) for a, b in zip(own, sample.logprobs, strict=True)) < 1
