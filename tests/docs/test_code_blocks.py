@@ -140,7 +140,7 @@ for name in ("Number-v0", "Maze-v0"):
 
 
 @pytest.fixture
-def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a reader gives the commands: a checkout with environments of the reader's own, and a run."""
     for name in ("recipes", "examples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -153,11 +153,10 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / "versions.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize("command", NOT_RUN + IN_TEXT + IN_RECIPES)
-def test_commands_are_understood(command: list[str], readers_folder: Path) -> None:
+def test_commands_are_understood(command: list[str], readers_folder: None) -> None:
     _understand(command)
 
 

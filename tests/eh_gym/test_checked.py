@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from eh_gym import UnicodeText
 from eh_gym.checked import CheckedEnv
 from eh_gym.errors import UserCodeError, WorkerDied
 from envs.making import checked_environment
@@ -16,6 +17,8 @@ INFO = {"task_id": "7", "system_prompt": "rules"}
 
 class Scripted(gym.Env[str, str]):
     """Gives the answers that it is told to give. It raises those that are exceptions."""
+
+    observation_space = action_space = UnicodeText(16)
 
     def __init__(self, start: Any = ("first", INFO), answer: Any = ("seen", 0.0, False, False, {})) -> None:
         self.start, self.answer = start, answer
@@ -30,6 +33,11 @@ class Scripted(gym.Env[str, str]):
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+def test_an_environment_without_spaces_is_refused_with_a_sentence() -> None:
+    with pytest.raises(UserCodeError, match=r"^Env has no observation_space; make it an eh_gym\.UnicodeText"):
+        CheckedEnv(gym.Env())
 
 
 def played(**given: Any) -> Any:

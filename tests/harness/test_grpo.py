@@ -286,7 +286,7 @@ def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) ->
         ("--wrapper=tti", "--delta=30", "--delta is for --wrapper elastic or linear"),
         ("--gpu-memory-utilization", "0.9", "--sampler vllm"),
         ("--trackers", "wandb", "wandb"),
-        ("--sampler", "vllm", "vLLM"),
+        ("--sampler", "vllm", "pip install -e '.[train,vllm]'"),
         ("--sampler=vllm-server", "--url=http://127.0.0.1:9", "http://127.0.0.1:9"),
     ],
 )

@@ -46,7 +46,6 @@ def test_the_mean_over_seeds_is_the_thick_line(tmp_path: Path, drawn: list[Figur
 
 
 def test_what_is_drawn_is_in_sight(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
-    """The axis of tokens began at 0 and ended at 1."""
     for suite in read_suites([sweep(seeds=2, updates=3, only=("saturation", "comparison"))]):
         draw(suite)
     assert len(drawn) > 3

@@ -17,7 +17,7 @@ from small_model import new_model
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from eh_gym.errors import ConfigError, MissingExtraError
+from eh_gym.errors import ConfigError
 from harness.model import lora
 from harness.model.lora import add_lora
 from harness.sampling.vllm.engine import VLLMSampler
@@ -196,12 +196,6 @@ def test_an_engine_is_on_the_policy_s_own_gpu_and_names_the_flag_to_lower_if_it_
         VLLMSampler(new_model(), device="cuda:1")
     assert started.device == torch.device("cuda:1")
     assert started.options["enable_sleep_mode"]
-
-
-def test_without_vllm_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[train,vllm\]'"):
-        VLLMSampler(new_model())
 
 
 def test_the_thread_of_a_rollout_steps_the_engine_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
