@@ -53,6 +53,12 @@ for _ in range(60):
         threading.Thread(target=burn, daemon=True).start()
     except RuntimeError:
         break"""
+CALLS = """\
+while True:
+    try:
+        apis.spotify.show_song(song_id=1)
+    except Exception:
+        pass"""
 PARTS = ("fresh", "latencies", "busy", "memory")
 WORLDS = 16  # at once, to measure the memory of each
 HERE = Path(__file__).resolve().parent
@@ -238,30 +244,34 @@ def fresh(folder: Path, before: Path | None, tasks: Sequence[str], rounds: int) 
 
 def beside_busy_worlds(tasks: Sequence[str], worlds: int, rounds: int) -> None:
     """Measures how much longer a reset takes beside worlds whose code has started as many busy threads as it may."""
+    slots = list(range(1, worlds + 1))
 
     def reset(number: int) -> float:
         return float(player.call("open", task_id=tasks[number % len(tasks)])[1])
 
-    with ended([ours()]) as (player,):
-        list(map(reset, range(rounds)))
-        alone = list(map(reset, range(rounds)))
-        for slot in range(1, worlds + 1):
+    def during(code: str) -> list[float]:
+        for slot in slots:
             player.call("open", task_id=tasks[0], slot=slot)
             player.call("execute", code=BURN, slot=slot, may_end=True)
-        left = list(map(reset, range(rounds)))
-        running = []
-        player.call("burn", code="burn()", slots=list(range(1, worlds + 1)))
+        left.extend(map(reset, range(rounds)))
+        player.call("burn", code=code, slots=slots)
         time.sleep(5)  # until all of them compute
+        seconds = []
         while player.call("burning") == worlds:
-            running.append(reset(0))
-    print(f"\nA reset beside {worlds} worlds with busy threads, {rounds} rounds, ms")
+            seconds.append(reset(0))
+        while player.call("burning"):
+            time.sleep(0.1)
+        return seconds
+
+    with ended([ours()]) as (player,):
+        list(map(reset, range(rounds)))
+        alone, left = list(map(reset, range(rounds))), list[float]()
+        rows = {"during steps that compute in all threads": during("burn()"), "during steps that call APIs": during(CALLS)}
+    print(f"\nA reset beside {worlds} worlds with busy threads, ms")
     print(f"{'alone':<44}{milliseconds(alone):>22}")
-    for title, seconds in (
-        ("after the steps that started the threads", left),
-        (f"during steps that compute in all threads ({len(running)})", running),
-    ):
+    for title, seconds in ({"between the steps of the others": left} | rows).items():
         ratio = statistics.median(seconds) / statistics.median(alone)
-        print(f"{title:<44}{milliseconds(seconds):>22}{ratio:>25.2f}x", flush=True)
+        print(f"{f'{title} ({len(seconds)})':<48}{milliseconds(seconds):>18}{ratio:>25.2f}x", flush=True)
 
 
 def children(pid: int) -> list[int]:

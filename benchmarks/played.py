@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def microseconds(envs: Sequence[gym.Env[str, str]], some: Sequence[Script], coun
 
 
 def pss_mb(pid: int) -> float:
-    """Returns the PSS of a process in MB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+    """Returns the PSS of a process in MB; 0 if it has ended."""
+    with suppress(ProcessLookupError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+    return 0.0

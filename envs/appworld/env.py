@@ -167,6 +167,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
     def close(self) -> None:
         """Ends the episode. Its zygotes go on until this process ends, or until ``envs.appworld.hosts.close_hosts()``."""
         self._leave()
+        self._host.clear()
 
     def _step(self, world: World, action: Any) -> _Result:
         self._steps += 1
@@ -178,7 +179,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             result = world.execute(code)
             verdict = dict(world.verdict()) if result["completed"] else None
         except WorkerError as error:
-            self._leave()
+            self.close()  # it asks the zygotes, so that it is known whether they live
             return _over(error, world.host_failed)
         info: dict[str, Any] = {"malformed": result["malformed"], "api_calls": result["api_calls"]}
         if verdict is None:

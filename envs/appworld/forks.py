@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -31,6 +32,7 @@ _START_TIMEOUT_S = 180.0  # importing AppWorld takes 4 s on a quiet machine
 _SPAWN_TIMEOUT_S = 60.0
 # Killing a process takes milliseconds. A zygote that does not answer is killed, with all its forks.
 _END_TIMEOUT_S = 10.0
+_LOOK_S, _LONG_CPU_S = 0.25, 0.1  # how often to look at a step's processor time, and how much of it is long
 _PREFIX = "eh-appworld-"
 # The environment variables that a zygote gets. Agents' code can read all of them, and a trainer's hold keys and tokens.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
@@ -53,7 +55,8 @@ class Zygote:
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
         self._folder: Path | None = None
         self._ready = self._closed = False  # whether `start` has finished; whether `close` was called
-        self._abandoned: set[str] = set()  # forks whose owner was interrupted
+        self._abandoned: set[str] = set()  # forks that are to be ended
+        self.computing: dict[str, int] = {}  # the forks that compute for long, and how many threads they have
         self.told: Mapping[str, Any] = {}
         self._end: Callable[[], object] = weakref.finalize(self, Worker.kill, self._worker)
 
@@ -112,8 +115,8 @@ class Zygote:
                 connection.settimeout(_SPAWN_TIMEOUT_S)
                 connection.connect(str(_known(self._folder) / "socket"))
                 connection.sendall(name.encode("ascii"))
-                abandoned = self._abandoned.copy()
-                request = {"name": name, "options": dict(options), "abandoned": sorted(abandoned)}
+                abandoned = sorted(self._abandoned)
+                request = {"name": name, "options": dict(options), "abandoned": abandoned}
                 pid = self._worker.call("spawn", request, _SPAWN_TIMEOUT_S)
                 self._abandoned.difference_update(abandoned)
             return Fork(self, connection, name, pid)
@@ -125,14 +128,16 @@ class Zygote:
                 raise WorkerDied(f"the zygote does not answer: {error}") from error
             raise
 
-    def end(self, name: str) -> None:
-        """Kills a forked process and waits until it is gone."""
-        with contextlib.suppress(WorkerError):  # the forks die with their zygote
-            self._worker.call("end", {"name": name}, _END_TIMEOUT_S)
-
     def abandon(self, name: str) -> None:
-        """Has a forked process killed when the next one is forked. Takes no lock, so that a finalizer may call it."""
+        """Has a process killed with ``clear`` or the next fork. Takes no lock, so that a finalizer may call it."""
         self._abandoned.add(name)
+
+    def clear(self) -> None:
+        """Kills the abandoned processes, and waits until they are gone."""
+        abandoned = sorted(self._abandoned)
+        with contextlib.suppress(WorkerError):  # the forks die with their zygote
+            self._worker.call("end", {"names": abandoned}, _END_TIMEOUT_S)
+        self._abandoned.difference_update(abandoned)
 
     def close(self) -> None:
         """Ends the zygote and all its forks, for good. It may be called while the zygote is starting."""
@@ -171,8 +176,12 @@ class Fork:
             raise WorkerDied(f"the process has gone away: {error}") from error
         other._connection.close()
 
-    def ask(self, message: Mapping[str, Any] | None = None, *, timeout_s: float) -> dict[str, Any]:
+    def ask(
+        self, message: Mapping[str, Any] | None = None, *, timeout_s: float, meanwhile: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
         """Sends a message, if there is one, and returns the answer. A process that fails to answer in time is killed.
+
+        While it waits long for the answer, it calls ``meanwhile`` again and again.
 
         Raises:
             WorkerTimeout: No answer came in time.
@@ -184,15 +193,19 @@ class Fork:
         if self._ended:
             raise WorkerDied("the process was ended")
         try:
-            return self._answer(message, timeout_s)
+            return self._answer(message, timeout_s, meanwhile)
         except BaseException:  # also an interrupt, or the next question would get this answer
             self.end()
             raise
 
-    def _answer(self, message: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any]:
+    def _answer(
+        self, message: Mapping[str, Any] | None, timeout_s: float, meanwhile: Callable[[], None] | None
+    ) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         try:
             read = message is None or self._send(link.frame(dict(message)), deadline)
+            if meanwhile is not None:
+                self._wait(deadline, meanwhile)
             answer = link.receive(self._connection, deadline)
         except TimeoutError as error:
             raise WorkerTimeout(f"no answer after {timeout_s:g} s; the process was killed") from error
@@ -218,14 +231,51 @@ class Fork:
             return False
         return True
 
+    def _wait(self, deadline: float, meanwhile: Callable[[], None]) -> None:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        while (left_s := deadline - time.monotonic()) > 0 and not poll.poll(1000 * min(_LOOK_S, left_s)):
+            meanwhile()
+
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """On Linux the process is stopped afterwards, so that threads of an agent's code take no processor time meanwhile."""
+    def running(self, timeout_s: float) -> Iterator[Callable[[], None]]:
+        """On Linux the process is stopped afterwards, so that threads of an agent's code take no processor time meanwhile.
+
+        Yields a function to call every ``_LOOK_S`` while the process runs. It keeps worlds that compute for long from slowing
+        down all others. At the end of ``timeout_s``, when the engine ends the step, the process runs in any case.
+        """
+        began_cpu_s, last = self._cpu_s(), time.monotonic() + timeout_s - 2 * _LOOK_S
         self._signal(signal.SIGCONT)
         try:
-            yield
+            yield lambda: self._share(began_cpu_s, last)
         finally:
             self._signal(signal.SIGSTOP)
+            self._zygote.computing.pop(self._name, None)
+
+    def _share(self, began_cpu_s: float, last: float) -> None:
+        """If more threads compute for long than there are processors, their worlds get the time that nobody else wants, in turns.
+
+        So the worlds that are made beside them, and the steps of others, take about as long as ever. An ordinary user can't undo
+        the low priority, so it holds for the rest of the episode.
+        """
+        if self._cpu_s() - began_cpu_s < _LONG_CPU_S:
+            return
+        with contextlib.suppress(OSError):  # it has ended
+            computing, processors = self._zygote.computing, len(os.sched_getaffinity(0))
+            threads = [int(thread) for thread in os.listdir(f"/proc/{self.pid}/task")]
+            computing[self._name] = len(threads)
+            if sum(list(computing.values())) > processors:
+                for thread in threads:  # those that they start from now on are like them
+                    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+            names, now = list(computing), time.monotonic()
+            place = (names.index(self._name) - int(now / _LOOK_S) * processors) % len(names)
+            self._signal(signal.SIGCONT if place < processors or now > last else signal.SIGSTOP)
+
+    def _cpu_s(self) -> float:
+        """The processor time of the process in seconds; 0 where it is unknown."""
+        with contextlib.suppress(OSError):
+            return time.clock_gettime(~self.pid << 3 | 2) if self._handle is not None else 0.0  # as clock_getcpuclockid(3)
+        return 0.0
 
     def kill(self) -> None:
         """Kills the process without waiting until it is gone, if the system allows that."""
@@ -233,12 +283,14 @@ class Fork:
             self.end()
 
     def end(self) -> None:
-        """Kills the process. Idempotent."""
+        """Kills the process. It does not wait until it is gone: ``Zygote.clear`` does. Idempotent."""
         if not self._ended:
             self._connection.close()
+            self._zygote.abandon(self._name)
+            if not self._signal(signal.SIGKILL):
+                self._zygote.clear()
             if self._handle is not None:
                 self._handle.close()
-            self._zygote.end(self._name)
             self._ended = True
             self._finalizer.detach()
 

@@ -99,8 +99,8 @@ class World:
     def _execute(self, code: str) -> Mapping[str, Any]:
         timeout_s, began = self._host.settings.step_timeout_s, time.monotonic()
         try:
-            with self._shell.running():
-                answer = self._apps.ask({"code": code}, timeout_s=timeout_s + _grace_s(timeout_s))
+            with self._shell.running(timeout_s) as look:
+                answer = self._apps.ask({"code": code}, timeout_s=timeout_s + _grace_s(timeout_s), meanwhile=look)
         except WorkerError:
             self.close()
             raise
@@ -172,6 +172,11 @@ class Host:
         with contextlib.suppress(WorkerError):  # such as a zygote that was killed meanwhile; no code has run yet
             return self._fork_world(task_id, record)
         return self._fork_world(task_id, record)
+
+    def clear(self) -> None:
+        """Waits until the processes of worlds that were closed are gone."""
+        self._apps.clear()
+        self._shells.clear()
 
     def close(self) -> None:
         """Ends everything."""

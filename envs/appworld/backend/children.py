@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from . import confine, link
@@ -48,7 +48,6 @@ class Children:
         Raises:
             OSError: The connection is not there, or the system refuses another process.
         """
-        self._reap()
         connection = self._accept(name)
         taken = {child.slot for child in self._living.values()}
         slot = next(i for i in range(len(taken) + 1) if i not in taken)
@@ -61,24 +60,16 @@ class Children:
         self._living[name] = _Child(pid, slot)
         return pid
 
-    def end(self, name: str) -> None:
-        """Kills a process, unless it has ended, and removes its folder."""
-        child = self._living.get(name)
-        if child is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
-        os.waitpid(child.pid, 0)
-        self._forget(name)
-
-    def _reap(self) -> None:
-        """Forgets the processes that have ended: for example those whose environment was interrupted while it asked for them."""
+    def end(self, names: Collection[str], *, wait: bool) -> None:
+        """Kills processes, and removes the folders of those that are gone. On a busy machine it takes long to wait for that."""
+        children = [self._living[name] for name in names if name in self._living]
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
         for name, child in list(self._living.items()):
-            if os.waitpid(child.pid, os.WNOHANG)[0]:
-                self._forget(name)
-
-    def _forget(self, name: str) -> None:
-        shutil.rmtree(os.path.join(self._folder, str(self._living.pop(name).pid)), ignore_errors=True)
+            if os.waitpid(child.pid, 0 if wait and child in children else os.WNOHANG)[0]:
+                del self._living[name]
+                shutil.rmtree(os.path.join(self._folder, str(child.pid)), ignore_errors=True)
 
     def _accept(self, name: str) -> socket.socket:
         while True:

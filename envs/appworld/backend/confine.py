@@ -32,9 +32,7 @@ _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
-# A third of the weight of a world that is being made. The least weight, 19, would only halve how much longer a reset takes beside
-# 64 worlds that compute in all threads on 2 cores: 6.8 times in place of 13.7.
-_NICE = 5
+_NICE = 5  # a third of the weight of a world that is being made
 # If only the user's total can be limited, the user may have this many more threads than at the start.
 _FREE_THREADS = 4096
 # Where this project is installed: in an ordinary Python that is its site-packages, in the middle of what can be read.
@@ -110,8 +108,7 @@ def confine(
     parent = os.getppid() if parent is None else parent
     _write("/proc/self/oom_score_adj", "1000")  # if memory runs out, the kernel kills a world before the trainer
     os.nice(_NICE)
-    os.setsid()  # where the kernel shares the processor between sessions (autogroup), this world gets a share of its own
-    _write("/proc/self/autogroup", str(_NICE))
+    os.setpgid(0, 0)  # kill(0, ...) would reach the zygote where no other layer forbids it
     os.chdir(scratch)
     _prctl(_SET_NO_NEW_PRIVS, 1)
 

@@ -59,11 +59,10 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         _use_huge_pages()
         return told
     if method == "spawn":
-        for name in params["abandoned"]:
-            _children.end(name)
+        _children.end(params["abandoned"], wait=False)
         return _children.spawn(params["name"], functools.partial(_life, params["options"]))
     if method == "end":
-        return _children.end(params["name"])
+        return _children.end(params["names"], wait=True)
     raise ValueError(f"unknown method {method!r}")
 
 

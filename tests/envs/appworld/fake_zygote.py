@@ -34,9 +34,8 @@ def handle(method, params):
     if method == "start":
         return {"apis": {}}
     if method == "end":
-        return _children.end(params["name"])
-    for name in params["abandoned"]:
-        _children.end(name)
+        return _children.end(params["names"], wait=True)
+    _children.end(params["abandoned"], wait=False)
     options = params["options"]
     live = (lambda c, *_: _apps(c, options["task_id"])) if "task_id" in options else (lambda c, *_: _shell(c))
     return _children.spawn(params["name"], live)

@@ -26,14 +26,13 @@ class Zygote:
     """Remembers who was ended."""
 
     def __init__(self):
-        self.ended = []
-
-    def end(self, name):
-        self.ended.append(name)
-        return 0.5
+        self.computing, self.abandoned, self.ended = {}, [], []
 
     def abandon(self, name):
-        self.ended.append(f"{name}, by the next fork")
+        self.abandoned.append(name)
+
+    def clear(self):
+        self.ended += self.abandoned
 
 
 @pytest.fixture
@@ -73,44 +72,45 @@ def test_anything_but_a_message_ends_the_process(pair, sent, error, message):
     assert zygote.ended == ["7"]
 
 
-def answering(*pieces):
-    """A process that answers the first message with these bytes, and its end of the connection; the caller's end too."""
-    here, there = socket.socketpair()
+@pytest.fixture
+def busy():
+    """A process that computes."""
     pid = os.fork()
     if pid == 0:
-        try:
-            here.close()
-            link.receive(there)
-            for piece in pieces:
-                there.sendall(piece)
-            while there.recv(1 << 16):  # until the caller hangs up
-                pass
-        finally:
-            os._exit(0)
-    there.close()
-    return here, pid
-
-
-def kill(pid):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(600)
+        while True:
+            pass
+    fork = Fork(Zygote(), socket.socket(), "7", pid)
+    yield fork
+    fork.end()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
+def state(fork):
+    return Path(f"/proc/{fork.pid}/stat").read_text().split()[2]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
-def test_a_process_stands_still_while_it_is_not_asked():
-    """Threads that an agent's code has left would take time from others."""
-    here, pid = answering(*[link.frame({"said": 1})] * 2)
-    fork = Fork(Zygote(), here, "7", pid)
-    try:
-        for _ in range(2):
-            with fork.running():
-                assert fork.ask(CODE, timeout_s=60) == {"said": 1}
-            deadline = time.monotonic() + 60
-            while Path(f"/proc/{pid}/stat").read_text().split()[2] != "T":
-                assert time.monotonic() < deadline
-    finally:
-        fork.end()
-        kill(pid)
+@pytest.mark.parametrize(("others", "timeout_s", "states"), [(0, 60, "R"), (3, 60, "RT"), (3, 0, "R")])
+def test_code_that_computes_long_runs_in_turns_with_others_and_no_code_runs_between_steps(
+    monkeypatch, busy, others, timeout_s, states
+):
+    """At the end of its time it runs in any case, or it could not end in time."""
+    monkeypatch.setattr(forks, "_LOOK_S", 0.02)
+    monkeypatch.setattr(forks, "_LONG_CPU_S", 0)
+    busy._zygote.computing.update({f"world {i}": 1 for i in range(others * len(os.sched_getaffinity(0)))})
+    seen, end = set(), time.monotonic() + 0.5
+    with busy.running(timeout_s) as look:
+        while time.monotonic() < end or (seen < set(states) and time.monotonic() < end + 60):
+            look()
+            seen.add(state(busy))
+    assert seen == set(states)
+    assert (os.sched_getscheduler(busy.pid) == os.SCHED_IDLE) == (others > 0)
+    assert "7" not in busy._zygote.computing
+    while state(busy) != "T":
+        assert time.monotonic() < end + 60
 
 
 def test_folders_of_processes_that_are_gone_are_removed_wherever_they_ran(monkeypatch):
