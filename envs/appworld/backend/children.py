@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from . import confine, link
 
 _ACCEPT_TIMEOUT_S = 10.0  # the connection is there before the request for its process; this only prevents a hang
+_PATIENCE_MS = 5000  # the environment waits for 10 s before it gives the zygote up
 _LONGEST_ERROR = 8000  # characters
 
 
@@ -61,15 +63,18 @@ class Children:
         return pid
 
     def end(self, names: Collection[str], *, wait: bool) -> None:
-        """Kills processes, and removes the folders of those that are gone. On a busy machine it takes long to wait for that."""
-        children = [self._living[name] for name in names if name in self._living]
-        for child in children:
+        """Kills processes, and removes the folders of those that are gone. A busy machine may take long for that."""
+        for child in [self._living[name] for name in names if name in self._living]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
-        for name, child in list(self._living.items()):
-            if os.waitpid(child.pid, 0 if wait and child in children else os.WNOHANG)[0]:
-                del self._living[name]
-                shutil.rmtree(os.path.join(self._folder, str(child.pid)), ignore_errors=True)
+        for _ in range(_PATIENCE_MS if wait else 1):
+            for name, child in list(self._living.items()):
+                if os.waitpid(child.pid, os.WNOHANG)[0]:
+                    del self._living[name]
+                    shutil.rmtree(os.path.join(self._folder, str(child.pid)), ignore_errors=True)
+            if not wait or self._living.keys().isdisjoint(names):
+                return
+            time.sleep(0.001)
 
     def _accept(self, name: str) -> socket.socket:
         while True:
