@@ -36,6 +36,7 @@ class Children:
     def __init__(self, folder: str) -> None:
         self._folder, self._pid = folder, os.getpid()
         self._living: dict[str, _Child] = {}
+        self._killed: set[str] = set()  # those of them that are on their way out
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(os.path.join(folder, "socket"))
         self._listener.listen(256)
@@ -63,16 +64,18 @@ class Children:
         return pid
 
     def end(self, names: Collection[str], *, wait: bool) -> None:
-        """Kills processes, and removes the folders of those that are gone. A busy machine may take long for that."""
-        for child in [self._living[name] for name in names if name in self._living]:
+        """Kills processes, and removes the folders of those that are gone. ``wait`` waits for all that were killed."""
+        for name in self._living.keys() & names:
+            self._killed.add(name)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
+                os.kill(self._living[name].pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
         for _ in range(_PATIENCE_MS if wait else 1):
             for name, child in list(self._living.items()):
                 if os.waitpid(child.pid, os.WNOHANG)[0]:
                     del self._living[name]
+                    self._killed.discard(name)
                     shutil.rmtree(os.path.join(self._folder, str(child.pid)), ignore_errors=True)
-            if not wait or self._living.keys().isdisjoint(names):
+            if not (wait and self._killed):
                 return
             time.sleep(0.001)
 
