@@ -266,7 +266,8 @@ class Fork:
             computing[self._name] = len(threads)
             if sum(list(computing.values())) > processors:
                 for thread in threads:  # those that they start from now on are like them
-                    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+                    with contextlib.suppress(OSError):  # this thread has ended, or a container forbids it
+                        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
             names, now = list(computing), time.monotonic()
             place = (names.index(self._name) - int(now / _LOOK_S) * processors) % len(names)
             self._signal(signal.SIGCONT if place < processors or now > last else signal.SIGSTOP)
@@ -276,11 +277,6 @@ class Fork:
         with contextlib.suppress(OSError):
             return time.clock_gettime(~self.pid << 3 | 2) if self._handle is not None else 0.0  # as clock_getcpuclockid(3)
         return 0.0
-
-    def kill(self) -> None:
-        """Kills the process without waiting until it is gone, if the system allows that."""
-        if not self._signal(signal.SIGKILL):
-            self.end()
 
     def end(self) -> None:
         """Kills the process. It does not wait until it is gone: ``Zygote.clear`` does. Idempotent."""

@@ -118,7 +118,7 @@ class World:
         Raises:
             WorkerError: There is no verdict, because of what the code has done to the apps unless ``host_failed``.
         """
-        self._shell.kill()
+        self._shell.end()
         left_s = 2 * self._host.settings.step_timeout_s - self._step_s
         return dict(self._apps.ask({"verdict": True}, timeout_s=left_s)["verdict"])
 
