@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from eh_gym import UnicodeText
+from eh_gym import EpisodeOutcome, FixedHorizon, UnicodeText
 
 K = 3
 
@@ -33,6 +33,17 @@ ENDS = {
     "its own limit": End([0.6, 0.6], truncated=True, info={"success": True}, keep=1.2, stopped=True),
     "its own limit on step K": End([0.4, 0.4, 0.4], truncated=True, keep=1.2, stopped=True),
 }
+
+
+class Heard(FixedHorizon):
+    """A fixed K that keeps what it is told."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__(k)
+        self.outcomes: list[EpisodeOutcome] = []
+
+    def record(self, outcome: EpisodeOutcome) -> None:
+        self.outcomes.append(outcome)
 
 
 class Endings(gym.Env[str, str]):
