@@ -48,8 +48,7 @@ def root_of(split: str) -> Path:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     folder = mini_dir() if split == "mini" else benchmark_dir()
     if folder.is_dir():
-        # Earlier versions called it judge-…, and made a second one, agent, without the ground truth.
-        return next(path for path in folder.iterdir() if path.is_dir() and path.name != "agent")
+        return next(path for path in folder.iterdir() if path.is_dir())
     if split == "mini":
         raise MissingBackendError(
             f"AppWorld's mini world for this version of the project is not in {folder.parent}; "

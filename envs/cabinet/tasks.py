@@ -30,7 +30,7 @@ def _at_most(longest: int) -> tuple[float, ...]:
     return (*(1.0 - (1.0 - _STOP) ** m for m in range(1, longest)), 1.0)
 
 
-# The distribution of the chain's length: make_task draws from it, and success_ceiling reads it.
+# The distribution of the chain's length.
 _LENGTH_CDF = {False: _at_most(LONGEST_CHAIN), True: _at_most(LONGEST_LOCKED_CHAIN)}
 
 
@@ -113,26 +113,6 @@ def recurring_tasks(number: int, *, locked: bool = False, longest: int = LONGEST
         if len(found) == number:
             break
     return tuple(found)
-
-
-def success_ceiling(k: int, *, locked: bool = False, longest: int = LONGEST_CHAIN) -> float:
-    """The exact share of tasks that the expert solves in ``k`` steps: the best success rate at K = k without lucky guesses.
-
-    With n drawers the expert takes 3n steps (plus 2 if locked and n >= 4). For m below the longest chain,
-    P(n <= m) = 1 - 0.72^m. Without a lock, K = 5, 10, 15, 20, 25, 30, 40 gives .280 .627 .807 .861 .928 .963 1.
-
-    Args:
-        k: The budget in steps. 0 or less gives 0.
-        locked: Whether to compute it for EH-CabinetLocked instead of EH-Cabinet.
-        longest: The most drawers of a chain.
-
-    Example:
-        >>> [round(success_ceiling(k), 3) for k in (2, 5, 10, 30, 33)]
-        [0.0, 0.28, 0.627, 0.963, 1.0]
-    """
-    cdf = (*_LENGTH_CDF[locked][: longest - 1], 1.0)
-    fitting = [n for n in range(1, len(cdf) + 1) if _optimal_steps(n, locked and n >= LOCKED_FROM) <= k]
-    return cdf[fitting[-1] - 1] if fitting else 0.0
 
 
 class TaskIds(LazyIds):

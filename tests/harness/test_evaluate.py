@@ -13,7 +13,6 @@ from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from envs.cabinet.tasks import success_ceiling
 from harness.evaluate import main
 from harness.evaluation.of_run import of_run
 from harness.evaluation.run import _default_split, evaluate_policy, run
@@ -75,7 +74,7 @@ def test_the_expert_solves_everything_and_the_empty_agent_nothing(env: str) -> N
 def test_the_expert_at_a_small_k_reaches_the_ceiling_and_no_more() -> None:
     result = quiet(policy="expert", tasks=400, horizon=9)
     low, high = result.mean_interval
-    assert low <= success_ceiling(9) <= high
+    assert low <= 1 - 0.72**3 <= high  # the share of chains of at most 3 drawers
 
 
 def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: Policy, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from eh_gym.errors import ConfigError
 from envs.cabinet.env import CabinetEnv, CabinetLockedEnv, CabinetOpenEndedEnv
-from envs.cabinet.tasks import DRAWERS, make_task, success_ceiling, task_ids
+from envs.cabinet.tasks import DRAWERS, make_task, task_ids
 
 
 def test_a_task_depends_on_its_id_and_on_nothing_else():
@@ -33,6 +33,13 @@ def test_tasks_are_well_formed(locked):
         else:
             assert task.locked is None
             assert task.optimal_steps == 3 * n
+
+
+def success_ceiling(k, *, locked=False, longest=11):
+    """The share of tasks of at most k steps: 3 a drawer, and 2 more if one of at least 4 is locked. P(n <= m) = 1 - .72^m."""
+    longest = min(longest, 10) if locked else longest
+    most = max((n for n in range(1, longest + 1) if 3 * n + 2 * (locked and n >= 4) <= k), default=0)
+    return 1.0 if most == longest else 1 - 0.72**most
 
 
 @pytest.mark.parametrize(("locked", "longest"), [(False, 11), (True, 11), (False, 1), (False, 4), (True, 6)])
