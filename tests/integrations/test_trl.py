@@ -1,11 +1,16 @@
 """K in TRL's own GRPOTrainer, with a scripted agent: outcome by outcome what `ElasticHorizon` alone says."""
 
+import asyncio
 import json
+import multiprocessing
+import queue
+import re
 from pathlib import Path
 
 import pytest
 import torch
 import trl
+from accelerate import PartialState
 from alone import expert_episode, update_alone
 from byte_tokenizer import byte_tokenizer
 from datasets import Dataset
@@ -188,6 +193,83 @@ def test_an_environment_behind_openenv_is_trained_under_k(tmp_path):
         update_alone(alone, [length] * 2)
     assert controller.state_dict() == alone.state_dict()
     assert len({row["horizon/k"] for row in trainer.state.log_history if "horizon/k" in row}) > 1
+
+
+class Failing(ToolEnvironment):
+    """The environment of the row with seed 0 fails at its end."""
+
+    def reset(self, seed, **row):
+        self.seed = seed
+        return super().reset(seed=seed)
+
+    def get_reward(self):
+        return super().get_reward() if self.seed else None
+
+
+@pytest.mark.filterwarnings("ignore:You are importing from 'trl.experimental'")
+def test_a_rollout_of_trl_s_own_process_has_the_k_of_its_start(tmp_path, monkeypatch):
+    """The class on docs/trainers.md in TRL's loop, whose requests to vLLM are answered here."""
+    page = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text("utf-8")
+    [code] = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class ElasticLoop" in code]
+    exec(code, names := {"__name__": "elastic"})
+    plans = dict(expert_episode(seed=seed) for seed in range(6))
+    _, tokenizer = policy()
+    PartialState(cpu=True)  # for TRL's logger
+
+    class Loop(names["ElasticLoop"]):
+        async def _generate_one_turn(self, prompt_ids):
+            text = tokenizer.decode(prompt_ids)
+            plan = next(plan for start, plan in plans.items() if start in text)
+            done = text.count("<tool_response>\n")
+            call = {"name": "act", "arguments": {"action": plan[done]}} if done < len(plan) else None
+            reply = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if call else "done"
+            ids = tokenizer(reply + "<|im_end|>", add_special_tokens=False)["input_ids"]
+            return ids, [0.0] * len(ids)
+
+    settings = {"k0": 10, "k_min": 2, "k_max": 60, "alpha": 0.9, "min_successes": 2}
+    loop = Loop(
+        horizon={"folder": tmp_path, "controller": ElasticHorizon(**settings), "update_every": 2},
+        model_name="none",
+        dataset=[{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in range(6)],
+        reward_funcs=[],
+        environment_factory=lambda: Failing("EH-Cabinet-v0"),
+        processing_class=tokenizer,
+        eos_token_ids=[tokenizer.eos_token_id],
+        num_generations=2,
+        max_inflight_tasks=2,
+        rollout_buffer=(samples := queue.Queue()),
+        metrics_queue=queue.Queue(),
+        **dict.fromkeys(("model_version_value", "heartbeat_value"), multiprocessing.Value("d")),
+        failed_event=None,
+        exception_info_queue=None,
+    )
+    outcomes, record, stop = [], loop.horizon.record, loop._stop_event
+
+    def noted(outcome):
+        outcomes.append(outcome)
+        record(outcome)
+        if len(outcomes) == 30:
+            stop.set()
+
+    async def play():
+        await asyncio.gather(loop._generate_loop(stop), loop._score_loop(stop))
+
+    monkeypatch.setattr(loop.horizon, "record", noted)
+    loop._loop.run_until_complete(asyncio.wait_for(play(), 60))
+    loop._loop.close()
+
+    needs = [len(plan) for plan in list(plans.values())[1:] for _ in range(2)] * 3
+    expected = [(min(n, o.horizon), n <= o.horizon, n > o.horizon) for n, o in zip(needs, outcomes, strict=True)]
+    assert [(o.length, o.success, o.truncated) for o in outcomes] == expected
+    assert len({outcome.horizon for outcome in outcomes}) > 2
+    rewards = [sample.metrics["reward"] for sample in samples.queue]
+    assert [r for r in rewards if r == r] == [float(outcome.success) for outcome in outcomes[: len(rewards)]]
+    alone = ElasticHorizon(**settings)
+    for i, outcome in enumerate(outcomes, start=1):
+        alone.record(outcome)
+        if i % 2 == 0:
+            alone.update()
+    assert alone.horizon == loop.horizon.horizon
 
 
 def test_refusals(tmp_path):
