@@ -130,14 +130,6 @@ def test_the_tasks_on_the_page_of_agents_are_of_both_splits_that_its_commands_pl
     assert {json.loads(line).get("split", "train") for line in lines} == {"train", "test"}
 
 
-def test_contributing_has_the_limits_of_tox() -> None:
-    tox = ConfigParser(interpolation=None)
-    tox.read(ROOT / "tox.ini")
-    limits = [re.findall(r"--timeout (\d+)", tox[f"testenv:{name}"]["commands"]) for name in ("tests", "campaign")]
-    said = re.findall(r"longer than (\d+) s, or (\d+) s in the campaign", (ROOT / "CONTRIBUTING.md").read_text())
-    assert said == [tuple(seconds for [seconds] in limits)]
-
-
 def test_every_page_of_the_site_is_in_its_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     for page in (ROOT / "docs").rglob("*.md"):

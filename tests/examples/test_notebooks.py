@@ -1,6 +1,5 @@
 """Each notebook runs from its first cell to its last, and is kept with its outputs."""
 
-import ast
 import json
 import re
 import sys
@@ -24,10 +23,16 @@ SHORT = {  # what stands in the cells, and what stands there in the short test
 }
 
 
+def stored_notebook(name):
+    """The metadata and the code cells."""
+    notebook = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text("utf-8"))
+    return notebook["metadata"], [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_each_is_kept_with_its_outputs_and_named_in_the_readme(path):
     """`python tools/notebooks.py` stores them."""
-    cells = [cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    _, cells = stored_notebook(path.stem)
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     shown = json.dumps([cell["outputs"] for cell in cells])
     assert "image/" in shown
@@ -38,11 +43,9 @@ def test_each_is_kept_with_its_outputs_and_named_in_the_readme(path):
 @pytest.mark.parametrize("name", ["saturation", "train"])
 def test_the_stored_outputs_are_of_today_s_settings(name):
     """Otherwise `python tools/notebooks.py` stores them anew."""
-    notebook = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text("utf-8"))
-    cell = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
-    *settings, _training = ast.parse("".join(cell["source"])).body
-    exec(compile(ast.Module(settings, []), name, "exec"), names := {})
-    today, stored = flat_settings(json.loads(names["config"].to_json())), notebook["metadata"]["settings"]
+    metadata, cells = stored_notebook(name)
+    exec("".join(cells[0]["source"]).rpartition("\nresult = ")[0], names := {})
+    today, stored = flat_settings(json.loads(names["config"].to_json())), metadata["settings"]
     assert {key: today.get(key) for key in stored} == stored
 
 
@@ -91,10 +94,10 @@ def test_training_and_looking_at_it(execute, tmp_path):
     assert "success True" in success.outputs[0].text
     assert "10 of 10 steps, success False, ended by horizon" in cut.outputs[0].text
     assert scores.outputs[0].text.startswith("before")
-    if "updates=40" in training.source:  # the whole notebook has about the stored scores: other processors round otherwise
-        stored = json.loads((ROOT / "examples" / "train.ipynb").read_text("utf-8"))["cells"][-2]["outputs"][0]["text"]
-        both = [[float(n) for n in re.findall(r"0\.\d+", text)] for text in (scores.outputs[0].text, "".join(stored))]
-        assert both[0] == pytest.approx(both[1], abs=0.1)
+    if "updates=40" in training.source:  # whole: about what is stored, since other processors round otherwise
+        stored = "".join(stored_notebook("train")[1][-1]["outputs"][0]["text"])
+        now, then = ([float(score) for score in re.findall(r"0\.\d+", text)] for text in (scores.outputs[0].text, stored))
+        assert now == pytest.approx(then, abs=0.1)
     assert (tmp_path / "runs" / "EH-Cabinet-v0-elastic-seed0" / "evaluation.json").exists()
 
 

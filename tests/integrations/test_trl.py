@@ -4,7 +4,6 @@ import asyncio
 import json
 import multiprocessing
 import queue
-import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from datasets import Dataset
 from openenv_server import served_here
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eh_gym import ElasticHorizon, KeyedHorizon
+from eh_gym import ElasticHorizon, EpisodeOutcome, KeyedHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.integrations.tools import ToolEnvironment
 from eh_gym.integrations.trl import ElasticToolCalls
@@ -65,19 +64,21 @@ def policy():
     return model, tokenizer
 
 
+def replied(tokenizer, ids, agent):
+    """The tokens of what `agent(text so far, calls so far)` says."""
+    text = tokenizer.decode(ids).split("</tools>", 1)[1]
+    call = agent(text, text.count("<tool_response>\n"))
+    reply = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if call else "done"
+    return tokenizer(reply + "<|im_end|>", add_special_tokens=False)["input_ids"]
+
+
 class Scripted(trl.GRPOTrainer):
-    """Replies what `agent(text so far, calls so far)` says instead of what the model does."""
+    """Replies what the agent says instead of what the model does."""
 
     agent = staticmethod(lambda text, calls: None)
 
     def _generate_single_turn(self, prompt_ids, *_, **__):
-        replies = []
-        for ids in prompt_ids:
-            text = self._tokenizer.decode(ids).split("</tools>", 1)[1]
-            call = self.agent(text, text.count("<tool_response>\n"))
-            reply = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if call else "done"
-            replies.append(self._tokenizer(reply + "<|im_end|>", add_special_tokens=False)["input_ids"])
-        return replies, None
+        return [replied(self._tokenizer, ids, self.agent) for ids in prompt_ids], None
 
 
 def train(rows, agent, folder, *, environment, controller, group=2, updates=None, resume=None, **settings):
@@ -195,81 +196,53 @@ def test_an_environment_behind_openenv_is_trained_under_k(tmp_path):
     assert len({row["horizon/k"] for row in trainer.state.log_history if "horizon/k" in row}) > 1
 
 
-class Failing(ToolEnvironment):
-    """The environment of the row with seed 0 fails at its end."""
-
-    def reset(self, seed, **row):
-        self.seed = seed
-        return super().reset(seed=seed)
-
-    def get_reward(self):
-        return super().get_reward() if self.seed else None
-
-
 @pytest.mark.filterwarnings("ignore:You are importing from 'trl.experimental'")
-def test_a_rollout_of_trl_s_own_process_has_the_k_of_its_start(tmp_path, monkeypatch):
+def test_a_rollout_of_trl_s_own_process_has_the_k_of_its_start(tmp_path):
     """The class on docs/trainers.md in TRL's loop, whose requests to vLLM are answered here."""
     page = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text("utf-8")
-    [code] = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class ElasticLoop" in code]
+    [code] = [code.split("```")[0] for code in page.split("```python\n") if "class ElasticLoop" in code]
     exec(code, names := {"__name__": "elastic"})
-    plans = dict(expert_episode(seed=seed) for seed in range(6))
-    _, tokenizer = policy()
-    PartialState(cpu=True)  # for TRL's logger
+    goals, played = TestAnEnvironmentOfTheirs.GOALS, []
 
     class Loop(names["ElasticLoop"]):
         async def _generate_one_turn(self, prompt_ids):
-            text = tokenizer.decode(prompt_ids)
-            plan = next(plan for start, plan in plans.items() if start in text)
-            done = text.count("<tool_response>\n")
-            call = {"name": "act", "arguments": {"action": plan[done]}} if done < len(plan) else None
-            reply = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if call else "done"
-            ids = tokenizer(reply + "<|im_end|>", add_special_tokens=False)["input_ids"]
+            ids = replied(self.tokenizer, prompt_ids, press)
             return ids, [0.0] * len(ids)
 
-    settings = {"k0": 10, "k_min": 2, "k_max": 60, "alpha": 0.9, "min_successes": 2}
+        async def _score_group(self, group):
+            [sample] = await super()._score_group(group)
+            played.append((*group.rollout_rewards[0], sample.metrics["reward"]))
+            if len(played) == len(goals):
+                self._stop_event.set()
+            return [sample]
+
+        async def play(self):
+            await asyncio.wait_for(asyncio.gather(self._generate_loop(self._stop_event), self._score_loop(self._stop_event)), 60)
+
+    PartialState(cpu=True)  # for TRL's logger
+    _, tokenizer = policy()
     loop = Loop(
-        horizon={"folder": tmp_path, "controller": ElasticHorizon(**settings), "update_every": 2},
-        model_name="none",
-        dataset=[{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in range(6)],
-        reward_funcs=[],
-        environment_factory=lambda: Failing("EH-Cabinet-v0"),
+        horizon={"folder": tmp_path, "controller": fast_horizon(), "update_every": 2},
+        dataset=[{"prompt": [{"role": "user", "content": ""}], "goal": goal} for goal in goals],
+        environment_factory=Countdown,
         processing_class=tokenizer,
         eos_token_ids=[tokenizer.eos_token_id],
-        num_generations=2,
-        max_inflight_tasks=2,
-        rollout_buffer=(samples := queue.Queue()),
-        metrics_queue=queue.Queue(),
+        num_generations=1,
+        max_inflight_tasks=1,
+        reward_funcs=[],
+        **dict.fromkeys(("rollout_buffer", "metrics_queue"), queue.Queue()),
         **dict.fromkeys(("model_version_value", "heartbeat_value"), multiprocessing.Value("d")),
-        failed_event=None,
-        exception_info_queue=None,
+        **dict.fromkeys(("model_name", "failed_event", "exception_info_queue")),
     )
-    outcomes, record, stop = [], loop.horizon.record, loop._stop_event
-
-    def noted(outcome):
-        outcomes.append(outcome)
-        record(outcome)
-        if len(outcomes) == 30:
-            stop.set()
-
-    async def play():
-        await asyncio.gather(loop._generate_loop(stop), loop._score_loop(stop))
-
-    monkeypatch.setattr(loop.horizon, "record", noted)
-    loop._loop.run_until_complete(asyncio.wait_for(play(), 60))
-    loop._loop.close()
-
-    needs = [len(plan) for plan in list(plans.values())[1:] for _ in range(2)] * 3
-    expected = [(min(n, o.horizon), n <= o.horizon, n > o.horizon) for n, o in zip(needs, outcomes, strict=True)]
-    assert [(o.length, o.success, o.truncated) for o in outcomes] == expected
-    assert len({outcome.horizon for outcome in outcomes}) > 2
-    rewards = [sample.metrics["reward"] for sample in samples.queue]
-    assert [r for r in rewards if r == r] == [float(outcome.success) for outcome in outcomes[: len(rewards)]]
-    alone = ElasticHorizon(**settings)
-    for i, outcome in enumerate(outcomes, start=1):
-        alone.record(outcome)
-        if i % 2 == 0:
+    loop._loop.run_until_complete(loop.play())
+    alone = fast_horizon()
+    for i, (goal, (k, length, cut, reward)) in enumerate(zip(goals, played, strict=True)):
+        assert (length, cut, reward) == (min(goal, k), goal > k, float(goal <= k))
+        alone.record(EpisodeOutcome(length, k, not cut, cut))
+        if i % 2:
             alone.update()
-    assert alone.horizon == loop.horizon.horizon
+    assert loop.horizon.horizon == alone.horizon
+    assert len({k for k, *_ in played}) > 2
 
 
 def test_refusals(tmp_path):
