@@ -236,7 +236,7 @@ def test_a_rollout_of_trl_s_own_process_has_the_k_of_its_start(tmp_path):
     )
     loop._loop.run_until_complete(loop.play())
     alone = fast_horizon()
-    for i, (goal, (k, length, cut, reward)) in enumerate(zip(goals, played, strict=True)):
+    for i, (goal, (k, length, cut, *_, reward)) in enumerate(zip(goals, played, strict=True)):
         assert (length, cut, reward) == (min(goal, k), goal > k, float(goal <= k))
         alone.record(EpisodeOutcome(length, k, not cut, cut))
         if i % 2:
