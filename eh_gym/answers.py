@@ -96,15 +96,6 @@ def step_fault(answer: Any) -> str:
     return ""
 
 
-def succeeds(reward: float, threshold: float) -> bool:
-    """Whether an episode without a verdict is a success: the sum of its rewards reaches a threshold, but for rounding.
-
-    >>> succeeds(sum([0.1] * 10), 1.0), succeeds(0.99, 1.0)
-    (True, False)
-    """
-    return reward >= threshold - 1e-9
-
-
 def _text_fault(observation: Any, info: Any) -> str:
     if not isinstance(observation, str):
         return f"an observation must be a str, got {observation!r:.200}; write it as text"

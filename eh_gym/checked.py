@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from eh_gym.answers import reset_fault, step_fault, succeeds
+from eh_gym.answers import reset_fault, step_fault
 from eh_gym.errors import EHError, UserCodeError
+from eh_gym.rewards import result_of
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
@@ -63,7 +64,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = answer
         self._earned += float(reward)
         if terminated and not {"success", "environment_error"} & info.keys():
-            info = {**info, "success": succeeds(self._earned, self._threshold)}
+            info = {**info, "success": result_of(self._earned, ended=True, threshold=self._threshold).success}
         return observation, reward, terminated, truncated, info
 
     def _answer(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

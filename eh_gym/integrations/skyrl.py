@@ -13,6 +13,7 @@ from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.integrations.folder import FolderHorizon
+from eh_gym.rewards import result_of, succeeds
 from eh_gym.surrogates import escaped
 
 __all__ = ["ElasticGymGenerator", "GymTextEnv"]
@@ -25,14 +26,17 @@ class GymTextEnv(BaseTextEnv):
     """Any Gymnasium environment with text actions, for `skyrl_gym.register`.
 
     A row of the data names the environment in the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id`` or
-    ``seed``. Its rules and first observation replace the row's prompt. An episode that reaches ``max_turns`` earns 0.
+    ``seed``. Its rules and first observation replace the row's prompt. An episode that is stopped earns 0: its last reward takes
+    back what the earlier ones gave. With ``zero_reward_on_truncation: false`` in its row it keeps its rewards.
     """
 
     def __init__(self, env_config: Any, extras: dict[str, Any]) -> None:
         super().__init__()
         self._extras, self.max_turns = extras, extras["max_turns"]
         self._env: gym.Env[str, str] = gym.make(extras["gym_id"], **(extras.get("make_args") or {}))
+        self._keep = not extras.get("zero_reward_on_truncation", True)
         self._metrics: dict[str, Any] = {}
+        self._earned = 0.0
 
     def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
         """Starts an episode; returns the system prompt and the first observation as messages."""
@@ -48,11 +52,16 @@ class GymTextEnv(BaseTextEnv):
         self.turns += 1
         failed = "environment_error" in info
         cut = not terminated and not failed and (truncated or self.turns >= self.max_turns)
-        marks = {"success": terminated and info.get("success", False), "truncated": cut, "environment_error": failed}
+        before, reward, done = self._earned, float(reward), bool(terminated or cut or failed)
+        total = self._earned = before + reward
+        ended = bool(terminated) and not failed
+        earned, won = result_of(total, ended=ended, verdict=info.get("success"), keep=self._keep)
+        if done and earned != total:
+            reward = earned - before
+        marks = {"success": won, "truncated": cut, "environment_error": failed}
         self._metrics = {"turns": self.turns, **{name: float(mark) for name, mark in marks.items()}}
-        done, earned = bool(terminated or cut or failed), 0.0 if cut or failed else float(reward)
         said = [] if done else [{"role": "user", "content": escaped(str(observation))}]
-        return BaseTextEnvStepOutput(observations=said, reward=earned, done=done, metadata={})
+        return BaseTextEnvStepOutput(observations=said, reward=reward, done=done, metadata={})
 
     def get_metrics(self) -> dict[str, Any]:
         """turns, and as 0 or 1: success, truncated, environment_error."""
@@ -70,13 +79,16 @@ class ElasticGymGenerator(SkyRLGymGenerator):
 
     A step is a turn of the model. A rollout is truncated if its environment says so in `get_metrics` (``truncated``, as
     `GymTextEnv` does), if its tokens ran out before the environment was done, or if it took K turns without a success. Its
-    rewards are then 0. Evaluation plays under K and records nothing, nor is a rollout with an ``environment_error`` recorded.
+    rewards are then 0. It is a success if its environment says so in `get_metrics` (``success``). Evaluation plays under K and
+    records nothing, nor is a rollout with an ``environment_error`` recorded.
 
     Args:
         controller: Decides K.
         folder: Where the state and the log are kept; see `FolderHorizon`. A later run continues from it.
         update_every: The number of rollouts between two updates of K, such as those of one training batch.
-        success: Tells whether a rollout is a success from the sum of its rewards.
+        success: Tells whether a rollout is a success from the sum of its rewards. By default the environment does, or if it says
+            nothing, a sum of at least 1.
+        zero_reward_on_truncation: False leaves the rewards of truncated rollouts as they are.
         **skyrl: The arguments of `SkyRLGymGenerator`.
     """
 
@@ -86,11 +98,13 @@ class ElasticGymGenerator(SkyRLGymGenerator):
         *,
         folder: str | Path,
         update_every: int,
-        success: Callable[[float], bool] = lambda reward: reward >= 1,
+        success: Callable[[float], bool] | None = None,
+        zero_reward_on_truncation: bool = True,
         **skyrl: Any,
     ) -> None:
         super().__init__(**skyrl)
         self._horizon, self._success = FolderHorizon(folder, controller, update_every), success
+        self._zero = zero_reward_on_truncation
 
     async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         """One generation; its metrics name the K of its first rollouts."""
@@ -103,7 +117,8 @@ class ElasticGymGenerator(SkyRLGymGenerator):
     def _setup_env_extras(self, env_class: str, env_extras: dict[str, Any], *rest: Any) -> dict[str, Any]:
         _turns.set([])
         k = self._horizon.horizon_for(env_extras)
-        return {**super()._setup_env_extras(env_class, env_extras, *rest), "max_turns": k}
+        own = {"max_turns": k, "zero_reward_on_truncation": self._zero}
+        return {**super()._setup_env_extras(env_class, env_extras, *rest), **own}
 
     def get_obs_ids_from_obs(self, new_obs: Any, is_done: bool) -> Any:
         """SkyRL calls this once a turn."""
@@ -115,12 +130,14 @@ class ElasticGymGenerator(SkyRLGymGenerator):
         steps = output.step_outputs if isinstance(output, StepWiseOutput) else [output]
         turns, k, metrics = _turns.get(), env_extras["max_turns"], steps[-1].env_metrics
         rewards = [step.reward if isinstance(step.reward, list) else [step.reward] for step in steps]
-        won = bool(self._success(sum(map(sum, rewards))))
+        total = sum(map(sum, rewards))
+        won = metrics.get("success", succeeds(total)) if self._success is None else self._success(total)
         cut = not any(turns) or bool(metrics.get("truncated", not won and len(turns) >= k))
-        for step in steps if cut else []:
+        earned, won = result_of(total, ended=not cut, verdict=won, keep=not self._zero)
+        for step in steps if earned != total else []:
             step.reward = [0.0] * len(step.reward) if isinstance(step.reward, list) else 0.0
         if _training.get() and not metrics.get("environment_error"):
             length, task = max(1, min(len(turns), k)), env_extras.get("task_id")
             named = None if task is None else str(task)
-            self._horizon.record(EpisodeOutcome(length, k, won and not cut, cut, named, info=env_extras))
+            self._horizon.record(EpisodeOutcome(length, k, won, cut, named, info=env_extras))
         return output

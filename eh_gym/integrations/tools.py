@@ -27,6 +27,7 @@ class ToolEnvironment:
     Attributes:
         ended: Whether the episode has ended.
         cut: Whether the environment's own limit stopped it.
+        success: The environment's verdict; None before the end, and if it gives none.
         steps: The number of actions in this episode.
     """
 
@@ -34,11 +35,12 @@ class ToolEnvironment:
         self._env = gym.make(env_id, **make_args)
         self._score: float | None = 0.0
         self.ended = self.cut = False
+        self.success: bool | None = None
         self.steps = 0
 
     def reset(self, task_id: str | None = None, seed: int | None = None, **_: Any) -> str:
         """Starts an episode; returns the environment's rules and its first observation. Other columns of a row are ignored."""
-        self.ended, self.cut, self.steps, self._score = False, False, 0, 0.0
+        self.ended, self.cut, self.success, self.steps, self._score = False, False, None, 0, 0.0
         observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
         return escaped(f"{info.get('system_prompt', '')}\n\n{observation}".strip())
 
@@ -56,6 +58,7 @@ class ToolEnvironment:
         observation, reward, terminated, truncated, info = self._env.step(str(action))
         self.steps += 1
         self.ended, self.cut = bool(terminated or truncated), bool(truncated and not terminated)
+        self.success = bool(info["success"]) if terminated and "success" in info else None
         if "environment_error" in info:
             self._score = None  # the episode says nothing about the agent
         elif self._score is not None:

@@ -13,20 +13,22 @@ from transformers.trainer_callback import ExportableState
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, horizon_for_of, is_controller
+from eh_gym.rewards import result_of
 
 __all__ = ["ElasticToolCalls", "ending"]
 
 RewardFunction = Callable[..., list[float | None]]
 
 
-def ending(messages: Any, ids: Any, environment: Any, eos_token_ids: Any) -> tuple[int, bool]:
-    """The number of steps of an episode, and whether it was stopped before its end; see `ElasticToolCalls`."""
+def ending(messages: Any, ids: Any, environment: Any, eos_token_ids: Any) -> tuple[int, bool, bool | None]:
+    """The steps of an episode, whether it was stopped before its end, and its environment's verdict; see `ElasticToolCalls`."""
     roles = [message["role"] for message in messages]
     rounds = sum(a != "tool" and b == "tool" for a, b in itertools.pairwise(roles))
     if getattr(environment, "ended", False):  # the agent may still have called tools
-        return max(1, min(rounds, environment.steps)), bool(getattr(environment, "cut", False))
+        steps, cut = max(1, min(rounds, environment.steps)), bool(getattr(environment, "cut", False))
+        return steps, cut, getattr(environment, "success", None)
     calls = not messages or roles[-1] == "tool" or bool(messages[-1].get("tool_calls"))
-    return max(1, rounds), calls or not ids or ids[-1] not in eos_token_ids
+    return max(1, rounds), calls or not ids or ids[-1] not in eos_token_ids, None
 
 
 class ElasticToolCalls(TrainerCallback, ExportableState):
@@ -35,7 +37,7 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
     A step is a round of answered tool calls; an episode without them has one step. TRL stops an episode after K rounds. An
     episode is truncated if its last message still calls a tool, or was cut at ``max_completion_length``. Its rewards are then 0
     (Elastic Horizon paper, Sec. 3.2), though TRL counts it as complete. An environment that can end an episode has the
-    attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does.
+    attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does, and may have ``success`` (bool), its verdict.
 
     All episodes of a generation have one K. Each generation of training moves K once, with the outcomes of all ranks. An episode
     for which every reward function returns None is not recorded. Evaluation plays under K and records nothing. TRL's
@@ -44,7 +46,9 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
     Args:
         trainer: The trainer. Its reward functions are replaced by wrapped ones. This object becomes one of its callbacks.
         controller: Decides K.
-        success: Tells whether an episode is a success from its weighted sum of rewards.
+        success: Tells whether an episode is a success from its weighted sum of rewards. By default the environment's verdict
+            does, or if there is none, a sum of at least 1.
+        zero_reward_on_truncation: False leaves the rewards of truncated episodes as they are.
 
     Raises:
         ConfigError: The trainer has no tools, a reward function is a model or asynchronous, or the controller gives
@@ -56,7 +60,8 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         trainer: Any,
         controller: HorizonController,
         *,
-        success: Callable[[float], bool] = lambda reward: reward >= 1,
+        success: Callable[[float], bool] | None = None,
+        zero_reward_on_truncation: bool = True,
     ) -> None:
         if not is_controller(controller) or horizon_for_of(controller) is not None:
             raise ConfigError(f"controller must have one K for all episodes, got {controller!r}; pass ElasticHorizon()")
@@ -66,6 +71,7 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
             if not inspect.isroutine(rule) or inspect.iscoroutinefunction(rule):
                 raise ConfigError(f"a reward must be an ordinary function, got {rule!r}; call it inside of one")
         self._trainer, self._controller, self._success = trainer, controller, success
+        self._keep = not zero_reward_on_truncation
         self._scores: list[list[float | None]] = []  # by reward function, for the generation that is being scored
         trainer.reward_funcs = [self._wrapped(rule) for rule in trainer.reward_funcs]
         trainer.max_tool_calling_iterations = controller.horizon
@@ -74,7 +80,10 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
     def _wrapped(self, rule: RewardFunction) -> RewardFunction:
         def reward(**columns: Any) -> list[float | None]:
             endings = [self._ending(i, columns) for i in range(len(columns["completions"]))]
-            scores = [0.0 if s is not None and cut else s for s, (_, cut) in zip(rule(**columns), endings, strict=True)]
+            scores = [
+                None if score is None else result_of(score, ended=not cut, keep=self._keep).reward
+                for score, (_, cut, _) in zip(rule(**columns), endings, strict=True)
+            ]
             self._scores.append(scores)
             if len(self._scores) == len(self._trainer.reward_funcs):
                 if self._trainer.model.training:
@@ -84,18 +93,19 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
 
         return reward
 
-    def _ending(self, i: int, columns: dict[str, Any]) -> tuple[int, bool]:
+    def _ending(self, i: int, columns: dict[str, Any]) -> tuple[int, bool, bool | None]:
         environment: Any = columns["environments"][i] if "environments" in columns else None
         return ending(columns["completions"][i], columns["completion_ids"][i], environment, self._trainer.eos_token_ids)
 
-    def _move(self, endings: list[tuple[int, bool]], log: Callable[[str, float], None]) -> None:
+    def _move(self, endings: list[tuple[int, bool, bool | None]], log: Callable[[str, float], None]) -> None:
         """Records the outcomes of all ranks, in the order of the ranks, moves K, and logs."""
         k, weights = self._trainer.max_tool_calling_iterations, self._trainer.reward_weights.tolist()
         own = []
-        for row, (length, cut) in zip(zip(*self._scores, strict=True), endings, strict=True):
+        for row, (length, cut, verdict) in zip(zip(*self._scores, strict=True), endings, strict=True):
             known = [w * score for w, score in zip(weights, row, strict=True) if score is not None]
             if known:
-                own.append(EpisodeOutcome(length, k, not cut and bool(self._success(sum(known))), truncated=cut))
+                won = verdict if self._success is None else self._success(sum(known))
+                own.append(EpisodeOutcome(length, k, result_of(sum(known), ended=not cut, verdict=won).success, truncated=cut))
         outcomes: list[EpisodeOutcome] = gather_object(own)
         for outcome in outcomes:
             self._controller.record(outcome)

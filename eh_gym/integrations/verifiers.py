@@ -10,6 +10,7 @@ import verifiers.v1 as vf
 
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.integrations.folder import FolderHorizon
+from eh_gym.rewards import result_of
 
 __all__ = ["elastic"]
 
@@ -21,7 +22,8 @@ def elastic(
     folder: str | Path,
     update_every: int = 64,
     seat: str = "agent",
-    success: Callable[[vf.Trace], bool] = lambda trace: trace.reward >= 1,
+    success: Callable[[vf.Trace], bool] | None = None,
+    zero_reward_on_truncation: bool = True,
 ) -> type[vf.Env]:
     """Subclasses an environment of verifiers so that each episode's ``max_turns`` is the controller's K.
 
@@ -36,7 +38,9 @@ def elastic(
         folder: Where K is kept. All worker processes that name the same folder share it; see `FolderHorizon`.
         update_every: The number of episodes, of all processes, between two updates of K.
         seat: The agent that gets K. Each of its traces counts as an episode.
-        success: Tells whether an episode that was not stopped is a success.
+        success: Tells whether an episode that was not stopped is a success. By default the metric ``success`` does, as `GymEnv`
+            records it, or without it a reward of at least 1.
+        zero_reward_on_truncation: False leaves the rewards of truncated episodes as they are.
 
     Returns:
         A class to name in the ``__all__`` of a verifiers module.
@@ -63,10 +67,12 @@ def elastic(
                 if trace.agent.name != seat or not trace.ok:
                     continue
                 k, cut = trace.agent.config.max_turns, trace.is_truncated
-                if cut:
+                verdict = trace.metrics.get("success") if success is None else success(trace)
+                earned, won = result_of(trace.reward, ended=not cut, verdict=verdict, keep=not zero_reward_on_truncation)
+                if earned != trace.reward:
                     trace.rewards = {n: r and r.model_copy(update={"score": 0.0}) for n, r in trace.rewards.items()}
                 trace.record_metrics({"horizon_k": k, "truncated": cut})
-                length, won = max(1, min(trace.num_turns, k)), not cut and bool(success(trace))
+                length = max(1, min(trace.num_turns, k))
                 outcome = EpisodeOutcome(length, k, won, cut, task.data.name, info={"task_id": task.data.name})
                 self._horizon.record(outcome)
 

@@ -120,6 +120,8 @@ class GymEnv(vf.Env[GymEnvConfig]):
                 total, ended = total + float(reward), terminated or truncated
                 if truncated and not terminated:  # a limit marks an end on its last step, too
                     interaction.trace.stop("max_turns")
+                if terminated and "success" in info:
+                    interaction.trace.record_metric("success", info["success"])
         interaction.trace.record_reward("return", total)
 
     async def stop(self) -> None:

@@ -17,6 +17,7 @@ from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import EpisodeOutcome
 from eh_gym.horizon.make import make_controller
 from eh_gym.integrations.folder import FolderHorizon
+from eh_gym.rewards import result_of
 
 __all__ = ["ElasticAgentLoopManager", "ElasticAgentLoopWorker", "ElasticToolAgentLoop", "HorizonActor"]
 
@@ -32,28 +33,39 @@ class HorizonActor:
             from it.
         update_every: The number of training episodes between two updates of K.
         success_at: The smallest reward of a success.
+        zero_reward_on_truncation: False leaves the reward of a truncated rollout as it is.
         horizon: The controller's arguments for `eh_gym.make_controller`; ``name`` is its kind.
     """
 
-    def __init__(self, folder: str, update_every: int, success_at: float, horizon: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        update_every: int,
+        success_at: float,
+        horizon: dict[str, Any],
+        zero_reward_on_truncation: bool = True,
+    ) -> None:
         self._horizon = FolderHorizon(folder, make_controller(**{"name": "elastic", **horizon}), update_every)
-        self._success_at = success_at
+        self._success_at, self._keep = success_at, not zero_reward_on_truncation
 
     def horizon_for(self, info: dict[str, Any]) -> int:
         """The K of a rollout that starts now."""
         return self._horizon.horizon_for(info)
 
-    def record(self, length: int, k: int, truncated: bool, reward: float, info: dict[str, Any]) -> None:
-        """Tells the controller how a rollout ended."""
-        won, task = not truncated and reward >= self._success_at, info.get("task_id")
+    def record(self, length: int, k: int, truncated: bool, reward: float, info: dict[str, Any], training: bool = True) -> float:
+        """Tells the controller how a rollout of training ended. Returns what the rollout has earned."""
+        task = info.get("task_id")
         named = None if task is None else str(task)
-        self._horizon.record(EpisodeOutcome(length, k, won, truncated, named, info=info))
+        earned, won = result_of(reward, ended=not truncated, threshold=self._success_at, keep=self._keep)
+        if training:
+            self._horizon.record(EpisodeOutcome(length, k, won, truncated, named, info=info))
+        return earned
 
 
 @functools.cache  # Ray ends an actor when the first handle of it is gone, and a loop lives for one rollout
-def _actor(folder: str, update_every: int, success_at: float, horizon: str) -> Any:
+def _actor(folder: str, update_every: int, success_at: float, horizon: str, zero_reward_on_truncation: bool) -> Any:
     made = ray.remote(HorizonActor).options(name=ACTOR, get_if_exists=True, num_cpus=0)
-    return made.remote(folder, update_every, success_at, json.loads(horizon))
+    return made.remote(folder, update_every, success_at, json.loads(horizon), zero_reward_on_truncation)
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,10 +88,12 @@ class ElasticToolAgentLoop(ToolAgentLoop):
         horizon: Any = None,
         update_every: int = 64,
         success_at: float = 1.0,
+        zero_reward_on_truncation: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._actor = _actor(folder, update_every, success_at, json.dumps(dict(horizon or {})))
+        chosen = json.dumps(dict(horizon or {}))
+        self._actor = _actor(folder, update_every, success_at, chosen, zero_reward_on_truncation)
 
     async def run(self, *args: Any, **kwargs: Any) -> AgentLoopOutput:
         """One rollout under the K of this moment. The row's ``extra_info`` names the task, as ``task_id``."""
@@ -103,7 +117,7 @@ class ElasticToolAgentLoop(ToolAgentLoop):
 
 
 class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
-    """Records each training rollout when its reward is known. A truncated one earns 0 (Elastic Horizon paper, Sec. 3.2)."""
+    """Records each training rollout when its reward is known. A truncated one earns 0, also in validation (paper, Sec. 3.2)."""
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
         _validating.set(validate)
@@ -111,14 +125,13 @@ class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
 
     async def _compute_score(self, outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
         await super()._compute_score(outputs, kwargs=kwargs)
-        last = outputs[-1]
-        if _validating.get() or "horizon" not in last.extra_fields:
+        last, training = outputs[-1], not _validating.get()
+        if "horizon" not in last.extra_fields or (last.reward_score is None and not training):
             return
         if last.reward_score is None:
             raise ConfigError("a rollout has no reward yet; let verl's reward loop score it (reward.num_workers > 0)")
-        length, k, cut = last.extra_fields["horizon"]
-        last.reward_score = 0.0 if cut else last.reward_score
-        await ray.get_actor(ACTOR).record.remote(length, k, cut, last.reward_score, _about(kwargs))
+        ending = (*last.extra_fields["horizon"], last.reward_score, _about(kwargs))
+        last.reward_score = await ray.get_actor(ACTOR).record.remote(*ending, training)
 
 
 class ElasticAgentLoopManager(AgentLoopManagerTQ):

@@ -115,6 +115,10 @@ class ThreadVectorEnv(SyncVectorEnv):
         """
         return self._submit(slot, "submit_step", lambda: self._step_slot(slot, action))
 
+    def submit_call(self, slot: int, method: Callable[[], T]) -> Future[T]:
+        """Calls a method of the slot's environment where its steps are taken. Raises as `submit_step` does."""
+        return self._submit(slot, "submit_call", method)
+
     def _submit(self, slot: int, name: str, call: Callable[[], T]) -> Future[T]:
         if not 0 <= slot < self.num_envs:
             raise ConfigError(f"slot must be in 0 .. {self.num_envs - 1}, got {slot}")

@@ -24,6 +24,7 @@ from eh_gym.checked import accepts
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, MadeIn, episode_horizon, is_controller
+from eh_gym.rewards import result_of
 
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
@@ -33,8 +34,9 @@ SuccessRule = Callable[[Any, float, bool, bool, dict[str, Any]], bool]
 class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
     """Gives every episode the budget that the controller has at its reset, and tells the controller how it ended.
 
-    An episode that reaches K steps without ending is truncated with reward 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
-    lines 8 to 16); one that ends on step K has ended. A running episode keeps its K. A controller with ``horizon_for`` is
+    An episode that reaches K steps without ending is truncated, and earns 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
+    lines 8 to 16); one that ends on step K has ended. So does an episode that the environment's own limit or an error stops: its
+    last reward takes back what the earlier ones gave. A running episode keeps its K. A controller with ``horizon_for`` is
     asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`). Two kinds of episodes are
     not recorded: those that are reset before their end, and those with ``info["environment_error"]``, which say nothing
     about the agent.
@@ -66,7 +68,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             calls it, as the training harness does once per update.
         record: Tell the controller how episodes end. False for evaluations, which must not move K, and if your code
             records the outcomes itself.
-        zero_reward_on_truncation: False keeps the reward of step K, for dense rewards. Those of earlier steps have been given.
+        zero_reward_on_truncation: False leaves the rewards of a stopped episode as they are, for dense rewards.
 
     Attributes:
         recorded: Counts the episodes for `update_every`; environments that hold the same count share it.
@@ -129,6 +131,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._zero_reward = zero_reward_on_truncation
         self._horizon = 0
         self._left = 0  # steps until K; 0 where no episode is running
+        self._earned = 0.0  # the sum of the running episode's rewards
         self._start: dict[str, Any] = {}  # the info of the reset
         # JSON, in which agents of text log, has no numpy numbers.
         self._in_info: Callable[[int], Any] = int if isinstance(env.observation_space, Text) else np.int64
@@ -171,7 +174,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if k != self._horizon:
             self._horizon, self._shown = k, self._in_info(k)
         self._start = {**info, "horizon": self._shown}
-        self._left = k
+        self._left, self._earned = k, 0.0
         return observation, self._start.copy()
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -182,6 +185,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         step = observation, reward, terminated, truncated, info = self.env.step(action)
         if left and not terminated and not truncated:
             self._left = left
+            self._earned += float(reward)
             info["horizon"] = self._shown  # in the environment's own dict, because a copy costs more than all the rest
             return step
         return self._end(observation, reward, bool(terminated), bool(truncated), info)
@@ -193,10 +197,11 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         steps, self._left = horizon - self._left + 1, 0
         failed = "environment_error" in info
         cut = steps == horizon and not terminated
-        stopped = cut and not failed
         truncated = truncated or cut
-        if stopped and self._zero_reward:
-            reward = 0.0
+        total = self._earned + float(reward)
+        earned = result_of(total, ended=terminated and not failed, keep=not self._zero_reward).reward
+        if earned != total:
+            reward = earned - self._earned
         success = not failed and self._verdict(observation, float(reward), terminated, truncated, info)
         stopped_early = truncated and not terminated  # gymnasium's TimeLimit also marks an end on its last step
         told = {"length": steps, "horizon": horizon, "success": success, "truncated": stopped_early}
@@ -211,7 +216,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             else:
                 self._held.append(outcome)
         # An inner wrapper may have stopped the episode before K did, and set the mark.
-        limit = stopped or bool(info.get("TimeLimit.truncated", False))
+        limit = (cut and not failed) or bool(info.get("TimeLimit.truncated", False))
         info = {**info, "horizon": self._shown, "outcome": told, "TimeLimit.truncated": limit}
         return observation, reward, terminated, truncated, info
 

@@ -34,7 +34,7 @@ class AgentEnv(gym.Env[str, str]):
     with the next one, or with the agent's reward, and its verdict if it gives one. ``info["call"]`` is the request, a
     `ModelCall`. An action is the assistant's message as `write_action` writes it. Any other text becomes an answer without calls.
 
-    If an agent fails, its episode ends with reward 0, and ``info["failure"]`` says why: it raised, exited with an error, gave
+    If an agent fails, its episode ends without a reward, and ``info["failure"]`` says why: it raised, exited with an error, gave
     no verdict, or was silent for too long. ``info["trace"]`` is then its traceback, or the end of its stderr. If an agent
     ends before its first request, the model had no part in it, and the reset raises WorkerError.
 
@@ -156,6 +156,13 @@ class AgentEnv(gym.Env[str, str]):
             self._session.end(budget_used_up(self._calls), last=said)
         else:
             self._session.end(budget_used_up(self._calls))
+
+    def verdict(self) -> tuple[str, float, bool, bool, Info]:
+        """Waits a few seconds until a stopped agent has ended, and returns what it says, as the answer to a step."""
+        assert self._running is not None, "stop_agent() comes before verdict()"
+        self._running.stop(self._grace_s)
+        ended = self._ended()
+        return ended.failure, ended.reward, False, True, {"failure": ended.failure or None}
 
     def interrupt(self) -> None:
         """Kills the agent, from any thread, so that a reset or step that waits for it raises WorkerError. Then comes `close`."""

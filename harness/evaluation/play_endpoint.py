@@ -139,6 +139,8 @@ async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, traj
     env = envs.envs[slot].unwrapped
     if isinstance(env, AgentEnv):  # its agent may wait for an answer
         env.stop_agent(trajectory.end)
+        if trajectory.awaits_verdict:
+            trajectory.add_verdict(await asyncio.wrap_future(envs.submit_call(slot, env.verdict)))
 
 
 def _sent(call: ModelCall) -> list[Message]:

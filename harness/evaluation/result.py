@@ -13,6 +13,7 @@ import numpy as np
 from rich.table import Table
 
 from eh_gym.errors import UserCodeError
+from eh_gym.rewards import settled
 from harness.evaluation.intervals import effective_episodes, wilson_interval
 from harness.records.metrics import graded
 from harness.types.trajectory import TRUNCATED
@@ -153,7 +154,7 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         successes=len(solved),
         best_interval=wilson_interval(shares.best_at_k, shares.tasks),
         all_interval=wilson_interval(shares.all_at_k, shares.tasks),
-        reward_mean=_share(t["reward"] for t in valid),
+        reward_mean=_share(reward for task in _by_task(valid) for reward in settled([_reward(t) for t in task])),
         length_mean=float(np.mean([t["length"] for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
@@ -178,12 +179,17 @@ def _valid(episodes: Iterable[Line]) -> list[Line]:
     return [t for t in episodes if t["end"] != "environment-error"]
 
 
-def _by_task(episodes: Iterable[Line]) -> list[list[bool]]:
-    """The successes of each task."""
-    found: dict[str, list[bool]] = {}
+def _by_task(episodes: Iterable[Line]) -> list[list[Line]]:
+    """The episodes of each task."""
+    tasks: dict[str, list[Line]] = {}
     for t in episodes:
-        found.setdefault(t["task_id"], []).append(t["success"])
-    return list(found.values())
+        tasks.setdefault(t["task_id"], []).append(t)
+    return list(tasks.values())
+
+
+def _reward(t: Line) -> float | None:
+    """What an episode has earned; None if its agent failed, so that nobody knows."""
+    return None if t.get("unscored") else float(t["reward"])
 
 
 def _share(values: Iterable[float]) -> float:
@@ -217,7 +223,7 @@ def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
 
 def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:
     valid = _valid(episodes)
-    tasks = _by_task(valid)
+    tasks = [[t["success"] for t in task] for task in _by_task(valid)]
     mean = _share(t["success"] for t in valid)
     interval = wilson_interval(mean, effective_episodes(tasks))
     best, every = _share(map(any, tasks)), _share(map(all, tasks))

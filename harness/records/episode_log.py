@@ -34,9 +34,10 @@ def write_episodes(
 
     A line has the task, group, seed, K, reward, success, the reason of the end, the failed check if the environment names it,
     and the ``turns``. If the environment or the agent itself failed, ``fault`` says how, and ``trace`` has an agent's
-    traceback. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action was cut or
-    malformed. ``system_prompt`` and ``tools`` name files under ``system-prompts/``, because thousands of episodes share one.
-    ``advantage`` is null if the episode is not in the loss.
+    traceback. ``unscored`` marks an agent's episode whose reward nobody knows. A turn has its thought, its action, its
+    observation, their numbers of tokens, and whether the action was cut or malformed. ``system_prompt`` and ``tools`` name
+    files under ``system-prompts/``, because thousands of episodes share one. ``advantage`` is null if the episode is not in
+    the loss.
 
     Args:
         folder: The folder ``episodes`` of the run.
@@ -132,7 +133,7 @@ def episode_line(
     return {
         "update": update,
         **{name: getattr(t, name) for name in _LOGGED},
-        **{name: text for name in ("fault", "trace") if (text := getattr(t, name))},
+        **{name: text for name in ("fault", "trace", "unscored") if (text := getattr(t, name))},
         "advantage": advantage,
         "versions": sorted(set(t.versions)),
         **shared,

@@ -57,7 +57,7 @@ train/grad_norm | norm | The norm of the gradient before clipping. The mean over
 train/skipped_steps | steps | The number of optimizer steps skipped for a gradient that was not finite. 0 in a sound run.
 train/lr | rate | The learning rate of this update.
 train/zero_advantage_groups | share | The share of groups whose rewards are all equal.
-train/episodes_in_loss | episodes | The number of episodes in the loss: their advantage (or --kl-coef) is not 0.
+train/episodes_in_loss | episodes | The number of episodes in the loss: those of groups whose rewards differ; with --kl-coef, all.
 train/tokens_in_loss | tokens | The number of tokens that the model wrote in those episodes.
 train/logp_difference_max | nats | The largest |trainer's - sampler's log-probability| before the first optimizer step.
 train/logp_difference_mean | nats | The mean of the same differences.

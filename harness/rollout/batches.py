@@ -18,7 +18,7 @@ from harness.rollout.tasks import BatchPlan
 from harness.settings.rollout import Rollout
 from harness.terminal.interrupts import Interrupts, Stopped
 from harness.types.sampler import CacheMetrics, Sampler
-from harness.types.trajectory import Trajectory
+from harness.types.trajectory import Trajectory, settle
 
 __all__ = ["Batches", "OnBegin"]
 
@@ -65,6 +65,7 @@ class Batches:
             Stopped: The run was interrupted.
         """
         trajectories, seconds = self._ended(update, on_begin)
+        settle(trajectories)
         metrics = rollout_metrics(trajectories, update) | {"time/rollout_s": seconds}
         return trajectories, metrics | self._cache_metrics()
 

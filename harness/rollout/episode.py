@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # an endpoint is played with without torch
 RETRIES = 2
 """How often an episode starts again after its environment failed. Then the episode is dropped."""
 
-Next = Literal["turn", "reset", "over"]
-"""What an episode needs after its environment has answered."""
+Next = Literal["turn", "reset", "verdict", "over"]
+"""What an episode needs after its environment has answered. "verdict": that of an agent that was stopped."""
 
 
 class Episode:
@@ -162,6 +162,9 @@ class Episode:
         except WorkerError as failure:
             return self._failed(failure)
         trajectory, conversation = self.trajectory, self._conversation
+        if trajectory.awaits_verdict:
+            trajectory.add_verdict(answered)
+            return "over"
         sample = self._last
         assert conversation is not None, "reset_answered() comes before an answer"
         assert sample is not None, "act() comes before the answer"
@@ -169,7 +172,7 @@ class Episode:
         if end == "environment-error":
             return self._failed(trajectory.error or "")
         if end is not None:
-            return "over"
+            return "verdict" if trajectory.awaits_verdict else "over"
         turn = trajectory.turns[-1]
         stopped = sample.finish_reason == "stop"
         try:
@@ -199,7 +202,7 @@ class Episode:
 
     def _over(self, reason: EndReason) -> Next:
         self.trajectory.stop(reason)
-        return "over"
+        return "verdict" if self.trajectory.awaits_verdict else "over"
 
     def _blank(self) -> Trajectory:
         request, keeps = self.request, self._settings.keeps_reward

@@ -74,12 +74,11 @@ def _play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
     trajectories to the last bit, whatever the timing of threads and environments.
     """
     while slots.unfinished:
-        for slot, reset in slots.start_resets():
-            slots.reset_answered(slot, reset)
+        steps = [step for slot, reset in slots.start_resets() for step in slots.reset_answered(slot, reset)]
         turns = slots.turns()
         requests = [request for slot in sorted(turns) for request in turns[slot]]
         samples = sample_all(sampler, requests)
-        steps = [step for r, sample in zip(requests, samples, strict=True) for step in slots.act(r.session, sample)]
+        steps += [step for r, sample in zip(requests, samples, strict=True) for step in slots.act(r.session, sample)]
         for slot, answer in steps:
             steps += slots.step_answered(slot, answer)  # the next call of an agent may be sampled already
 
@@ -104,13 +103,17 @@ def play_streaming(
         # If environments are stepped in this thread, the answer is there already and is queued at once.
         answer.add_done_callback(lambda done: queue.put(functools.partial(record, slot, done)))
 
+    def record_reset(slot: int, answer: Future[Any]) -> None:
+        for step in slots.reset_answered(slot, answer):
+            expect(record_step, *step)
+
     def record_step(slot: int, answer: Future[Any]) -> None:
         for step in slots.step_answered(slot, answer):
             expect(record_step, *step)
 
     while slots.unfinished or goes_on():
         for slot, reset in slots.start_resets():
-            expect(slots.reset_answered, slot, reset)
+            expect(record_reset, slot, reset)
         for turn in itertools.chain(*slots.turns().values()):
             sampler.submit(turn)
         answered = False

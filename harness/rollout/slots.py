@@ -81,12 +81,12 @@ class Slots:
             slots.append(slot)
         return [(slot, self._envs.submit_reset(slot, **self._live[slot][0].reset_arguments())) for slot in slots]
 
-    def reset_answered(self, slot: int, answer: Future[ResetResult]) -> None:
-        """Waits for the answer to a reset and records it."""
+    def reset_answered(self, slot: int, answer: Future[ResetResult]) -> Steps:
+        """Waits for the answer to a reset and records it. Returns as `step_answered`."""
         episode = self._live[slot][0]
         needed = episode.reset_answered(answer)
         self._prompt = max(self._prompt, len(episode.trajectory.ids))
-        self._go_on(slot, needed)
+        return self._go_on(slot, needed)
 
     def turns(self) -> Mapping[int, list[SampleRequest]]:
         """Returns the turns that may be sampled now, by slot, oldest first. Each turn is returned once.
@@ -106,9 +106,12 @@ class Slots:
         return self._step(slot)
 
     def step_answered(self, slot: int, answer: Future[StepResult]) -> Steps:
-        """Waits for the answer to a step and records it. If the next turn is sampled already, it goes to the environment."""
-        self._go_on(slot, self._live[slot][0].step_answered(answer))
-        return self._step(slot) if slot in self._live else []
+        """Waits for the answer to a step and records it. If the next turn is sampled already, it goes to the environment.
+
+        A stopped agent is asked for its verdict, which comes as a further answer.
+        """
+        asked = self._go_on(slot, self._live[slot][0].step_answered(answer))
+        return asked or (self._step(slot) if slot in self._live else [])
 
     def _step(self, slot: int) -> Steps:
         action = self._live[slot][0].act()
@@ -134,24 +137,27 @@ class Slots:
             return self._several.cache_of(session)
         return None, self._limited.cache_tokens if self._limited is not None else 0
 
-    def _go_on(self, slot: int, needed: Next) -> None:
+    def _go_on(self, slot: int, needed: Next) -> Steps:
         episode, on_end = self._live[slot]
         env = self._envs.envs[slot].unwrapped
         if needed == "turn":
             room = self._envs.num_envs - sum(len(other.ahead) for other, _ in self._live.values())
             turns = episode.turns(env.waiting() if isinstance(env, AgentEnv) else (), room)
             self._ready[slot] = self._ready.get(slot, []) + turns
-            return
+            return []
         self._ready.pop(slot, None)
         for session in (episode.session, *episode.ahead):
             self._sampler.end_session(session)
         if needed == "reset":
             self._to_reset.append(slot)
-        else:
-            del self._live[slot], self._slot_of[episode.session]
-            if isinstance(env, AgentEnv):  # its agent still waits for an answer
-                env.stop_agent(episode.trajectory.end)
-            on_end(episode.trajectory)
+            return []
+        if isinstance(env, AgentEnv):  # its agent still waits for an answer
+            env.stop_agent(episode.trajectory.end)
+            if needed == "verdict":
+                return [(slot, self._envs.submit_call(slot, env.verdict))]
+        del self._live[slot], self._slot_of[episode.session]
+        on_end(episode.trajectory)
+        return []
 
 
 def fitting(tokens: Iterable[int], cache_tokens: int) -> int:

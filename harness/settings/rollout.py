@@ -21,7 +21,7 @@ class Rollout(Section):
     """The most tokens of one action. A longer one is cut and sent as it is."""
     truncated_reward: Literal["zero", "keep"] = "zero"
     """The reward of an episode that K, the environment's own limit or the context stops: zero, as in the paper, or what it has
-    earned until then (keep). If rewards can be negative, take keep: with zero it pays to be stopped."""
+    earned until then (keep), for an agent what it returns after its stop. If rewards can be negative, take keep."""
 
     @property
     def keeps_reward(self) -> bool:

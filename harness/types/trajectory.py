@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from eh_gym.horizon.controller import EpisodeOutcome
+from eh_gym.rewards import result_of, settled
 from eh_gym.vector.thread import StepResult
 from harness.types.sampler import Sample
 
@@ -101,8 +102,9 @@ class Trajectory:
         tools: The functions on offer from the start; for the log.
         prompt: The first observation, for the log.
         turns: One entry per step.
-        reward: The sum of the rewards; 0 if the episode is truncated (Elastic Horizon paper, Sec. 3.2).
+        reward: What the episode has earned, by the rule in `eh_gym.rewards`.
         keeps_reward: Whether a truncated episode keeps what it has earned.
+        unscored: Whether nobody knows what it has earned, because an agent failed; `settle` then decides.
         success: The environment's verdict.
         end: Why the episode ended.
         error: The environment's error, if `end` is "environment-error".
@@ -130,6 +132,7 @@ class Trajectory:
     turns: list[Turn] = field(default_factory=list)
     reward: float = 0.0
     keeps_reward: bool = False
+    unscored: bool = False
     success: bool = False
     end: EndReason = "terminated"
     error: str | None = None
@@ -178,11 +181,21 @@ class Trajectory:
         return None
 
     def stop(self, reason: EndReason) -> EndReason:
-        """Ends the episode for this reason. A truncated one loses its reward, unless `keeps_reward`."""
-        self.end = reason
-        if self.truncated and not self.keeps_reward:
-            self.reward = 0.0
+        """Ends the episode for this reason."""
+        self.end, self.unscored = reason, bool(self.fault)
+        ended, keep = not self.truncated, self.keeps_reward
+        self.reward, self.success = result_of(self.reward, ended=ended, verdict=self.success, keep=keep)
         return reason
+
+    @property
+    def awaits_verdict(self) -> bool:
+        """Whether the episode was stopped, and keeps what its agent then says that it has earned."""
+        return self.truncated and self.keeps_reward and "agent" in self.info
+
+    def add_verdict(self, answer: StepResult) -> None:
+        """Records how an agent ended after its episode was stopped."""
+        _, reward, *_, info = answer
+        self.reward, self.unscored = float(reward), info["failure"] is not None
 
     def fail(self, error: str | BaseException) -> EndReason:
         """Ends the episode because its environment failed with this error."""
@@ -267,3 +280,19 @@ class Trajectory:
         """The outcome that the horizon controller records."""
         steps = max(1, self.length)
         return EpisodeOutcome(steps, self.horizon or steps, self.success, self.truncated, self.task_id, self.info)
+
+
+def by_group(trajectories: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
+    """The episodes of each group, without those whose environment failed."""
+    groups: dict[int, list[Trajectory]] = {}
+    for t in trajectories:
+        if t.end != "environment-error":
+            groups.setdefault(t.group, []).append(t)
+    return groups
+
+
+def settle(trajectories: Sequence[Trajectory]) -> None:
+    """Sets the rewards that are not known, by those of the same task and update; see `eh_gym.rewards.settled`."""
+    for group in by_group(trajectories).values():
+        for t, reward in zip(group, settled([None if t.unscored else t.reward for t in group]), strict=True):
+            t.reward = reward

@@ -32,7 +32,7 @@ from harness.model.policy import Policy
 from harness.model.shards import whole
 from harness.settings.loss import Loss
 from harness.settings.optimizer import Optimizer
-from harness.types.trajectory import TokenSequence, Trajectory
+from harness.types.trajectory import TokenSequence, Trajectory, by_group
 from harness.update.loss import aggregate, group_advantages, importance_weights, kl_k3, policy_loss
 from harness.update.mismatch import Mismatch
 from harness.update.optimizer import parameters_of
@@ -48,6 +48,15 @@ class _Item:
     trajectory: Trajectory
     advantage: float
     old_logp: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The sequences of one optimizer step. The surrogate and the KL term are divided by numbers of (episodes, tokens)."""
+
+    items: list[_Item]
+    surrogate: tuple[int, int]
+    kl: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -85,9 +94,9 @@ class _Passes:
 def select_episodes(trajectories: Sequence[Trajectory], settings: Loss) -> tuple[list[tuple[Trajectory, float]], float]:
     """Selects the episodes that contribute to the loss, with their advantages.
 
-    Episodes whose environment failed are dropped first, so they do not count in the mean of their group. If all rewards of a
-    group are equal, every advantage is 0. Such a group is dropped too, unless there is a KL term, which covers every episode
-    (paper, Eq. 3).
+    Episodes whose environment failed are dropped first, so they do not count in the mean of their group. A group whose rewards
+    are all equal is dropped too, unless there is a KL term, which covers every episode (paper, Eq. 3). All episodes of another
+    group are in the loss and in its divisor, also one whose advantage is 0.
 
     An episode that filled the context has weight 1, whatever ``truncated_weight`` is. Otherwise an agent could remove its
     failures from the loss by writing long texts.
@@ -95,22 +104,25 @@ def select_episodes(trajectories: Sequence[Trajectory], settings: Loss) -> tuple
     Returns:
         Pairs of an episode and its advantage; and the share of groups whose rewards were all equal.
     """
-    groups: dict[int, list[Trajectory]] = {}
-    for t in trajectories:
-        if t.end != "environment-error":
-            groups.setdefault(t.group, []).append(t)
+    groups = by_group(trajectories)
     chosen: list[tuple[Trajectory, float]] = []
     equal = 0
     for group in groups.values():
-        rewards = torch.tensor([[t.reward for t in group]])
-        advantages = group_advantages(rewards, normalize_std=settings.normalize_std)[0].tolist()
-        if not any(advantages):
-            equal += 1
+        advantages = _advantages(group, settings)
+        differ = any(advantages)
+        equal += not differ
         for t, advantage in zip(group, advantages, strict=True):
             weight = settings.truncated_weight if t.truncated and t.end != "context" else 1.0
-            if t.action_tokens and (advantage or settings.kl_coef) and weight:
+            if weight and (differ or settings.kl_coef):
                 chosen.append((t, weight * advantage))
     return chosen, equal / max(1, len(groups))
+
+
+def _advantages(group: Sequence[Trajectory], settings: Loss) -> list[float]:
+    """The advantages of a group's episodes, all 0 if their rewards are equal."""
+    rewards = torch.tensor([[t.reward for t in group]])
+    advantages: list[float] = group_advantages(rewards, normalize_std=settings.normalize_std)[0].tolist()
+    return advantages
 
 
 def update_policy(
@@ -151,10 +163,11 @@ def update_policy(
     policy.model.train()
     order = np.random.default_rng(seed).permutation(len(chosen))
     parts = [[chosen[i] for i in part] for part in np.array_split(order, optimization.minibatches) if len(part)]
-    minibatches = [[item for episode in part for item in _items(*episode)] for part in parts]
+    differing = {number for number, group in by_group(trajectories).items() if any(_advantages(group, settings))}
+    minibatches = [step for part in parts if (step := _step(part, differing)).items]
     if settings.tis_cap:  # not needed for the first step: its own forward pass comes before any weight has moved
         for minibatch in minibatches[1:]:
-            _score_before(passes, minibatch)
+            _score_before(passes, minibatch.items)
     for minibatch in minibatches:
         optimizer.zero_grad(set_to_none=True)
         _accumulate_gradients(passes, minibatch, sums, mismatch, first=steps == 0)
@@ -186,18 +199,11 @@ def update_policy(
     return metrics | mismatch.metrics(weighted=bool(settings.tis_cap))
 
 
-def _accumulate_gradients(
-    passes: _Passes, minibatch: list[_Item], sums: dict[str, Tensor], mismatch: Mismatch, *, first: bool
-) -> None:
-    """Adds one optimizer step's gradient, micro-batch by micro-batch.
-
-    The surrogate is a mean over the episodes with an advantage, the KL term a mean over all. So ``kl_coef`` does not change the
-    scale of the surrogate.
-    """
+def _accumulate_gradients(passes: _Passes, step: _Step, sums: dict[str, Tensor], mismatch: Mismatch, *, first: bool) -> None:
+    """Adds one optimizer step's gradient, micro-batch by micro-batch."""
     policy, settings = passes.policy, passes.settings
-    n_episodes, n_tokens = _counts([item for item in minibatch if item.advantage])
-    kl_episodes, kl_tokens = _counts(minibatch)
-    for items, batch in passes.microbatches(minibatch):
+    (n_episodes, n_tokens), (kl_episodes, kl_tokens) = step.surrogate, step.kl
+    for items, batch in passes.microbatches(step.items):
         if not items:
             passes.pass_idly(batch)
             continue
@@ -235,15 +241,19 @@ def _accumulate_gradients(
             sums["clipped"] += (clipped & mask).sum()
 
 
-def _items(trajectory: Trajectory, advantage: float) -> list[_Item]:
-    """The sequences of an episode in which the model wrote something."""
-    return [_Item(tokens, trajectory, advantage) for tokens in trajectory.sequences if any(tokens.action_mask)]
+def _step(episodes: Sequence[tuple[Trajectory, float]], differing: set[int]) -> _Step:
+    """The sequences in which the model wrote something, and the divisors.
+
+    The surrogate is a mean over the episodes of groups whose rewards differ, the KL term a mean over all. So ``kl_coef`` does
+    not change the scale of the surrogate.
+    """
+    items = [_Item(tokens, t, a) for t, a in episodes for tokens in t.sequences if any(tokens.action_mask)]
+    return _Step(items, _counts([t for t, _ in episodes if t.group in differing]), _counts([t for t, _ in episodes]))
 
 
-def _counts(items: list[_Item]) -> tuple[int, int]:
-    """The number of episodes and the number of their tokens, by which `aggregate` divides; at least 1."""
-    episodes = {id(item.trajectory) for item in items}
-    return max(1, len(episodes)), max(1, sum(sum(item.tokens.action_mask) for item in items))
+def _counts(episodes: Sequence[Trajectory]) -> tuple[int, int]:
+    """The number of episodes and of the tokens that the model wrote in them, by which `aggregate` divides; at least 1."""
+    return max(1, len(episodes)), max(1, sum(t.action_tokens for t in episodes))
 
 
 @torch.no_grad()

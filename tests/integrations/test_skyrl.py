@@ -19,11 +19,12 @@ if sys.version_info < (3, 12):  # SkyRL's messages are typing.TypedDict, which p
 import skyrl_gym
 from alone import cabinet_lengths, update_alone
 from byte_tokenizer import byte_tokenizer
+from endings import ENDS, Heard, K
 from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
 from skyrl.train.generators.base import BatchMetadata, TrajectoryID
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from eh_gym.integrations.skyrl import ElasticGymGenerator
+from eh_gym.integrations.skyrl import ElasticGymGenerator, GymTextEnv
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -89,13 +90,14 @@ class Engine:
         self.finished += 1
 
 
-def made(tokenizer, agent, folder, *, k0=10, update_every=4, controller=None, **told):
+def made(tokenizer, agent, folder, *, k0=10, update_every=4, controller=None, zero=True, **told):
     told = {"max_turns": 99, "max_input_length": 100_000, "use_conversation_multi_turn": True, "batched": False, **told}
     config = GeneratorConfig(**told)
     return ElasticGymGenerator(
         controller or ElasticHorizon(**{**SETTINGS, "k0": k0}),
         folder=folder,
         update_every=update_every,
+        zero_reward_on_truncation=zero,
         generator_cfg=config,
         skyrl_gym_cfg=SkyRLGymConfig(max_env_workers=0),
         inference_engine_client=Engine(tokenizer, agent),
@@ -157,6 +159,31 @@ def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(to
     alone = ElasticHorizon(**SETTINGS)
     update_alone(alone, goals)
     assert generator._horizon.horizon == alone.horizon
+
+
+@pytest.mark.parametrize("zero", [True, False], ids=["zero", "keep"])
+def test_every_end_earns_what_the_table_says(tokenizer, tmp_path, zero):
+    controller = Heard(K)
+    generator = made(tokenizer, lambda request: "go", tmp_path, controller=controller, update_every=1, zero=zero)
+    for name, end in ENDS.items():
+        out = play(generator, "eh", [{"gym_id": "Endings-v0", "task_id": name}])
+        [metrics], [rewards] = out["env_metrics"], out["rewards"]
+        assert total(rewards) == pytest.approx(end.zero if zero else end.keep), name
+        assert (metrics["success"], metrics["truncated"]) == (end.success, end.stopped), name
+    assert [(o.success, o.truncated) for o in controller.outcomes] == [(end.success, end.stopped) for end in ENDS.values()]
+
+
+@pytest.mark.parametrize("zero", [True, False], ids=["zero", "keep"])
+@pytest.mark.parametrize("name", ENDS)
+def test_an_environment_alone_earns_the_same(name, zero):
+    end, done, rewards = ENDS[name], False, []
+    row = {"gym_id": "Endings-v0", "task_id": name, "max_turns": K, "zero_reward_on_truncation": zero}
+    env = GymTextEnv({}, row)
+    env.init([])
+    while not done:
+        step = env.step("go")
+        done, rewards = step["done"], [*rewards, step["reward"]]
+    assert sum(rewards) == pytest.approx(end.zero if zero else end.keep)
 
 
 def test_each_task_has_its_own_k(tokenizer, tmp_path):

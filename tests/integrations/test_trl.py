@@ -13,6 +13,7 @@ from accelerate import PartialState
 from alone import expert_episode, update_alone
 from byte_tokenizer import byte_tokenizer
 from datasets import Dataset
+from endings import ENDS, Heard, K
 from openenv_server import served_here
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -81,7 +82,7 @@ class Scripted(trl.GRPOTrainer):
         return [replied(self._tokenizer, ids, self.agent) for ids in prompt_ids], None
 
 
-def train(rows, agent, folder, *, environment, controller, group=2, updates=None, resume=None, **settings):
+def train(rows, agent, folder, *, environment, controller, group=2, updates=None, resume=None, zero=True, **settings):
     model, tokenizer = policy()
     args = trl.GRPOConfig(
         output_dir=str(folder),
@@ -103,9 +104,20 @@ def train(rows, agent, folder, *, environment, controller, group=2, updates=None
     data = Dataset.from_list([{"prompt": [{"role": "user", "content": ""}], **row} for row in rows])
     trainer = Scripted(model, None, args=args, train_dataset=data, processing_class=tokenizer, environment_factory=environment)
     trainer.agent = agent
-    elastic = ElasticToolCalls(trainer, controller)
+    elastic = ElasticToolCalls(trainer, controller, zero_reward_on_truncation=zero)
     trainer.train(resume_from_checkpoint=resume)
     return trainer, elastic
+
+
+@pytest.mark.parametrize("zero", [True, False], ids=["zero", "keep"])
+def test_every_end_earns_what_the_table_says(tmp_path, zero):
+    controller, rows = Heard(K), [{"task_id": name} for name in ENDS]
+    run = {"environment": lambda: ToolEnvironment("Endings-v0"), "controller": controller, "zero": zero, "num_iterations": 1}
+    trainer, _ = train(rows, lambda text, calls: {"name": "act", "arguments": {"action": "go"}}, tmp_path, **run)
+    [row] = [row for row in trainer.state.log_history if "reward" in row]
+    assert row["reward"] == pytest.approx(sum(end.zero if zero else end.keep for end in ENDS.values()) / len(ENDS), abs=1e-5)
+    heard = [(o.success, o.truncated) for o in controller.outcomes]
+    assert heard == [(end.success, end.stopped) for end in ENDS.values() for _ in range(2)]
 
 
 def fast_horizon():

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 from alone import cabinet_lengths, update_alone
+from endings import ENDS, K
 from openenv_server import served_here
 
 import eh_gym
@@ -41,7 +42,7 @@ class Counting(vf.Taskset[Count, vf.TasksetConfig]):
 
 
 horizon = dict(folder={folder!r}, update_every={every})
-Env = elastic({env_class}, {controller}, **horizon)
+Env = elastic({env_class}, {controller}, zero_reward_on_truncation={zero}, **horizon)
 __all__ = ["ChatHarness", "Env", {taskset!r}]
 """
 
@@ -62,11 +63,12 @@ def plug_in(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 
-    def write(every, k0=10, folder="k", env_class="GymEnv", taskset="GymTaskset", controller=None, **told):
+    def write(every, k0=10, folder="k", env_class="GymEnv", taskset="GymTaskset", controller=None, zero=True, **told):
         name = f"plugged_{taskset.lower()}"
         sys.modules.pop(name, None)
         made = controller or f"ElasticHorizon(k0={k0}, k_min=2, k_max=60, alpha=0.9, min_successes=2)"
-        text = MODULE.format(folder=str(tmp_path / folder), every=every, controller=made, env_class=env_class, taskset=taskset)
+        names = {"controller": made, "env_class": env_class, "taskset": taskset, "zero": zero}
+        text = MODULE.format(folder=str(tmp_path / folder), every=every, **names)
         (tmp_path / f"{name}.py").write_text(text)
         return resolve_env_config({"taskset": {"id": name, **told}, "agent": {"runtime": {"type": "subprocess"}}})
 
@@ -100,6 +102,18 @@ def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(chat_serve
     with chat_server.serve(chat_server.cabinet_agent) as server:
         [again] = play(config, server.url, 1)
     assert again.traces[0].metrics["horizon_k"] == alone.horizon
+
+
+@pytest.mark.parametrize("zero", [True, False], ids=["zero", "keep"])
+def test_every_end_earns_what_the_table_says(chat_server, plug_in, zero, monkeypatch):
+    heard = []
+    monkeypatch.setattr("eh_gym.integrations.folder.FolderHorizon.record", lambda self, outcome: heard.append(outcome))
+    config = plug_in(every=99, controller=f"ElasticHorizon(k0={K}, k_min={K})", zero=zero, gym_id="Endings-v0", every_task=True)
+    with chat_server.serve(lambda request, _: "go") as server:
+        traces = [episode.traces[0] for episode in play(config, server.url, len(ENDS))]
+    for (name, end), trace, outcome in zip(ENDS.items(), traces, heard, strict=True):
+        assert trace.reward == pytest.approx(end.zero if zero else end.keep), name
+        assert (outcome.success, outcome.truncated) == (end.success, end.stopped), name
 
 
 def test_each_task_has_its_own_k(chat_server, plug_in):

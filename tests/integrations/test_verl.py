@@ -22,6 +22,7 @@ import verl.experimental.agent_loop.agent_loop as loops
 import verl.trainer.ppo.v1.agent_loop_tq as queued
 from alone import update_alone
 from byte_tokenizer import byte_tokenizer
+from endings import ENDS, K
 from hydra import compose, initialize_config_dir
 from verl.tools.function_tool import FUNCTION_TOOL_REGISTRY, function_tool
 from verl.utils.config import omega_conf_to_dataclass
@@ -116,7 +117,9 @@ def play(request, tokenizer, tmp_path, monkeypatch):
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
         config = compose("ppo_trainer", [*(f"{rollout}.{name}={value}" for name, value in told.items()), *flags])
     named = {"_target_": "eh_gym.integrations.verl.ElasticToolAgentLoop", "folder": str(tmp_path), "update_every": 4}
-    monkeypatch.setitem(loops._agent_loop_registry, "elastic", {**named, "horizon": getattr(request, "param", SETTINGS)})
+    horizon = dict(getattr(request, "param", SETTINGS))
+    named["zero_reward_on_truncation"] = horizon.pop("zero_reward_on_truncation", True)
+    monkeypatch.setitem(loops._agent_loop_registry, "elastic", {**named, "horizon": horizon})
     monkeypatch.setattr(loops, "rollout_trace_attr", lambda **_: nullcontext())
     monkeypatch.setattr(ours, "ray", FakeRay())
     put = {}
@@ -184,6 +187,28 @@ def test_k_comes_to_the_same_from_below_and_from_above(play, tmp_path):
 def test_each_task_has_its_own_k(play):
     assert {mark[1] for mark, _ in play((2, 2, 4, 4))} == {12}
     assert [mark[1] for mark, _ in play((2, 4, 2, 7))] == [4, 6, 4, 12]  # 2 + 1 steps, and 1 more
+
+
+FIXED = {"name": "fixed", "k0": 3}
+
+
+@pytest.mark.parametrize("play", [{**FIXED, "zero_reward_on_truncation": zero} for zero in (True, False)], indirect=True)
+@pytest.mark.parametrize("validate", [False, True])
+def test_a_stopped_rollout_earns_the_same_in_training_and_validation(play, validate, request):
+    kept = 0.0 if request.node.callspec.params["play"]["zero_reward_on_truncation"] else 1.0
+    assert play((1, 2, 3, 9), validate=validate) == [([2, 3, False], 1.0), ([3, 3, False], 1.0), *[([3, 3, True], kept)] * 2]
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_every_end_earns_what_the_table_says(tmp_path, zero):
+    """A score of verl is the whole reward, and there is no other verdict."""
+    actor, heard = ours.HorizonActor(str(tmp_path), 1, 1.0, FIXED, zero), []
+    actor._horizon.record = heard.append
+    for end in ENDS.values():
+        rewards = end.rewards[:K]
+        assert actor.record(len(rewards), K, end.stopped, sum(rewards), {}) == pytest.approx(end.zero if zero else end.keep)
+    won = [not end.stopped and end.keep > 1 - 1e-9 for end in ENDS.values()]
+    assert [(o.success, o.truncated) for o in heard] == list(zip(won, [end.stopped for end in ENDS.values()], strict=True))
 
 
 def test_the_manager_starts_our_workers():

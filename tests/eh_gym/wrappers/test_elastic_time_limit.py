@@ -7,11 +7,13 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
+from endings import ENDS, K
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformObservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eh_gym.checked import CheckedEnv
 from eh_gym.errors import ConfigError
 from eh_gym.horizon import (
     ElasticHorizon,
@@ -139,10 +141,28 @@ def test_an_end_that_an_inner_time_limit_also_truncates_is_an_end(scripted, jour
     assert (info["outcome"]["truncated"], info["TimeLimit.truncated"]) == (False, False)
 
 
-def test_dense_rewards_can_be_kept_on_step_k(scripted, journal):
-    env = ElasticTimeLimit(scripted((1.0, False, False, {})), journal(1), zero_reward_on_truncation=False)
-    _, reward, _, truncated, info = play(env, 1)[0]
-    assert (reward, truncated, info["outcome"]["truncated"]) == (1.0, True, True)
+@pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
+@pytest.mark.parametrize("name", ENDS)
+def test_an_episode_earns_in_all_what_the_table_says(name, keep, journal):
+    end, controller, rewards, ended = ENDS[name], journal(K), [], False
+    env = ElasticTimeLimit(CheckedEnv(gym.make("Endings-v0")), controller, zero_reward_on_truncation=not keep)
+    env.reset(options={"task_id": name})
+    while not ended:
+        _, reward, terminated, truncated, info = env.step("go")
+        ended = terminated or truncated
+        rewards.append(reward)
+    assert sum(rewards) == pytest.approx(end.keep if keep else end.zero)
+    assert rewards[:-1] == end.rewards[: len(rewards) - 1]
+    assert (rewards[-1] == end.rewards[len(rewards) - 1]) is (keep or not end.stopped)
+    assert (info["outcome"]["success"], info["outcome"]["truncated"]) == (end.success, end.stopped)
+    assert [(o.success, o.truncated) for o in controller.outcomes] == [(end.success, end.stopped)]
+
+
+def test_an_error_of_the_environment_never_pays_more_than_a_stop(scripted, journal):
+    failed = (0.5, False, True, {"environment_error": "worker died"})
+    for keep, earned in ((False, 0.0), (True, 1.5)):
+        env = ElasticTimeLimit(scripted((1.0, False, False, {}), failed), journal(5), zero_reward_on_truncation=not keep)
+        assert sum(step[1] for step in play(env, 2)) == earned
 
 
 @pytest.mark.parametrize("k", [5, 1], ids=["before K", "on step K"])
@@ -240,8 +260,8 @@ def test_a_task_of_survival_counts_an_episode_that_lasts_until_k_as_a_success(sc
         EpisodeOutcome(1, 2, success=True, truncated=True),
         EpisodeOutcome(2, 2, success=False),
     ]
-    # The reward as the agent gets it: K took away the second one.
-    assert asked == [(1.0, True, False), (0.0, False, True), (1.0, False, True), (1.0, True, False)]
+    # The reward as the agent gets it: a limit took it away.
+    assert asked == [(1.0, True, False), (0.0, False, True), (0.0, False, True), (1.0, True, False)]
 
 
 @pytest.mark.parametrize("verdict", ["False", None, float("nan"), 2, np.array([True, False])])
@@ -355,7 +375,7 @@ def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewa
         steps = play(ElasticTimeLimit(scripted(*script), controller), length)
         controller.update()
         assert [s[2] or s[3] for s in steps] == [False] * (length - 1) + [True]
-        total = sum(rewards[:length]) - (rewards[length - 1] if reached else 0.0)
+        total = 0.0 if reached or how == "truncated" else sum(rewards[:length])
         assert steps[-1][4]["outcome"] == {
             "length": length, "horizon": k, "success": success, "truncated": reached or (how == "truncated" and end <= k),
         }  # fmt: skip

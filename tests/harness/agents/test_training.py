@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -322,3 +323,42 @@ def test_calls_at_once_are_sampled_together_and_draw_the_same_in_any_order(
     assert "horizon_reached" in REFUSED
     # The others from a slot that has a new episode, or was closed.
     assert {*REFUSED} <= {"horizon_reached", "episode_over", "invalid_api_key"}
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
+@pytest.mark.parametrize("player", ["lockstep", "streaming", "endpoint"])
+def test_no_agent_earns_more_by_failing_or_by_being_stopped(
+    player: Any, keep: bool, config: GRPOConfig, chat_server: Any, tmp_path: Path
+) -> None:
+    """An agent's honest reward is -3. Stopped, it may say so or break; or it breaks by itself."""
+    begun: Counter[str] = Counter()
+
+    def play(task: dict[str, Any], base_url: str) -> float:
+        begun[task["id"]] += 1
+        kind = ["ends", "breaks", "says so", "breaks when stopped"][begun[task["id"]] % 4]
+        for _ in range(1 if kind in ("ends", "breaks") else 99):
+            try:
+                cabinet_agent.ask(base_url, [{"role": "user", "content": f"start {kind}"}])
+            except urllib.error.HTTPError:
+                if kind == "says so":
+                    break
+                raise
+        if kind == "breaks":
+            raise ValueError("spilled the tea")
+        return -3.0
+
+    stopped = {("horizon", None, -3.0 if keep else 0.0)}
+    expected = stopped | {("terminated", None, -3.0), ("terminated", "ValueError: spilled the tea", -3.0)}
+    agent, told = functools.partial(AgentEnv, play, [{"id": "one"}]), {"truncated_reward": "keep" if keep else "zero"}
+    if player == "endpoint":
+        with chat_server.serve(lambda request, _: "go") as server:
+            how: dict[str, Any] = {"base_url": server.url, "model": "hosted", "split": "train", "horizon": 3, "rollouts": 4}
+            result = evaluate_policy("openai", agent, tasks=1, show=False, threads=1, **how, **told)
+        assert result.reward_mean == (-3.0 if keep else -1.5)
+        return
+    own = changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=1, eval_tasks=0, rollout=player, k0=3, k_min=3, **told)
+    result = train(changed(own, tasks_per_update=1, group_size=4), env=agent, show=False)
+    lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000000.jsonl").open()]
+    assert {(line["end"], (line["failure"] or "")[:27] or None, line["reward"]) for line in lines} == expected
+    assert [line["success"] for line in lines] == [False] * 4
+    assert result.history[0]["rollout/reward_mean"] == (-3.0 if keep else -1.5)

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_step import copied, one_step, update
 from torch import Tensor
 
+from harness.model.policy import Policy
 from harness.update.loss import aggregate, kl_k3, policy_loss
 
 trl = pytest.importorskip("trl.trainer.grpo_trainer", reason="TRL is not installed: pip install -e '.[examples]'")
@@ -45,7 +49,7 @@ def trl_loss(
         max_completion_length=12,
         **settings,
     )
-    ids = torch.zeros(EPISODES, TOKENS, dtype=torch.long)
+    ids = torch.zeros(mask.shape, dtype=torch.long)
     inputs = {
         "prompt_ids": ids[:, :1],
         "prompt_mask": ids[:, :1],
@@ -82,3 +86,41 @@ def test_value_and_gradient(mode: Any, loss_type: str, weighted: bool) -> None:
     assert clipped.any(), "the batch must reach the clips"
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-12)
+
+
+GRADED = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=4, max_size=4).filter(lambda r: len(set(r)) > 1)
+REPLIES = ["open(a)", "list()", "submit(73)", "read() and then open(b)"]
+
+
+@settings(max_examples=12, deadline=None)
+@given(rewards=st.tuples(GRADED, GRADED), moved=st.integers(0, 7))
+@pytest.mark.parametrize(("mode", "loss_type"), [("seq-mean", "grpo"), ("token-mean", "dapo")])
+def test_value_and_gradient_of_an_update_with_graded_rewards_and_ties(
+    trained: Policy, mode: Any, loss_type: str, rewards: tuple[list[float], list[float]], moved: int
+) -> None:
+    """Also of 4 rewards of which some equal their mean. A reward that moves by .0001 moves the gradient as little."""
+    sizes, gradients = [], []
+    for change in (0.0, 1e-4):
+        earned = [*rewards[0], *rewards[1]]
+        earned[moved] += change
+        policy = copied(trained)
+        episodes = [one_step(policy, i // 4, REPLIES[i % 4], reward=reward) for i, reward in enumerate(earned)]
+        optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
+        how: dict[str, Any] = {"aggregation": mode, "normalize_std": False, "max_grad_norm": 1e9}
+        value = update(policy, optimizer, episodes, **how)["train/loss"]
+        after = torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+
+        plain = copied(trained)
+        batch = plain.batch([t.sequences[0] for t in episodes])
+        logp, _ = plain.score(batch, 1.0)
+        advantages = (torch.tensor(earned).view(2, 4) - torch.tensor(earned).view(2, 4).mean(1, keepdim=True)).flatten()
+        how = {"loss_type": loss_type, "epsilon_low": 0.2, "epsilon_high": 0.2, "importance_sampling_level": "token"}
+        expected = trl_loss(logp, logp.detach(), logp.detach(), advantages, batch.action_mask, None, **how)
+        expected.backward()
+        before = torch.cat([p.detach().flatten() for p in trained.model.parameters()])
+        gradient = torch.cat([p.grad.flatten() for p in plain.model.parameters()])  # type: ignore[union-attr]
+        assert value == pytest.approx(float(expected.detach()), abs=1e-6)
+        torch.testing.assert_close(before - after, gradient, atol=2e-6, rtol=1e-3)
+        gradients.append(before - after)
+        sizes.append(float(gradient.norm()))
+    assert float((gradients[1] - gradients[0]).norm()) < 1e-2 * max(*sizes, 0.1)

@@ -1,0 +1,58 @@
+"""What an episode has earned, and whether it is a success: one rule for the wrapper, the harness and the adapters.
+
+docs/harness.md has it as a table.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_TOLERANCE = 1e-9  # relative to the threshold: ten rewards of 0.1 add up to a bit less than 1
+
+
+class Result(NamedTuple):
+    """What an episode has earned in all, and whether it is a success."""
+
+    reward: float
+    success: bool
+
+
+def result_of(total: float, *, ended: bool, verdict: bool | None = None, threshold: float = 1.0, keep: bool = False) -> Result:
+    """Returns the reward and the success of an episode that is over.
+
+    Args:
+        total: The sum of its rewards.
+        ended: Whether the task's rules ended it. If not, it was stopped, by K, another limit, the model's context or an error
+            of the environment: it is no success, and earns 0 (Elastic Horizon paper, Sec. 3.2).
+        verdict: The environment's verdict; None if it gives none, so that the sum decides.
+        threshold: The least sum that is a success without a verdict.
+        keep: Whether a stopped episode keeps the sum instead.
+
+    >>> result_of(0.8, ended=True, verdict=True), result_of(sum([0.1] * 10), ended=True).success
+    (Result(reward=0.8, success=True), True)
+    >>> result_of(1.2, ended=False), result_of(-3.0, ended=False, keep=True)
+    (Result(reward=0.0, success=False), Result(reward=-3.0, success=False))
+    """
+    if not ended:
+        return Result(total if keep else 0.0, success=False)
+    return Result(total, succeeds(total, threshold) if verdict is None else bool(verdict))
+
+
+def succeeds(reward: float, threshold: float = 1.0) -> bool:
+    """Whether a sum of rewards reaches a threshold, but for rounding.
+
+    >>> succeeds(sum([0.1] * 10)), succeeds(0.99)
+    (True, False)
+    """
+    return reward >= threshold - _TOLERANCE * max(1.0, abs(threshold))
+
+
+def settled(rewards: Sequence[float | None]) -> list[float]:
+    """The rewards of the episodes of one task, where some are not known (None) because an agent failed.
+
+    Such an episode earns the least of the others, and at most 0. So failing never pays more than going on or being stopped.
+
+    >>> settled([1.0, None]), settled([-3.0, None, -5.0])
+    ([1.0, 0.0], [-3.0, -5.0, -5.0])
+    """
+    least = min([0.0, *(reward for reward in rewards if reward is not None)])
+    return [least if reward is None else reward for reward in rewards]
