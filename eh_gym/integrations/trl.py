@@ -15,9 +15,20 @@ from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, horizon_for_of, is_controller
 from eh_gym.rewards import result_of
 
-__all__ = ["ElasticToolCalls"]
+__all__ = ["ElasticToolCalls", "ending"]
 
 RewardFunction = Callable[..., list[float | None]]
+
+
+def ending(messages: Any, ids: Any, environment: Any, eos_token_ids: Any) -> tuple[int, bool, bool | None]:
+    """The steps of an episode, whether it was stopped before its end, and its environment's verdict; see `ElasticToolCalls`."""
+    roles = [message["role"] for message in messages]
+    rounds = sum(a != "tool" and b == "tool" for a, b in itertools.pairwise(roles))
+    if getattr(environment, "ended", False):  # the agent may still have called tools
+        steps, cut = max(1, min(rounds, environment.steps)), bool(getattr(environment, "cut", False))
+        return steps, cut, getattr(environment, "success", None)
+    calls = not messages or roles[-1] == "tool" or bool(messages[-1].get("tool_calls"))
+    return max(1, rounds), calls or not ids or ids[-1] not in eos_token_ids, None
 
 
 class ElasticToolCalls(TrainerCallback, ExportableState):
@@ -83,16 +94,8 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         return reward
 
     def _ending(self, i: int, columns: dict[str, Any]) -> tuple[int, bool, bool | None]:
-        """The number of steps of episode `i`, whether it was stopped before its end, and the environment's verdict."""
-        messages, ids = columns["completions"][i], columns["completion_ids"][i]
-        roles = [message["role"] for message in messages]
-        rounds = sum(a != "tool" and b == "tool" for a, b in itertools.pairwise(roles))
         environment: Any = columns["environments"][i] if "environments" in columns else None
-        if getattr(environment, "ended", False):  # the agent may still have called tools
-            steps, cut = max(1, min(rounds, environment.steps)), bool(getattr(environment, "cut", False))
-            return steps, cut, getattr(environment, "success", None)
-        calls = not messages or roles[-1] == "tool" or bool(messages[-1].get("tool_calls"))
-        return max(1, rounds), calls or not ids or ids[-1] not in self._trainer.eos_token_ids, None
+        return ending(columns["completions"][i], columns["completion_ids"][i], environment, self._trainer.eos_token_ids)
 
     def _move(self, endings: list[tuple[int, bool, bool | None]], log: Callable[[str, float], None]) -> None:
         """Records the outcomes of all ranks, in the order of the ranks, moves K, and logs."""

@@ -1,6 +1,6 @@
 """One episode while it is played: its requests to the sampler, its record, and what comes next (a turn, a reset, or the end).
 
-`slots` decides where an episode plays; `rollout` and `streaming` decide the order in which episodes take their turns.
+`slots` decides where an episode plays; `rollout` and `continuous` decide the order in which episodes take their turns.
 """
 
 from __future__ import annotations

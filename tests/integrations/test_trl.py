@@ -1,11 +1,15 @@
 """K in TRL's own GRPOTrainer, with a scripted agent: outcome by outcome what `ElasticHorizon` alone says."""
 
+import asyncio
 import json
+import multiprocessing
+import queue
 from pathlib import Path
 
 import pytest
 import torch
 import trl
+from accelerate import PartialState
 from alone import expert_episode, update_alone
 from byte_tokenizer import byte_tokenizer
 from datasets import Dataset
@@ -13,7 +17,7 @@ from endings import ENDS, Heard, K
 from openenv_server import served_here
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eh_gym import ElasticHorizon, KeyedHorizon
+from eh_gym import ElasticHorizon, EpisodeOutcome, KeyedHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.integrations.tools import ToolEnvironment
 from eh_gym.integrations.trl import ElasticToolCalls
@@ -61,19 +65,21 @@ def policy():
     return model, tokenizer
 
 
+def replied(tokenizer, ids, agent):
+    """The tokens of what `agent(text so far, calls so far)` says."""
+    text = tokenizer.decode(ids).split("</tools>", 1)[1]
+    call = agent(text, text.count("<tool_response>\n"))
+    reply = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if call else "done"
+    return tokenizer(reply + "<|im_end|>", add_special_tokens=False)["input_ids"]
+
+
 class Scripted(trl.GRPOTrainer):
-    """Replies what `agent(text so far, calls so far)` says instead of what the model does."""
+    """Replies what the agent says instead of what the model does."""
 
     agent = staticmethod(lambda text, calls: None)
 
     def _generate_single_turn(self, prompt_ids, *_, **__):
-        replies = []
-        for ids in prompt_ids:
-            text = self._tokenizer.decode(ids).split("</tools>", 1)[1]
-            call = self.agent(text, text.count("<tool_response>\n"))
-            reply = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if call else "done"
-            replies.append(self._tokenizer(reply + "<|im_end|>", add_special_tokens=False)["input_ids"])
-        return replies, None
+        return [replied(self._tokenizer, ids, self.agent) for ids in prompt_ids], None
 
 
 def train(rows, agent, folder, *, environment, controller, group=2, updates=None, resume=None, zero=True, **settings):
@@ -200,6 +206,55 @@ def test_an_environment_behind_openenv_is_trained_under_k(tmp_path):
         update_alone(alone, [length] * 2)
     assert controller.state_dict() == alone.state_dict()
     assert len({row["horizon/k"] for row in trainer.state.log_history if "horizon/k" in row}) > 1
+
+
+@pytest.mark.filterwarnings("ignore:You are importing from 'trl.experimental'")
+def test_a_rollout_of_trl_s_own_process_has_the_k_of_its_start(tmp_path):
+    """The class on docs/trainers.md in TRL's loop, whose requests to vLLM are answered here."""
+    page = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text("utf-8")
+    [code] = [code.split("```")[0] for code in page.split("```python\n") if "class ElasticLoop" in code]
+    exec(code, names := {"__name__": "elastic"})
+    goals, played = TestAnEnvironmentOfTheirs.GOALS, []
+
+    class Loop(names["ElasticLoop"]):
+        async def _generate_one_turn(self, prompt_ids):
+            ids = replied(self.tokenizer, prompt_ids, press)
+            return ids, [0.0] * len(ids)
+
+        async def _score_group(self, group):
+            [sample] = await super()._score_group(group)
+            played.append((*group.rollout_rewards[0], sample.metrics["reward"]))
+            if len(played) == len(goals):
+                self._stop_event.set()
+            return [sample]
+
+        async def play(self):
+            await asyncio.wait_for(asyncio.gather(self._generate_loop(self._stop_event), self._score_loop(self._stop_event)), 60)
+
+    PartialState(cpu=True)  # for TRL's logger
+    _, tokenizer = policy()
+    loop = Loop(
+        horizon={"folder": tmp_path, "controller": fast_horizon(), "update_every": 2},
+        dataset=[{"prompt": [{"role": "user", "content": ""}], "goal": goal} for goal in goals],
+        environment_factory=Countdown,
+        processing_class=tokenizer,
+        eos_token_ids=[tokenizer.eos_token_id],
+        num_generations=1,
+        max_inflight_tasks=1,
+        reward_funcs=[],
+        **dict.fromkeys(("rollout_buffer", "metrics_queue"), queue.Queue()),
+        **dict.fromkeys(("model_version_value", "heartbeat_value"), multiprocessing.Value("d")),
+        **dict.fromkeys(("model_name", "failed_event", "exception_info_queue")),
+    )
+    loop._loop.run_until_complete(loop.play())
+    alone = fast_horizon()
+    for i, (goal, (k, length, cut, *_, reward)) in enumerate(zip(goals, played, strict=True)):
+        assert (length, cut, reward) == (min(goal, k), goal > k, float(goal <= k))
+        alone.record(EpisodeOutcome(length, k, not cut, cut))
+        if i % 2:
+            alone.update()
+    assert loop.horizon.horizon == alone.horizon
+    assert len({k for k, *_ in played}) > 2
 
 
 def test_refusals(tmp_path):
