@@ -8,21 +8,11 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, MissingExtraError
+from eh_gym.errors import ConfigError
 from harness.records.files import write_whole
-
-
-def require(names: Sequence[str]) -> None:
-    """Raises MissingExtraError if the package of a tracker is not installed. Imports none of them."""
-    for name in names:
-        if find_spec(name) is None:
-            raise MissingExtraError(
-                f"--trackers {name} needs {name}; run pip install -e '.[train,{name}]', or leave {name} out of --trackers"
-            )
 
 
 def open_trackers(

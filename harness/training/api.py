@@ -21,10 +21,11 @@ from harness.records.metrics import read_metrics
 from harness.records.run_folder import saved_config
 from harness.rollout.source import Given, name_of, spec_from
 from harness.settings.environment import GIVEN
+from harness.settings.extras import require_extras
 from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.horizon import NamedHorizon
 from harness.settings.recipe import QUICKSTART
-from harness.settings.section import changed
+from harness.settings.section import advice_in_python, changed, python_names
 from harness.training.command import RunRequest
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def train(
         # Other functions may return numbers, such as `file.write`.
         return any(is_verdict(answer) and answer for answer in answers)
 
+    with advice_in_python(python_names(config)):
+        require_extras(config)
     folder, evaluations = carry_out(
         RunRequest(config, resume=None if resume is None else Path(resume), updates=updates, python=True),
         Console(quiet=not show),

@@ -285,9 +285,13 @@ def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) ->
         ("--warm-start.episodes=0", "--warm-start.seed=3", "--warm-start.seed"),
         ("--wrapper=tti", "--delta=30", "--delta is for --wrapper elastic or linear"),
         ("--gpu-memory-utilization", "0.9", "--sampler vllm"),
-        ("--trackers", "wandb", "wandb"),
+        ("--trackers", "wandb", "pip install -e '.[train,wandb]'"),
         ("--sampler", "vllm", "pip install -e '.[train,vllm]'"),
-        ("--sampler=vllm-server", "--url=http://127.0.0.1:9", "http://127.0.0.1:9"),
+        ("--sampler=vllm-server", "--url=http://127.0.0.1:9", "http://127.0.0.1:9 did not answer GET /version"),
+        ("--sampler=vllm-server", "--url=http://127.0.0.1:9", "start one as docs/vllm.md says, give the --url of"),
+        ("--lora-rank", "4", "pip install -e '.[train,lora]'"),
+        ("--env-workers", "ray", "pip install -e '.[train,ray]'"),
+        ("--env", "EH-Remote-v0", "pip install -e '.[train,openenv]'"),
     ],
 )
 def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
@@ -300,15 +304,15 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
 ) -> None:
     monkeypatch.setattr("harness.training.first_policy.load_policy", lambda *_: pytest.fail("a model was made"))
     monkeypatch.setattr("harness.training.build.load", lambda *_: pytest.fail("a model was made"))
-    for module in ("harness.records.trackers", "harness.sampling.make"):
-        monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name in ("wandb", "vllm") else name)
+    monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: None)
     with pytest.raises(SystemExit) as exit_:
         main([flag, value, "--out", str(tmp_path / "x")])
     assert exit_.value.code == 2
     out = " ".join(capsys.readouterr().out.split())
     assert message in out
     assert "Traceback" not in out
-    assert not (tmp_path / "x" / "config.json").exists()  # the corrected command does not find a run that never began
+    assert ("run folder" in out) <= ("pip install" not in message)  # a missing package is said before the plan
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_full_disk_is_known_by_torch_s_error() -> None:
