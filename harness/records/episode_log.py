@@ -91,7 +91,7 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
             if missing := _NEEDED - episodes[-1].keys():
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
         except (ValueError, AttributeError) as error:
-            raise StateError(f"line {number} of {path} is not an episode ({error!r}); restore or remove the file") from error
+            raise StateError(f"line {number} of {path} is not an episode ({error!r:.200}); restore or remove the file") from error
     return episodes
 
 

@@ -96,8 +96,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"its update is {rows[-1]['update']!r}, not {update}")
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(
-                f"line {update + 1} of {path} is not a row of metrics ({error!r}); restore the file, or delete this line, those "
-                f"below it and the checkpoints after update-{update:06d} to go on from an older one"
+                f"line {update + 1} of {path} is not a row of metrics ({error!r:.200}); restore the file, or delete this line, "
+                f"those below it and the checkpoints after update-{update:06d} to go on from an older one"
             ) from error
     return rows
 

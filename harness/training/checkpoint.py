@@ -10,7 +10,6 @@ the frozen weights are written once, beside the checkpoints.
 
 import json
 import os
-import pickle
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from transformers import PreTrainedModel
@@ -35,11 +34,6 @@ from harness.update.optimizer import parameters_of
 
 _PART = ".part-"
 _TENSORS = "tensors"
-# The errors of json, torch and safetensors for missing files, and for those of another model.
-_UNREADABLE = (
-    *(OSError, EOFError, ValueError, TypeError, KeyError, RuntimeError),
-    *(pickle.UnpicklingError, SafetensorError, CheckpointException),
-)
 
 
 def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None) -> Path:
@@ -125,21 +119,28 @@ def load_training_state(
     name = "state.json"
     try:
         extra = dict(json.loads((folder / name).read_text()))
+        name = f"{_TENSORS}/.metadata"
+        FileSystemReader(folder / _TENSORS).read_metadata()  # torch itself logs two tracebacks if it can't
         name = _TENSORS
         tensors = _tensors(model, optimizer)
         with _one_process_may_save():
             load_tensors(tensors, checkpoint_id=folder / name, process_group=ranks.group, no_dist=not ranks.sharded)
-    except _UNREADABLE as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+    except (Exception, CheckpointException) as error:  # garbage makes pickle raise anything
         raise StateError(
-            f"{name} of the checkpoint {folder} can't be loaded ({reason}); if a file is damaged, delete {folder.name}: a run "
-            "then resumes from the one before. Otherwise the model or config.json is not that of the run: restore it"
+            f"{name} of the checkpoint {folder} can't be loaded ({_reason(error)}); if a file is damaged, delete {folder.name}: "
+            "a run then resumes from the one before. Otherwise the model or config.json is not that of the run: restore it"
         ) from error
     with torch.no_grad():
         for parameter, master in zip(_trained(model).values(), parameters_of(optimizer), strict=True):
             if parameter is not master:
                 parameter.copy_(master)
     return extra
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, CheckpointException):  # its text has a traceback of each rank
+        error = next(iter(error.failures.values()))[0]
+    return " ".join(f"{type(error).__name__}: {error}".split(". ")[0].split())[:200]
 
 
 @contextmanager
@@ -177,9 +178,8 @@ def load_frozen(path: Path, model: PreTrainedModel) -> None:
             raise ValueError(f"missing key or unexpected key: {min(weights.keys() ^ wanted.keys())}")
         for name, weight in wanted.items():
             weight.copy_(weights[name])
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise StateError(f"{path}, the run's frozen weights, can't be loaded ({reason}); restore the file") from error
+    except Exception as error:
+        raise StateError(f"{path}, the run's frozen weights, can't be loaded ({_reason(error)}); restore the file") from error
 
 
 def _frozen(model: PreTrainedModel) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 from pathlib import Path
 
-from eh_gym.errors import StateError
+from eh_gym.errors import ConfigError, StateError
 from harness.machine.ranks import Ranks
 from harness.model.lora import has_lora
 from harness.model.policy import Policy, load_policy
@@ -29,13 +29,16 @@ def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *,
             with full_disk_named(f"the disk is full, and {folder} was not written"):
                 policy.save(folder)
     else:
-        if ranks.first and not folder.is_dir():
-            raise StateError(
-                f"there is no {folder}, the first policy of the run, which --kl-coef compares with; restore the folder, or "
-                "kl_coef in config.json if it was 0"
-            )
-        home, dtype = str(policy.model.device), policy.model.dtype
-        reference = ranks.hand_out(load_policy(folder, dtype=dtype, device=home, packing=packing) if ranks.first else None)
+        home, dtype, kept = str(policy.model.device), policy.model.dtype, None
+        if ranks.first:
+            try:
+                kept = load_policy(folder, dtype=dtype, device=home, packing=packing)
+            except ConfigError as error:
+                raise StateError(
+                    f"{folder}, the first policy of the run, which --kl-coef compares with, can't be loaded "
+                    f"({str(error).split('; ')[0]}); restore the folder, or kl_coef in config.json if it was 0"
+                ) from error
+        reference = ranks.hand_out(kept)
     reference.model.eval().requires_grad_(False)
     ranks.shard(reference, device)
     return reference
