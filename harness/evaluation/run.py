@@ -144,7 +144,7 @@ def evaluate_policy(
         if settings.get("official"):
             settings = official(settings.get("env", EvaluateConfig().environment.env)) | settings
         folder = Path(policy)
-        base = of_run(folder) if is_run(folder) else EvaluateConfig(policy=str(policy))
+        base = of_run(folder, settings.get("env", "")) if is_run(folder) else EvaluateConfig(policy=str(policy))
         config = changed(base, **settings)
         return run(config, Console(quiet=not show), env=spec)
 

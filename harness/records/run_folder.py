@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
-from harness.records.files import lock_folder, write_whole
+from envs.making import absolute
+from harness.records.files import lock_folder, read_object, write_whole
 from harness.records.metrics import read_metrics
 from harness.records.versions import package_versions
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import GRPOConfig, flat_settings
 
 OF_THE_MACHINE = (
     *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),
@@ -22,6 +23,7 @@ OF_THE_MACHINE = (
 )
 """The settings that may change when a run is resumed, such as on another machine. The last six change the result only by
 rounding."""
+_FILE = re.compile(r"(?:^|(?<=,))[^,]*\.py(?=:)")
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
@@ -47,31 +49,42 @@ def prepare(config: GRPOConfig) -> Path:
     return run_dir
 
 
-def saved_config(run_dir: Path) -> GRPOConfig:
-    """Reads the settings of the run in a folder.
+def saved_config(run_dir: Path, env: str = "") -> GRPOConfig:
+    """Reads the settings of the run in a folder. `env` names the file of its environment, if that was moved.
 
     Raises:
-        ConfigError: The folder holds no run.
+        ConfigError: The folder holds no run, or its environment's file is missing.
         StateError: The settings can't be read.
     """
     path = run_dir / "config.json"
     if not path.exists():
         raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
+    saved = read_object(path)
+    own, env = str(flat_settings(saved).get("env")), absolute(env)
+    if gone := _missing(own):
+        wanted = _FILE.sub("FILE.py", own)
+        if _missing(env) or _FILE.sub("FILE.py", env) != wanted:
+            raise ConfigError(f"the run's environment file {gone[0]} is missing; put it back, or name it with --env {wanted}")
+        saved["environment"]["env"] = env
     try:
-        return GRPOConfig.from_json(path.read_text(encoding="utf-8"))
-    except (StateError, OSError, UnicodeDecodeError) as error:
+        return GRPOConfig.from_json(json.dumps(saved))
+    except StateError as error:
         raise StateError(
             f"{path} can't be resumed from ({error}); it was edited or damaged, is of another version or of a model: restore it, "
             "or give the folder of a run"
         ) from error
 
 
-def lengthen(run_dir: Path, updates: int, say: Callable[[str], None]) -> None:
-    """Writes the number of updates into the settings of a run that is resumed, and says so, if it has changed."""
-    saved = saved_config(run_dir)  # without the changes for this machine
-    if updates != saved.updates:
-        write_whole(run_dir / "config.json", replace(saved, updates=updates).to_json())
-        say(f"the run has {updates} updates now, instead of {saved.updates}")
+def _missing(env: str) -> list[str]:
+    return [file for file in _FILE.findall(env) if not Path(file).is_file()]
+
+
+def lengthen(run_dir: Path, config: GRPOConfig, say: Callable[[str], None]) -> None:
+    """Writes the number of updates and the moved environment into the settings of a run that is resumed."""
+    saved = saved_config(run_dir, config.environment.env)  # without the changes for this machine
+    write_whole(run_dir / "config.json", replace(saved, updates=config.updates).to_json())
+    if config.updates != saved.updates:
+        say(f"the run has {config.updates} updates now, instead of {saved.updates}")
 
 
 def checkpoint_name(update: int) -> str:

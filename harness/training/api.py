@@ -16,7 +16,7 @@ from eh_gym.answers import is_verdict
 from eh_gym.checked import accepts
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
-from envs.making import takes_split
+from envs.making import absolute, takes_split
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import saved_config
 from harness.rollout.source import Given, name_of, spec_from
@@ -138,7 +138,8 @@ def train(
 
 def _resumed(folder: Path, env: object, controller: object) -> GRPOConfig:
     """The settings of a run that is resumed. Objects that the run was given must be given again."""
-    config = saved_config(folder)
+    env = absolute(env) if isinstance(env, str) else env
+    config = saved_config(folder, env if isinstance(env, str) else "")
     for name, given, own in (("env", env, config.environment.env), ("controller", controller, config.wrapper)):
         if given is not None and given != own and not own.startswith(GIVEN):
             raise ConfigError(f"the run in {folder} goes on with its own {name}, {own!r}, got {given!r}; leave it out")

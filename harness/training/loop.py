@@ -60,7 +60,7 @@ def train(
         build(config, run_dir, display, resume=resume, ranks=ranks, given=given, interrupts=interrupts) as run,
     ):
         if resume and run.ranks.first:  # nothing refuses it any more
-            lengthen(run_dir, config.updates, display.note)
+            lengthen(run_dir, config, display.note)
         if run.ranks.first and run.next_update < config.updates:
             (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
         run.try_update()
