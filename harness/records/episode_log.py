@@ -10,12 +10,13 @@ turn may continue an earlier sequence.
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import StateError
-from harness.records.files import whole_file, write_whole
+from harness.records.files import room_for, whole_file, write_whole
 from harness.types.trajectory import Trajectory, Turn
 
 _SYSTEM_PROMPTS = "system-prompts"
@@ -62,19 +63,15 @@ class EpisodeWriter:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._folder = path.parent
-        self._file = path.open("ab")
-        self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        path.touch()
+        self._path = path
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
     def write(self, trajectory: Trajectory) -> None:
         """Writes one episode, which survives a kill from then on."""
-        line = episode_line(trajectory, _shared(self._folder, trajectory))
-        self._file.write(_as_json(line).encode("utf-8", _ESCAPED) + b"\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+        line = episode_line(trajectory, _shared(self._path.parent, trajectory))
+        with room_for(self._path), self._path.open("ab") as file:
+            file.write(_as_json(line).encode("utf-8", _ESCAPED) + b"\n")
 
 
 def episode_files(folder: Path) -> list[Path]:

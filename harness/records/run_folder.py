@@ -6,6 +6,7 @@
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,16 +28,22 @@ _FILE = re.compile(r"(?:^|(?<=,))[^,]*\.py(?=:)")
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
-def prepare(config: GRPOConfig) -> Path:
+def folder_of(config: GRPOConfig) -> Path:
+    """Returns the folder of a new run. Raises ConfigError if it is the current folder."""
+    name = f"{config.environment.name}-{config.wrapper.rpartition(':')[2]}-seed{config.seed}"
+    run_dir = config.out or free_folder(Path("runs") / name)
+    if run_dir == Path():  # also for an empty text
+        raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
+    return run_dir
+
+
+def prepare(config: GRPOConfig, run_dir: Path | None = None) -> Path:
     """Makes the folder of a new run, with its settings in it.
 
     Raises:
         ConfigError: The folder already holds a run, or can't be made.
     """
-    name = f"{config.environment.name}-{config.wrapper.rpartition(':')[2]}-seed{config.seed}"
-    run_dir = config.out or free_folder(Path("runs") / name)
-    if run_dir == Path():  # also for an empty text
-        raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
+    run_dir = run_dir or folder_of(config)
     settings = run_dir / "config.json"
     taken = ConfigError(f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out")
     if settings.exists():
@@ -44,7 +51,7 @@ def prepare(config: GRPOConfig) -> Path:
     with lock_folder(run_dir, str(taken)):  # if several processes begin at once, only one gets it
         if settings.exists():
             raise taken
-        (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
+        write_whole(run_dir / "versions.json", json.dumps(package_versions(), indent=2))
         write_whole(settings, config.to_json())  # written last: a folder that has it holds a run
     return run_dir
 
@@ -128,10 +135,10 @@ def checkpoint_to_resume(run_dir: Path) -> Path | None:
     return checkpoint
 
 
-def forget(run_dir: Path) -> None:
-    """Removes the settings of a run that has no checkpoint, so that the corrected command can use its folder."""
+def forget(run_dir: Path, *, made: bool) -> None:
+    """Removes the folder of a run without a checkpoint if the run has `made` it, else only the settings in it."""
     if latest_checkpoint(run_dir / "checkpoints") is None:
-        (run_dir / "config.json").unlink(missing_ok=True)
+        shutil.rmtree(run_dir) if made else (run_dir / "config.json").unlink(missing_ok=True)
 
 
 def free_folder(name: Path) -> Path:

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
 from harness.machine.ranks import Ranks
-from harness.records.files import full_disk_named, sync, whole_file
+from harness.records.files import room_for, sync, whole_file
 from harness.records.run_folder import checkpoint_name, checkpoints_in
 from harness.update.optimizer import parameters_of
 
@@ -40,9 +40,6 @@ def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None],
     """Writes ``update-000030`` for the next update to be done, and keeps the newest `keep` checkpoints. Returns the new one.
 
     `write` fills a hidden folder, on every rank. The folder is renamed when all of its files are on disk.
-
-    Raises:
-        OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
     """
     assert keep >= 1, f"keep must be >= 1, got {keep}; a run must be resumable"
     ranks = ranks or Ranks()
@@ -53,16 +50,11 @@ def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None],
             shutil.rmtree(leftover)
         part.mkdir()
     ranks.wait()
-    try:
-        before = "; those before are whole" if checkpoints_in(folder) else ""
-        with full_disk_named(f"the disk is full, and {target.name} was not written{before}"):
-            write(part)
-            ranks.wait()
-    except OSError:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    if ranks.first:
-        _publish(part, target, keep)
+    with room_for(target, half=part):
+        write(part)
+        ranks.wait()
+        if ranks.first:
+            _publish(part, target, keep)
     ranks.wait()
     return target
 
@@ -164,8 +156,8 @@ def _trained(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def keep_frozen(path: Path, model: PreTrainedModel) -> None:
-    """Writes the frozen weights of a model with adapters. Raises an OSError with the errno ENOSPC if the disk is full."""
-    with full_disk_named(f"the disk is full, and {path.name} was not written"), whole_file(path) as part:
+    """Writes the frozen weights of a model with adapters."""
+    with whole_file(path) as part:
         save_file(_frozen(model), part)
 
 

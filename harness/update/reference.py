@@ -8,7 +8,7 @@ from eh_gym.errors import ConfigError, StateError
 from harness.machine.ranks import Ranks
 from harness.model.lora import has_lora
 from harness.model.policy import Policy, load_policy
-from harness.records.files import full_disk_named
+from harness.records.files import room_for
 
 
 def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool) -> Policy:
@@ -18,15 +18,14 @@ def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *,
     reference is a copy of it, which is also written to the folder. Otherwise it is loaded from there.
 
     Raises:
-        StateError: The folder is missing.
-        OSError: The disk is full; the errno is ENOSPC.
+        StateError: The folder is missing or damaged, or the disk is full.
     """
     if has_lora(policy.model):
         return policy
     if first:
         reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model))
         if ranks.first:
-            with full_disk_named(f"the disk is full, and {folder} was not written"):
+            with room_for(folder, half=folder):
                 policy.save(folder)
     else:
         home, dtype, kept = str(policy.model.device), policy.model.dtype, None
