@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def defaults(words: Sequence[str], folder: Path | None = None) -> EvaluateConfig:
     """Returns the defaults of a command line: those of a run's folder, and with ``--official`` those of the benchmark."""
-    default = of_run(folder) if folder else EvaluateConfig()
+    default = of_run(folder, flag_of(words, "env")) if folder else EvaluateConfig()
     if "--official" not in words:
         return default
     env = flag_of(words, "env", default.environment.env)

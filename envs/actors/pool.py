@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied, WorkerTimeout
+from eh_gym.errors import ConfigError, EHError, WorkerDied, WorkerTimeout
 from envs.actors.host import About, EnvHost, EnvKind
 
 _BEGIN_TIMEOUT_S = 120.0  # for all first actors to begin; later, if all actors are lost, for a new one
@@ -58,7 +58,6 @@ class ActorPool:
         cpus: The CPU cores, as Ray counts them, that each actor reserves on its node, >= 0.
 
     Raises:
-        MissingExtraError: Ray is not installed.
         ConfigError: An argument is wrong, no cluster answers, or the cluster has no room for all actors.
     """
 
@@ -251,13 +250,8 @@ def close_shared_actors() -> None:
 
 def _connected(address: str, cpus: float) -> Any:
     """The module `ray`, connected to a cluster."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError(
-            f"--env-workers ray needs Ray ({error}); run, in a checkout: pip install -e '.[train,ray]', and on every other node: "
-            "pip install -e '.[ray]'; or use --env-workers local"
-        ) from error
+    import ray  # of an extra
+
     if ray.is_initialized():
         return ray
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}  # the actors' output stays in Ray's session folder

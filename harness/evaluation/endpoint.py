@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from eh_gym.errors import ConfigError, EHError, MissingExtraError, SamplerError
+from eh_gym.errors import ConfigError, EHError, SamplerError
 from eh_gym.replies import split_reply
 from eh_gym.surrogates import escaped
 
@@ -88,7 +88,6 @@ class ChatEndpoint:
 
     Raises:
         ConfigError: The key or the model's name is missing.
-        MissingExtraError: The `openai` package is not installed.
     """
 
     def __init__(
@@ -105,7 +104,9 @@ class ChatEndpoint:
     ) -> None:
         if not model:
             raise ConfigError("--policy openai needs --model NAME, the model's name at the endpoint")
-        self._openai = _import_openai()
+        import openai  # of an extra
+
+        self._openai = openai
         key = os.environ.get(api_key_env, "")
         self._key_hint = f"; the key is that of the variable {api_key_env}; set it, or name another with --api-key-env"
         if not key and not base_url and not os.environ.get("OPENAI_BASE_URL"):
@@ -231,14 +232,3 @@ def _said(error: openai.APIStatusError) -> str:
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None
     return " ".join(str(message or error.message).split())[:300]
-
-
-def _import_openai() -> Any:
-    try:
-        import openai
-    except ImportError as error:
-        raise MissingExtraError(
-            "--policy openai needs the openai client; run, in a checkout: pip install -e '.[openai]'. To evaluate a model's "
-            "folder or hub id on this machine, no endpoint is needed"
-        ) from error
-    return openai

@@ -48,7 +48,7 @@ class EvaluationFolder:
                 new = True
             if new:
                 write_whole(folder / _SETTINGS, json.dumps(wanted, indent=2))
-            self._writer = opened.enter_context(contextlib.closing(EpisodeWriter(folder / _EPISODES)))
+            self._writer = EpisodeWriter(folder / _EPISODES)
             # Episodes whose environment failed are played again.
             played = read_episodes(folder / _EPISODES)
             self._played = {line["seed"] for line in played if line["end"] != "environment-error"}
@@ -73,7 +73,7 @@ class EvaluationFolder:
         write_whole(self._folder / _RESULT, json.dumps(result, default=str, indent=2))
 
     def close(self) -> None:
-        """Closes the episodes' file and frees the folder."""
+        """Frees the folder."""
         self._opened.close()
 
 

@@ -13,8 +13,10 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.json").is_file() and (folder / "versions.json").is_file()
 
 
-def of_run(folder: Path) -> EvaluateConfig:
+def of_run(folder: Path, env: str = "") -> EvaluateConfig:
     """The model of a run with the run's environment or agent, its held-out split, K, dtype, chat and limits.
+
+    `env` is as for `saved_config`.
 
     Raises:
         ConfigError: The folder holds no run, or the run has not ended.
@@ -23,7 +25,7 @@ def of_run(folder: Path) -> EvaluateConfig:
         raise ConfigError(f"{folder} is not the folder of a run; for a model's folder or hub id, give --policy {folder}")
     if not (folder / "model").is_dir():
         raise ConfigError(f"the run in {folder} has no model yet; resume it: python -m harness.grpo --resume {folder}")
-    run, plain = saved_config(folder), EvaluateConfig()
+    run, plain = saved_config(folder, env), EvaluateConfig()
     here = plain.model
     return replace(
         plain,

@@ -30,6 +30,7 @@ from harness.rollout.faults import check_faults
 from harness.rollout.source import environment, name_of, spec_from
 from harness.settings.environment import GIVEN
 from harness.settings.evaluate import ENDPOINT, EvaluateConfig, official
+from harness.settings.extras import require_extras
 from harness.settings.section import advice_in_python, changed, flat, python_names
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
@@ -39,6 +40,7 @@ __all__ = ["evaluate_policy", "run"]
 
 def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None) -> EvalResult:
     """Carries out one evaluation, with a progress bar. `env` replaces the environment that the settings name."""
+    require_extras(config)
     asked, slots = config.environment, max(1, config.rollout.slots)
     made = env or environment(asked, slots=slots, temperature=config.rollout.temperature)
 
@@ -142,7 +144,7 @@ def evaluate_policy(
         if settings.get("official"):
             settings = official(settings.get("env", EvaluateConfig().environment.env)) | settings
         folder = Path(policy)
-        base = of_run(folder) if is_run(folder) else EvaluateConfig(policy=str(policy))
+        base = of_run(folder, settings.get("env", "")) if is_run(folder) else EvaluateConfig(policy=str(policy))
         config = changed(base, **settings)
         return run(config, Console(quiet=not show), env=spec)
 

@@ -13,20 +13,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from eh_gym.errors import ConfigError, MissingExtraError
+from eh_gym.errors import ConfigError
 from harness.model.shards import whole
 
 _ADAPTER = "default"  # peft's name for a single adapter
-
-
-def check_peft() -> None:
-    """Raises MissingExtraError if peft is not installed, before a model is loaded."""
-    try:
-        import peft  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MissingExtraError(
-            f"--lora-rank needs peft ({error}); run pip install -e '.[train,lora]', or train all weights"
-        ) from error
 
 
 def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
@@ -36,9 +26,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
 
     Raises:
         ConfigError: peft can't adapt the model, or would adapt experts, which can't be merged here.
-        MissingExtraError: peft is not installed.
     """
-    check_peft()
     from peft import LoraConfig
     from peft.tuners.lora import LoraLayer
 

@@ -10,12 +10,13 @@ turn may continue an earlier sequence.
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import StateError
-from harness.records.files import whole_file, write_whole
+from harness.records.files import room_for, whole_file, write_whole
 from harness.types.trajectory import Trajectory, Turn
 
 _SYSTEM_PROMPTS = "system-prompts"
@@ -63,19 +64,15 @@ class EpisodeWriter:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._folder = path.parent
-        self._file = path.open("ab")
-        self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        path.touch()
+        self._path = path
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
     def write(self, trajectory: Trajectory) -> None:
         """Writes one episode, which survives a kill from then on."""
-        line = episode_line(trajectory, _shared(self._folder, trajectory))
-        self._file.write(_as_json(line).encode("utf-8", _ESCAPED) + b"\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+        line = episode_line(trajectory, _shared(self._path.parent, trajectory))
+        with room_for(self._path), self._path.open("ab") as file:
+            file.write(_as_json(line).encode("utf-8", _ESCAPED) + b"\n")
 
 
 def episode_files(folder: Path) -> list[Path]:
@@ -92,7 +89,7 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
             if missing := _NEEDED - episodes[-1].keys():
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
         except (ValueError, AttributeError) as error:
-            raise StateError(f"line {number} of {path} is not an episode ({error!r}); restore or remove the file") from error
+            raise StateError(f"line {number} of {path} is not an episode ({error!r:.200}); restore or remove the file") from error
     return episodes
 
 

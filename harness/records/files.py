@@ -7,14 +7,14 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import ConfigError, EHError, StateError
 
 _CHUNK = 1 << 22  # bytes
 _POLL_S = 0.1
@@ -24,15 +24,24 @@ _PATIENCE_S = 10.0  # a process that is ending may need this long to release its
 _FULL = re.compile(r"no space left|quota exceeded|file too large|unexpected pos|failed writing file", re.IGNORECASE)
 
 
+class DiskFull(StateError):
+    """A disk has no room for a file."""
+
+
 @contextmanager
-def full_disk_named(message: str) -> Iterator[None]:
-    """Turns any library's error of a full disk into an OSError with the errno ENOSPC and this message."""
+def room_for(path: Path | str, half: Path | None = None) -> Iterator[None]:
+    """Turns any library's error of a full disk into a DiskFull that names `path`. Everything that writes to a disk uses this.
+
+    Then the folder `half`, which the block could not fill, is removed.
+    """
     try:
         yield
-    except Exception as error:
-        if not _FULL.search(str(error)):
+    except BaseException as error:  # torch's CheckpointException is no Exception
+        if isinstance(error, EHError) or not _FULL.search(str(error)):
             raise
-        raise OSError(errno.ENOSPC, message) from error
+        if half:
+            shutil.rmtree(half, ignore_errors=True)
+        raise DiskFull(f"the disk is full, and {path} was not written") from error
 
 
 @contextmanager
@@ -43,9 +52,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     part = path.with_name(f"{path.name}.part")
     try:
-        yield part
-        sync(part)
-        os.replace(part, path)
+        with room_for(path):
+            yield part
+            sync(part)
+            os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -54,10 +64,11 @@ def whole_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """Yields a new folder next to `path` to fill. After the block, it gets its name, unless another process was faster."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=".part-", dir=path.parent))
+    part = path.with_name(f".part-{uuid.uuid4().hex}")
     try:
-        yield part
+        with room_for(path):
+            part.mkdir(parents=True)
+            yield part
         with suppress(OSError):  # `path` is there already
             os.replace(part, path)
     finally:
@@ -124,7 +135,8 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
         ConfigError: The folder can't be made, or another process holds the lock for 10 seconds.
     """
     make_folder(folder, "--out")
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    with room_for(folder):
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         deadline = time.monotonic() + _PATIENCE_S
         while not _locked(descriptor):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError, StateError
-from harness.records.files import write_whole
+from harness.records.files import room_for, write_whole
 from harness.records.glossary import CUSTOM, GLOSSARY
 from harness.records.trackers import open_trackers
 
@@ -43,7 +43,6 @@ class MetricsLog:
                 f"restore the file, or delete the checkpoints after update-{len(kept):06d} to go on from an older one"
             )
         write_whole(self._path, "".join(json.dumps(row) + "\n" for row in kept))
-        self._file = self._path.open("a", encoding="ascii")
         self._trackers = open_trackers(trackers, settings or {}, run_dir, next_update)
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
@@ -56,16 +55,16 @@ class MetricsLog:
         """
         check_names(metrics)
         row = {"update": update} | {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with room_for(self._path), self._path.open("a", encoding="ascii") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
         for tracker in self._trackers:
             tracker.write(update, finite)
 
     def close(self) -> None:
-        """Closes the file and the trackers."""
-        self._file.close()
+        """Closes the trackers."""
         for tracker in self._trackers:
             tracker.close()
 
@@ -96,8 +95,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"its update is {rows[-1]['update']!r}, not {update}")
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(
-                f"line {update + 1} of {path} is not a row of metrics ({error!r}); restore the file, or delete this line, those "
-                f"below it and the checkpoints after update-{update:06d} to go on from an older one"
+                f"line {update + 1} of {path} is not a row of metrics ({error!r:.200}); restore the file, or delete this line, "
+                f"those below it and the checkpoints after update-{update:06d} to go on from an older one"
             ) from error
     return rows
 

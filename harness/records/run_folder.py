@@ -6,15 +6,17 @@
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, StateError
-from harness.records.files import lock_folder, write_whole
+from envs.making import absolute
+from harness.records.files import lock_folder, read_object, write_whole
 from harness.records.metrics import read_metrics
 from harness.records.versions import package_versions
-from harness.settings.grpo import GRPOConfig
+from harness.settings.grpo import GRPOConfig, flat_settings
 
 OF_THE_MACHINE = (
     *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),
@@ -22,19 +24,26 @@ OF_THE_MACHINE = (
 )
 """The settings that may change when a run is resumed, such as on another machine. The last six change the result only by
 rounding."""
+_FILE = re.compile(r"(?:^|(?<=,))[^,]*\.py(?=:)")
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
-def prepare(config: GRPOConfig) -> Path:
+def folder_of(config: GRPOConfig) -> Path:
+    """Returns the folder of a new run. Raises ConfigError if it is the current folder."""
+    name = f"{config.environment.name}-{config.wrapper.rpartition(':')[2]}-seed{config.seed}"
+    run_dir = config.out or free_folder(Path("runs") / name)
+    if run_dir == Path():  # also for an empty text
+        raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
+    return run_dir
+
+
+def prepare(config: GRPOConfig, run_dir: Path | None = None) -> Path:
     """Makes the folder of a new run, with its settings in it.
 
     Raises:
         ConfigError: The folder already holds a run, or can't be made.
     """
-    name = f"{config.environment.name}-{config.wrapper.rpartition(':')[2]}-seed{config.seed}"
-    run_dir = config.out or free_folder(Path("runs") / name)
-    if run_dir == Path():  # also for an empty text
-        raise ConfigError("out is the current folder; give the run one of its own: --out runs/NAME")
+    run_dir = run_dir or folder_of(config)
     settings = run_dir / "config.json"
     taken = ConfigError(f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out")
     if settings.exists():
@@ -42,36 +51,47 @@ def prepare(config: GRPOConfig) -> Path:
     with lock_folder(run_dir, str(taken)):  # if several processes begin at once, only one gets it
         if settings.exists():
             raise taken
-        (run_dir / "versions.json").write_text(json.dumps(package_versions(), indent=2))
+        write_whole(run_dir / "versions.json", json.dumps(package_versions(), indent=2))
         write_whole(settings, config.to_json())  # written last: a folder that has it holds a run
     return run_dir
 
 
-def saved_config(run_dir: Path) -> GRPOConfig:
-    """Reads the settings of the run in a folder.
+def saved_config(run_dir: Path, env: str = "") -> GRPOConfig:
+    """Reads the settings of the run in a folder. `env` names the file of its environment, if that was moved.
 
     Raises:
-        ConfigError: The folder holds no run.
+        ConfigError: The folder holds no run, or its environment's file is missing.
         StateError: The settings can't be read.
     """
     path = run_dir / "config.json"
     if not path.exists():
         raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
+    saved = read_object(path)
+    own, env = str(flat_settings(saved).get("env")), absolute(env)
+    if gone := _missing(own):
+        wanted = _FILE.sub("FILE.py", own)
+        if _missing(env) or _FILE.sub("FILE.py", env) != wanted:
+            raise ConfigError(f"the run's environment file {gone[0]} is missing; put it back, or name it with --env {wanted}")
+        saved["environment"]["env"] = env
     try:
-        return GRPOConfig.from_json(path.read_text(encoding="utf-8"))
-    except (StateError, OSError, UnicodeDecodeError) as error:
+        return GRPOConfig.from_json(json.dumps(saved))
+    except StateError as error:
         raise StateError(
             f"{path} can't be resumed from ({error}); it was edited or damaged, is of another version or of a model: restore it, "
             "or give the folder of a run"
         ) from error
 
 
-def lengthen(run_dir: Path, updates: int, say: Callable[[str], None]) -> None:
-    """Writes the number of updates into the settings of a run that is resumed, and says so, if it has changed."""
-    saved = saved_config(run_dir)  # without the changes for this machine
-    if updates != saved.updates:
-        write_whole(run_dir / "config.json", replace(saved, updates=updates).to_json())
-        say(f"the run has {updates} updates now, instead of {saved.updates}")
+def _missing(env: str) -> list[str]:
+    return [file for file in _FILE.findall(env) if not Path(file).is_file()]
+
+
+def lengthen(run_dir: Path, config: GRPOConfig, say: Callable[[str], None]) -> None:
+    """Writes the number of updates and the moved environment into the settings of a run that is resumed."""
+    saved = saved_config(run_dir, config.environment.env)  # without the changes for this machine
+    write_whole(run_dir / "config.json", replace(saved, updates=config.updates).to_json())
+    if config.updates != saved.updates:
+        say(f"the run has {config.updates} updates now, instead of {saved.updates}")
 
 
 def checkpoint_name(update: int) -> str:
@@ -115,10 +135,10 @@ def checkpoint_to_resume(run_dir: Path) -> Path | None:
     return checkpoint
 
 
-def forget(run_dir: Path) -> None:
-    """Removes the settings of a run that has no checkpoint, so that the corrected command can use its folder."""
+def forget(run_dir: Path, *, made: bool) -> None:
+    """Removes the folder of a run without a checkpoint if the run has `made` it, else only the settings in it."""
     if latest_checkpoint(run_dir / "checkpoints") is None:
-        (run_dir / "config.json").unlink(missing_ok=True)
+        shutil.rmtree(run_dir) if made else (run_dir / "config.json").unlink(missing_ok=True)
 
 
 def free_folder(name: Path) -> Path:

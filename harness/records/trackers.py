@@ -5,24 +5,15 @@ A run never reads them back. If a service fails during a run, a warning says so,
 
 from __future__ import annotations
 
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, MissingExtraError
-from harness.records.files import write_whole
-
-
-def require(names: Sequence[str]) -> None:
-    """Raises MissingExtraError if the package of a tracker is not installed. Imports none of them."""
-    for name in names:
-        if find_spec(name) is None:
-            raise MissingExtraError(
-                f"--trackers {name} needs {name}; run pip install -e '.[train,{name}]', or leave {name} out of --trackers"
-            )
+from eh_gym.errors import ConfigError
+from harness.records.files import room_for, write_whole
 
 
 def open_trackers(
@@ -51,20 +42,36 @@ def open_trackers(
 
 
 class _TensorBoard:
-    """Writes ``tensorboard/RUN/`` in the run's folder. Points of `next_update` and later ones are hidden."""
+    """Writes ``tensorboard/RUN/`` in the run's folder. Points of `next_update` and later ones are hidden.
+
+    The thread of torch's SummaryWriter would print a traceback if the disk is full.
+    """
 
     def __init__(self, run_dir: Path, next_update: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        self._board = SummaryWriter(str(run_dir / "tensorboard" / run_dir.resolve().name), purge_step=next_update)
+        folder = run_dir / "tensorboard" / run_dir.resolve().name
+        self._path = folder / f"events.out.tfevents.{time.time():.6f}"
+        with room_for(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._append(file_version="brain.Event:2")
+        self._append(step=next_update, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            self._board.add_scalar(name, value, update)
-        self._board.flush()  # a resumed run does not write these points again
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._append(step=update, summary=Summary(value=values))
+
+    def _append(self, **event: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        with room_for(self._path), self._path.open("ab") as file:
+            RecordWriter(file).write(Event(wall_time=time.time(), **event).SerializeToString())
 
     def close(self) -> None:
-        self._board.close()
+        pass
 
 
 class _WeightsAndBiases:

@@ -72,4 +72,9 @@ def _read(folders: Sequence[Path]) -> tuple[list[Suite], list[KeptEvaluation]]:
     found = {path: evaluations_in(path) for path in folders}
     evaluations = [read_evaluation(path) for paths in found.values() for path in paths]
     runs = [path for path, paths in found.items() if not paths]
+    kinds = ("config.json", "*/config.json", "suites", "*/suites")
+    empty = [path for path in runs if path.is_dir() and not any(any(path.glob(kind)) for kind in kinds)]
+    if empty and len(empty) < len(found):
+        print(f"note: passed, because they hold no run: {', '.join(map(str, empty))}")
+        runs = [path for path in runs if path not in empty]
     return read_suites(runs) if runs or not evaluations else [], evaluations

@@ -1,13 +1,10 @@
 """Makes the sampler that the settings name."""
 
-from importlib.util import find_spec
-
 import torch
 
-from eh_gym.errors import MissingExtraError
 from harness.model.policy import Policy
 from harness.sampling.transformers import TransformersSampler
-from harness.sampling.vllm.engine import NOT_INSTALLED, VLLMSampler
+from harness.sampling.vllm.engine import VLLMSampler
 from harness.sampling.vllm.http import VLLMServer
 from harness.sampling.vllm.server import VLLMServerSampler
 from harness.sampling.vllm.settings import check_server
@@ -16,14 +13,7 @@ from harness.types.sampler import Sampler
 
 
 def check_engine(settings: Sampling, device: str) -> None:
-    """Checks that the sampler can be started, before hours of work for it.
-
-    Raises:
-        MissingExtraError: vLLM is not installed.
-        ConfigError: A server does not answer, or is not set up as docs/vllm.md says.
-    """
-    if isinstance(settings, VLLMSampling) and find_spec("vllm") is None:
-        raise MissingExtraError(NOT_INSTALLED)
+    """Raises ConfigError if a server does not answer, or is not set up as docs/vllm.md says, before hours of work for it."""
     for url in settings.url.split(",") if isinstance(settings, VLLMServerSampling) else ():
         check_server(VLLMServer(url), over_nccl=torch.device(device).type == "cuda")
 

@@ -6,9 +6,11 @@ import dataclasses
 import inspect
 import itertools
 import json
+import os
 import re
 import sys
 import textwrap
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ from harness.settings.section import Choice, choice_of, filled, leaves, settings
 
 T = TypeVar("T")
 
+_OTHERS_S = 20.0  # until the first rank, too, has loaded its packages
 _MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 
 
@@ -99,10 +102,14 @@ def errors_in_one_line(console: Console) -> Iterator[None]:
 
     The exit code is 2, 1 if code of the user's failed, and 130 after an interrupt. A command that can go on says how: it
     raises ``KeyboardInterrupt(HOW)``.
+
+    Under torchrun, a machine's first rank tells an error that all have, and torchrun ends the others.
     """
     try:
         yield
     except EHError as error:
+        if "TORCHELASTIC_RUN_ID" in os.environ and os.environ["LOCAL_RANK"] != "0":
+            time.sleep(_OTHERS_S)  # whoever is not ended meanwhile has an error of its own
         end_with_error(console, str(error), code=1 if isinstance(error, UserCodeError) else 2)
     except KeyboardInterrupt as stop:
         console.print("; ".join(["stopped", *map(str, stop.args)]), highlight=False, soft_wrap=True, markup=False)

@@ -16,15 +16,16 @@ from eh_gym.answers import is_verdict
 from eh_gym.checked import accepts
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
-from envs.making import takes_split
+from envs.making import absolute, takes_split
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import saved_config
 from harness.rollout.source import Given, name_of, spec_from
 from harness.settings.environment import GIVEN
+from harness.settings.extras import require_extras
 from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.horizon import NamedHorizon
 from harness.settings.recipe import QUICKSTART
-from harness.settings.section import changed
+from harness.settings.section import advice_in_python, changed, python_names
 from harness.training.command import RunRequest
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def train(
         # Other functions may return numbers, such as `file.write`.
         return any(is_verdict(answer) and answer for answer in answers)
 
+    with advice_in_python(python_names(config)):
+        require_extras(config)
     folder, evaluations = carry_out(
         RunRequest(config, resume=None if resume is None else Path(resume), updates=updates, python=True),
         Console(quiet=not show),
@@ -135,7 +138,8 @@ def train(
 
 def _resumed(folder: Path, env: object, controller: object) -> GRPOConfig:
     """The settings of a run that is resumed. Objects that the run was given must be given again."""
-    config = saved_config(folder)
+    env = absolute(env) if isinstance(env, str) else env
+    config = saved_config(folder, env if isinstance(env, str) else "")
     for name, given, own in (("env", env, config.environment.env), ("controller", controller, config.wrapper)):
         if given is not None and given != own and not own.startswith(GIVEN):
             raise ConfigError(f"the run in {folder} goes on with its own {name}, {own!r}, got {given!r}; leave it out")

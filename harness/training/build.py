@@ -17,12 +17,11 @@ from harness.evaluation.held_out import HeldOut
 from harness.machine.ranks import Ranks
 from harness.machine.runtime import compiles, pick_device
 from harness.model.attention import choose_flash_attention
-from harness.model.lora import add_lora, check_peft, redraw_lora
+from harness.model.lora import add_lora, redraw_lora
 from harness.model.policy import Policy
 from harness.records.clock import Clock
 from harness.records.metrics import MetricsLog
 from harness.records.run_folder import checkpoint_to_resume
-from harness.records.trackers import require
 from harness.rollout.batches import Batches
 from harness.rollout.environment import Environments, check_kinds, parts_of
 from harness.rollout.outcomes import check_controller
@@ -62,7 +61,6 @@ def build(
 
     Raises:
         ConfigError: A setting does not fit the environment, the model or the machine.
-        MissingExtraError: A package that a setting needs is not installed.
         StateError: The checkpoint or the metrics are damaged.
     """
     ranks, given, interrupts = ranks or Ranks(), given or Given(), interrupts or Interrupts()
@@ -117,12 +115,9 @@ class _Trained:
 
 
 def _check_machine(config: GRPOConfig, ranks: Ranks) -> None:
-    """Raises if a package is missing, if a setting does not work under torchrun, or if no model is named."""
+    """Raises if a setting does not work under torchrun, no model is named, or no server answers."""
     if not config.model.model:
         raise ConfigError("no model is named; give --model FOLDER or a hub id, or --recipe quickstart")
-    require(config.run.tracker_names())
-    if config.optimizer.lora_rank:
-        check_peft()
     if ranks.sharded:
         config.check_ranks()
     check_engine(config.sampling, pick_device(config.model.device))

@@ -10,7 +10,6 @@ the frozen weights are written once, beside the checkpoints.
 
 import json
 import os
-import pickle
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,36 +18,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
 from harness.machine.ranks import Ranks
-from harness.records.files import full_disk_named, sync, whole_file
+from harness.records.files import room_for, sync, whole_file
 from harness.records.run_folder import checkpoint_name, checkpoints_in
 from harness.update.optimizer import parameters_of
 
 _PART = ".part-"
 _TENSORS = "tensors"
-# The errors of json, torch and safetensors for missing files, and for those of another model.
-_UNREADABLE = (
-    *(OSError, EOFError, ValueError, TypeError, KeyError, RuntimeError),
-    *(pickle.UnpicklingError, SafetensorError, CheckpointException),
-)
 
 
 def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None) -> Path:
     """Writes ``update-000030`` for the next update to be done, and keeps the newest `keep` checkpoints. Returns the new one.
 
     `write` fills a hidden folder, on every rank. The folder is renamed when all of its files are on disk.
-
-    Raises:
-        OSError: The disk is full. The errno is ENOSPC, whichever library noticed it.
     """
     assert keep >= 1, f"keep must be >= 1, got {keep}; a run must be resumable"
     ranks = ranks or Ranks()
@@ -59,16 +50,11 @@ def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None],
             shutil.rmtree(leftover)
         part.mkdir()
     ranks.wait()
-    try:
-        before = "; those before are whole" if checkpoints_in(folder) else ""
-        with full_disk_named(f"the disk is full, and {target.name} was not written{before}"):
-            write(part)
-            ranks.wait()
-    except OSError:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    if ranks.first:
-        _publish(part, target, keep)
+    with room_for(target, half=part):
+        write(part)
+        ranks.wait()
+        if ranks.first:
+            _publish(part, target, keep)
     ranks.wait()
     return target
 
@@ -125,21 +111,28 @@ def load_training_state(
     name = "state.json"
     try:
         extra = dict(json.loads((folder / name).read_text()))
+        name = f"{_TENSORS}/.metadata"
+        FileSystemReader(folder / _TENSORS).read_metadata()  # torch itself logs two tracebacks if it can't
         name = _TENSORS
         tensors = _tensors(model, optimizer)
         with _one_process_may_save():
             load_tensors(tensors, checkpoint_id=folder / name, process_group=ranks.group, no_dist=not ranks.sharded)
-    except _UNREADABLE as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+    except (Exception, CheckpointException) as error:  # garbage makes pickle raise anything
         raise StateError(
-            f"{name} of the checkpoint {folder} can't be loaded ({reason}); if a file is damaged, delete {folder.name}: a run "
-            "then resumes from the one before. Otherwise the model or config.json is not that of the run: restore it"
+            f"{name} of the checkpoint {folder} can't be loaded ({_reason(error)}); if a file is damaged, delete {folder.name}: "
+            "a run then resumes from the one before. Otherwise the model or config.json is not that of the run: restore it"
         ) from error
     with torch.no_grad():
         for parameter, master in zip(_trained(model).values(), parameters_of(optimizer), strict=True):
             if parameter is not master:
                 parameter.copy_(master)
     return extra
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, CheckpointException):  # its text has a traceback of each rank
+        error = next(iter(error.failures.values()))[0]
+    return " ".join(f"{type(error).__name__}: {error}".split(". ")[0].split())[:200]
 
 
 @contextmanager
@@ -163,8 +156,8 @@ def _trained(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def keep_frozen(path: Path, model: PreTrainedModel) -> None:
-    """Writes the frozen weights of a model with adapters. Raises an OSError with the errno ENOSPC if the disk is full."""
-    with full_disk_named(f"the disk is full, and {path.name} was not written"), whole_file(path) as part:
+    """Writes the frozen weights of a model with adapters."""
+    with whole_file(path) as part:
         save_file(_frozen(model), part)
 
 
@@ -177,9 +170,8 @@ def load_frozen(path: Path, model: PreTrainedModel) -> None:
             raise ValueError(f"missing key or unexpected key: {min(weights.keys() ^ wanted.keys())}")
         for name, weight in wanted.items():
             weight.copy_(weights[name])
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise StateError(f"{path}, the run's frozen weights, can't be loaded ({reason}); restore the file") from error
+    except Exception as error:
+        raise StateError(f"{path}, the run's frozen weights, can't be loaded ({_reason(error)}); restore the file") from error
 
 
 def _frozen(model: PreTrainedModel) -> dict[str, Tensor]:

@@ -50,7 +50,7 @@ class RunRequest:
 def read_command(words: Sequence[str]) -> RunRequest:
     """Reads the command line of harness.grpo. Raises ConfigError for a wrong flag, and the errors of `saved_config`."""
     resume = flag_of(words, "resume")
-    base = saved_config(Path(resume)) if resume else recipe_config(words)
+    base = saved_config(Path(resume), flag_of(words, "env")) if resume else recipe_config(words)
     command = parse(
         Command(base, recipe=flag_of(words, "recipe", QUICKSTART)),
         words,

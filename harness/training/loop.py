@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.machine.ranks import Ranks
-from harness.records.files import full_disk_named, write_whole
+from harness.records.files import room_for, write_whole
 from harness.records.run_folder import lengthen
 from harness.rollout.outcomes import tell_controller
 from harness.rollout.source import Given
@@ -60,7 +60,7 @@ def train(
         build(config, run_dir, display, resume=resume, ranks=ranks, given=given, interrupts=interrupts) as run,
     ):
         if resume and run.ranks.first:  # nothing refuses it any more
-            lengthen(run_dir, config.updates, display.note)
+            lengthen(run_dir, config, display.note)
         if run.ranks.first and run.next_update < config.updates:
             (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
         run.try_update()
@@ -109,8 +109,9 @@ def train(
 def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
     """Saves and evaluates the trained policy. ``evaluation.json`` is written last: a run that has it has ended."""
     config, folder, training_s = run.config, run.folder, run.clock.seconds
-    with full_disk_named(f"the disk is full, and {folder / 'model'} was not written"):
-        run.weights.save(folder / "model")
+    model = folder / "model"
+    with room_for(model, half=model):
+        run.weights.save(model)
     if "after" not in run.evaluations:
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
     if run.ranks.first:

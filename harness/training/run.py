@@ -1,7 +1,6 @@
 """A training run from its beginning to its end: its settings, its folder, its updates, and how to go on after a stop."""
 
 import contextlib
-import errno
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,9 +14,9 @@ from eh_gym.errors import ConfigError, EHError, StateError, UserCodeError
 from envs.making import registered
 from harness.machine.ranks import Ranks, join
 from harness.machine.runtime import choose_dtype, library_settings, pick_device
-from harness.records.files import lock_folder
+from harness.records.files import DiskFull, lock_folder, room_for
 from harness.records.metrics import read_metrics
-from harness.records.run_folder import forget, latest_checkpoint, prepare, update_of
+from harness.records.run_folder import folder_of, forget, latest_checkpoint, prepare, update_of
 from harness.rollout.source import Given
 from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
@@ -70,24 +69,25 @@ def _settled(request: RunRequest) -> GRPOConfig:
 def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[Path]:
     """Makes or finds the folder of the run, and locks it. An error in the block says how to go on.
 
-    If a new run fails before its first checkpoint, the folder stays free for the corrected command.
+    A new run that is refused, or fails before its first checkpoint, leaves nothing.
     """
     run_dir: Path | None = request.resume
+    new = folder_of(config) if ranks.first and request.resume is None else None
+    made = new is not None and not new.exists()
     try:
-        run_dir = ranks.from_first(request.resume or prepare(config) if ranks.first else Path())
-        busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
-        with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
-            try:
-                yield run_dir
-            except EHError as error:
-                if ranks.first and request.resume is None:
-                    forget(run_dir)
-                if isinstance(error, UserCodeError) and latest_checkpoint(run_dir / "checkpoints"):
-                    raise UserCodeError(f"{error}; fix it, then {_how_to_go_on(run_dir, request)}") from error.__cause__
-                raise
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
+        with room_for("a file of the run"):
+            run_dir = ranks.from_first(request.resume or (prepare(config, new) if ranks.first else Path()))
+            busy = f"another process trains in {run_dir}; wait for its end, or end it, before this one resumes it"
+            with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
+                try:
+                    yield run_dir
+                except EHError as error:
+                    if new and not isinstance(error, DiskFull):
+                        forget(new, made=made)
+                    if isinstance(error, UserCodeError) and latest_checkpoint(run_dir / "checkpoints"):
+                        raise UserCodeError(f"{error}; fix it, then {_how_to_go_on(run_dir, request)}") from error.__cause__
+                    raise
+    except DiskFull as error:
         raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, request)}") from error
     except OutOfMemoryError as error:
         why = str(error).removeprefix("CUDA out of memory. ")[:200]

@@ -4,11 +4,11 @@ import copy
 import dataclasses
 from pathlib import Path
 
-from eh_gym.errors import StateError
+from eh_gym.errors import ConfigError, StateError
 from harness.machine.ranks import Ranks
 from harness.model.lora import has_lora
 from harness.model.policy import Policy, load_policy
-from harness.records.files import full_disk_named
+from harness.records.files import room_for
 
 
 def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *, first: bool, packing: bool) -> Policy:
@@ -18,24 +18,26 @@ def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *,
     reference is a copy of it, which is also written to the folder. Otherwise it is loaded from there.
 
     Raises:
-        StateError: The folder is missing.
-        OSError: The disk is full; the errno is ENOSPC.
+        StateError: The folder is missing or damaged, or the disk is full.
     """
     if has_lora(policy.model):
         return policy
     if first:
         reference = dataclasses.replace(policy, model=copy.deepcopy(policy.model))
         if ranks.first:
-            with full_disk_named(f"the disk is full, and {folder} was not written"):
+            with room_for(folder, half=folder):
                 policy.save(folder)
     else:
-        if ranks.first and not folder.is_dir():
-            raise StateError(
-                f"there is no {folder}, the first policy of the run, which --kl-coef compares with; restore the folder, or "
-                "kl_coef in config.json if it was 0"
-            )
-        home, dtype = str(policy.model.device), policy.model.dtype
-        reference = ranks.hand_out(load_policy(folder, dtype=dtype, device=home, packing=packing) if ranks.first else None)
+        home, dtype, kept = str(policy.model.device), policy.model.dtype, None
+        if ranks.first:
+            try:
+                kept = load_policy(folder, dtype=dtype, device=home, packing=packing)
+            except ConfigError as error:
+                raise StateError(
+                    f"{folder}, the first policy of the run, which --kl-coef compares with, can't be loaded "
+                    f"({str(error).split('; ')[0]}); restore the folder, or kl_coef in config.json if it was 0"
+                ) from error
+        reference = ranks.hand_out(kept)
     reference.model.eval().requires_grad_(False)
     ranks.shard(reference, device)
     return reference

@@ -29,11 +29,6 @@ from harness.sampling.vllm.settings import FLOAT32_LOGITS, cache_tokens, check_m
 from harness.sampling.vllm.worker import pack_on_cpu
 from harness.types.sampler import Sample, SampleRequest, check_request, spans
 
-NOT_INSTALLED = (
-    "vLLM is not installed here; on a GPU run pip install -e '.[train,vllm]', for a CPU see docs/vllm.md, or use --sampler "
-    "transformers"
-)
-
 _CPU_CACHE_BYTES = 512 << 20  # without a limit, vLLM takes most of the machine's memory
 
 
@@ -66,7 +61,7 @@ class VLLMSampler:
         version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
 
     Raises:
-        MissingExtraError: vLLM is not installed.
+        MissingExtraError: vLLM can't be imported.
         ConfigError: `max_context` is too large, the GPU has too little memory, vLLM can't take over the model's weights, or it
             does not take the `engine_args`.
     """
@@ -255,7 +250,7 @@ def _start_engine(device: torch.device, options: Mapping[str, Any]) -> Any:
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor import Executor
     except ImportError as error:
-        raise MissingExtraError(f"{NOT_INSTALLED} ({error})") from error
+        raise MissingExtraError(f"vLLM can't be imported ({error}); docs/vllm.md has the steps") from error
     names = [argument.name for argument in fields(EngineArgs)]
     for name in options:
         if name not in names:

@@ -75,7 +75,10 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
         longest, engines = int(model["max_model_len"]), int(parallel["data_parallel_size"])
         cache = cache_tokens(settings["cache_config"], engines)
     except ServerGone as error:
-        raise ConfigError(f"no vLLM server answers: {error}") from error
+        raise ConfigError(
+            f"no vLLM server answers: {error}; start one as docs/vllm.md says, give the --url of one that runs, or use "
+            "--sampler transformers"
+        ) from error
     except ServerRefused as error:
         raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
     except (KeyError, TypeError) as error:

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eh_gym.errors import ConfigError, MissingExtraError, SamplerError, WorkerDied
+from eh_gym.errors import ConfigError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import main
-from harness.evaluation.endpoint import ChatEndpoint
 from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
 from harness.settings.evaluate import EvaluateConfig
@@ -288,12 +287,6 @@ def test_an_episode_whose_environment_fails_is_begun_again(chat_server: Any, mon
 def test_flags_that_do_not_go_together_are_refused(settings: dict[str, Any], flag: str) -> None:
     with pytest.raises(ConfigError, match=flag):
         quiet("http://127.0.0.1:9/v1", **settings)
-
-
-def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[openai\]'"):
-        ChatEndpoint("m", base_url="http://127.0.0.1:9/v1")
 
 
 def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from eh_gym.errors import ConfigError, StateError
+from harness.records.files import DiskFull
 from harness.records.metrics import MetricsLog, read_metrics
 
 
@@ -99,7 +100,7 @@ class TestResuming:
             raise OSError("no space left on device")
 
         monkeypatch.setattr(os, "replace", no_space)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(DiskFull, match=r"metrics\.jsonl"):
             MetricsLog(tmp_path, 1)
         assert losses(tmp_path) == [(0, 0.0), (1, 1.0), (2, 2.0)]
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from harness.records.run_folder import forget, prepare, saved_config
+from harness.evaluate import defaults
+from harness.records.run_folder import forget, lengthen, prepare, saved_config
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
+from harness.training.command import read_command
 
 
 def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
@@ -88,13 +90,34 @@ def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -
         saved_config(folder)
 
 
-def test_a_run_that_never_began_leaves_its_folder_free_and_one_with_a_checkpoint_stays(quick: GRPOConfig) -> None:
+def test_a_run_that_never_began_leaves_no_folder_and_deletes_nothing_that_it_did_not_make(quick: GRPOConfig) -> None:
     folder = prepare(quick)
     (folder / "checkpoints" / "update-000000").mkdir(parents=True)
-    forget(folder)
+    forget(folder, made=True)
     with pytest.raises(ConfigError, match="--resume"):
         prepare(quick)
     (folder / "checkpoints" / "update-000000").rmdir()
-    (folder / "checkpoints").rmdir()
-    forget(folder)
-    prepare(quick)
+    (folder / "mine").touch()
+    forget(folder, made=False)
+    assert (folder / "mine").exists()
+    forget(prepare(quick), made=True)
+    assert not folder.exists()
+
+
+def test_a_moved_environment_file_is_named_and_may_be_given_again(quick: GRPOConfig, tmp_path: Path) -> None:
+    old, new = tmp_path / "a.py", tmp_path / "b.py"
+    old.write_text("from envs.cabinet.env import CabinetEnv as Maze\n")
+    folder = prepare(changed(quick, env=f"{old}:Maze:2,EH-Cabinet-v0:1"))
+    (folder / "model").mkdir()
+    old.rename(new)
+    missing = rf"environment file {old} is missing; put it back, or name it with --env FILE\.py:Maze:2,EH-Cabinet-v0:1$"
+    for words in ([], ["--env", f"{old}:Maze:2,EH-Cabinet-v0:1"], ["--env", "EH-Cabinet-v0"]):
+        for read in (lambda words: read_command(["--resume", str(folder), *words]), lambda words: defaults(words, folder)):
+            with pytest.raises(ConfigError, match=missing):
+                read(words)
+    env = f"{new}:Maze:2,EH-Cabinet-v0:1"
+    request = read_command(["--resume", str(folder), "--env", env])
+    assert (request.config.environment.env, request.notes) == (env, [])
+    assert defaults(["--env", env], folder).environment.env == f"{new}:Maze,EH-Cabinet-v0"
+    lengthen(folder, request.config, pytest.fail)
+    assert saved_config(folder).environment.env == env

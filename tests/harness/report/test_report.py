@@ -80,13 +80,19 @@ def test_the_pages_need_no_other_file_and_names_from_outside_are_text(sweep: Cal
         assert all(address.startswith(("data:", "#", "r.")) for address in page.of("img", "src") + page.of("a", "href"))
 
 
-def test_runs_that_were_killed_are_reported_as_far_as_they_got(tmp_path: Path) -> None:
+def test_runs_that_were_killed_are_reported_as_far_as_they_got(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torn = write_run(tmp_path / "torn", updates=6, ended=False)
     log = torn / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-20])
     empty = write_run(tmp_path / "empty", updates=6, ended=False, seed=1)
     (empty / "metrics.jsonl").unlink()
-    page = report(torn, empty, out=tmp_path / "report.html")
+    none = tmp_path / "none"
+    (none / "tensorboard").mkdir(parents=True)
+    page = report(torn, none, empty, out=tmp_path / "report.html")
+    assert capsys.readouterr().out.startswith(f"note: passed, because they hold no run: {none}\n")
+    with pytest.raises(SystemExit):
+        report(none, out=tmp_path / "report.html")
+    assert "none is not a run: it has no config.json" in capsys.readouterr().out
     assert "torn: 5 of 6 updates" in page.text
     assert "empty: no metrics yet" in page.text
     assert "No episodes were logged." in page.text

@@ -142,6 +142,21 @@ def test_an_error_is_one_line_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
         print(1 // 0)
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_under_torchrun_only_a_machine_s_first_rank_tells_an_error(
+    rank: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others wait for torchrun, which ends them. Who is not ended tells it, too."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    told: list[str] = []
+    monkeypatch.setattr("harness.settings.command_line.time.sleep", lambda s: told.append(capsys.readouterr().out))
+    with pytest.raises(SystemExit), errors_in_one_line(Console()):
+        raise ConfigError("no wandb")
+    assert told == [""] * int(rank)
+    assert capsys.readouterr().out == "error: no wandb\n"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:

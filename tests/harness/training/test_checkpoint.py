@@ -174,16 +174,24 @@ def test_killed_at_any_moment_of_a_save_every_named_checkpoint_loads(tmp_path):
     assert int(child.stdout) > 30  # so many places were tried
 
 
-def test_another_models_checkpoint_and_a_torn_file_are_refused(tmp_path):
+def test_another_models_checkpoint_and_a_damaged_file_are_refused_in_one_line(tmp_path, caplog):
     model, optimizer = tiny()
     write_training_state(tmp_path, {}, model=model, optimizer=optimizer)
     for other in (tiny(hidden_size=16), tiny(layers=2)):
         with pytest.raises(StateError, match=r"^tensors .*restore"):
             load_training_state(tmp_path, model=other[0], optimizer=other[1])
-    for file in (tmp_path / "tensors").glob("*.distcp"):
-        file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(StateError, match=r"^tensors .*delete"):
-        load_training_state(tmp_path, model=model, optimizer=optimizer)
+    for name, told in (("state.json", ".json"), ("tensors/.metadata", "/.metadata"), ("tensors/__0_0.distcp", "")):
+        file = tmp_path / name
+        whole = file.read_bytes()
+        for damaged in (whole[: len(whole) // 2], whole[::-1], b"", None):
+            file.unlink() if damaged is None else file.write_bytes(damaged)
+            line = rf"^{name.split('.')[0].split('/')[0]}{told} of [^\n]*; if a file is damaged, delete [^\n]*$"
+            with pytest.raises(StateError, match=line) as error:
+                load_training_state(tmp_path, model=model, optimizer=optimizer)
+            assert "Traceback" not in str(error.value)
+            file.write_bytes(whole)
+    assert "metadata is not found" not in caplog.text  # torch says it with two tracebacks
+    load_training_state(tmp_path, model=model, optimizer=optimizer)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "adapters"])
