@@ -4,6 +4,8 @@ import re
 from configparser import ConfigParser
 from pathlib import Path
 
+import harness
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,3 +20,10 @@ def test_every_extra_is_tried_alone() -> None:
         names = re.findall(r"\w+", section.partition("extra-")[2])
         commands = set(re.findall(r"^(\w+): python ", tox[section]["commands"], re.MULTILINE))
         assert commands == (set(names) if len(names) > 1 else set())
+
+
+def test_the_commands_ask_for_all_packages_of_their_extra() -> None:
+    setup = ConfigParser(interpolation=None)
+    setup.read(ROOT / "setup.cfg")
+    train = re.findall(r"^[a-z]\w+", setup["options.extras_require"]["train"], re.MULTILINE)
+    assert sorted(harness._NEEDED) == sorted({*train} - {"tomli"})
