@@ -9,6 +9,7 @@ from cabinet_agent import ask
 from gymnasium.envs.registration import EnvSpec
 
 from eh_gym.registration import ENTRY_POINTS
+from envs.backends import BACKENDS
 from harness.evaluation.endpoint import EndpointReply
 from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks, play_policy, play_script
 from harness.evaluation.play_endpoint import play_with_endpoint
@@ -16,7 +17,6 @@ from harness.rollout.environment import Environments
 from harness.settings.rollout import Rollout
 
 AGENT = "harness.agents.env:AgentEnv"
-BACKENDS = {"EH-BFCL-v0": "bfcl_python", "EH-AppWorld-v0": "appworld_python"}
 
 
 class Endpoint(AbstractAsyncContextManager[Any]):
@@ -35,14 +35,14 @@ def agent(task: Any, base_url: str) -> float:
 def test_every_player_begins_a_request_with_the_same_task_and_seed(
     env_id: str, fake: Any, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    if env_id in BACKENDS:
-        request.getfixturevalue(BACKENDS[env_id])
     is_agent, begun = env_id == "agent", []
+    module, _, name = (AGENT if is_agent else ENTRY_POINTS[env_id]).partition(":")
+    if (backend := module.split(".")[1]) in BACKENDS:
+        request.getfixturevalue(f"{backend}_python")
     spec = EnvSpec("Agent-v0", AGENT, disable_env_checker=True, kwargs={"agent": agent, "tasks": [{"id": "a"}, {"id": "b"}]})
     split = {"agent": "train", "EH-AppWorld-v0": "mini"}.get(env_id, "dev")
     environments = Environments(spec if is_agent else env_id, {"split": split}, slots=1, threads=0)
     requests = evaluation_requests(held_out_tasks(environments, 2), 2, seed=7)
-    module, _, name = (AGENT if is_agent else ENTRY_POINTS[env_id]).partition(":")
     kind = getattr(importlib.import_module(module), name)
     plain = kind.reset
 
