@@ -88,17 +88,14 @@ def test_a_table_changes_what_it_has_at_every_depth_and_nothing_else() -> None:
     assert filled(made, {}) == made
 
 
-def test_flat_names_are_unique_whatever_is_chosen() -> None:
+def test_flat_names_are_unique_whatever_is_chosen_of_what_the_help_names() -> None:
+    assert f"What sets K: {', '.join(HORIZONS)}, or " in HORIZON.text
     for wrapper in HORIZONS:
         for sampler in SAMPLERS:
             config = changed(GRPOConfig(), wrapper=wrapper, sampler=sampler)
             names = [name for name, _, _ in leaves(config)]
             assert len(names) == len(set(names))
             assert (config.wrapper, config.sampling.sampler) == (wrapper, sampler)
-
-
-def test_the_help_names_every_controller() -> None:
-    assert f"What sets K: {', '.join(HORIZONS)}, or " in HORIZON.text
 
 
 def test_a_change_of_class_keeps_nothing_of_the_other_one() -> None:
