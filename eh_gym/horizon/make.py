@@ -28,8 +28,8 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     """Makes a controller from its name, such as one in a configuration file.
 
     Args:
-        name: elastic, fixed, linear, multiplicative, staged, tti or task; or ``"MODULE:CLASS"`` for a class, or a function that
-            returns a controller, in an importable module.
+        name: One of `HORIZONS`, such as ``"elastic"``; or ``"MODULE:CLASS"`` for a class, or a function that returns a
+            controller, in an importable module.
         **settings: The arguments of the class.
 
     Raises:

@@ -77,7 +77,7 @@ def play_script(
         for request in requests:
             trajectory = Trajectory(request.task_id, request.group, seed=request.seed, keeps_reward=environments.keeps_reward)
             try:
-                _play_once(name, env, trajectory)
+                _play_once(name, env, request, trajectory)
             except WorkerError as failure:  # of a reset, or of the expert
                 trajectory.fail(failure)
             done.append(trajectory)
@@ -87,10 +87,9 @@ def play_script(
     return done
 
 
-def _play_once(name: str, env: gym.Env[str, str], trajectory: Trajectory) -> None:
-    """Plays an episode of the task and the seed of `trajectory`, and records it there."""
-    rng = np.random.default_rng(trajectory.seed)
-    trajectory.begin(*env.reset(seed=trajectory.seed % 2**31, options={"task_id": trajectory.task_id}))
+def _play_once(name: str, env: gym.Env[str, str], request: EpisodeRequest, trajectory: Trajectory) -> None:
+    rng = np.random.default_rng(request.seed)
+    trajectory.begin(*env.reset(**request.reset_arguments()))
     end = None
     while end is None:
         action = _scripted(name, env, rng)

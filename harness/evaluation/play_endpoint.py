@@ -89,7 +89,7 @@ async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: 
     for attempt in range(_RETRIES + 1):
         trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt, keeps_reward=keeps_reward)
         try:
-            await _play_once(model, envs, slot, trajectory)
+            await _play_once(model, envs, slot, request, trajectory)
         except WorkerError as failure:
             trajectory.fail(failure)
         if trajectory.end != "environment-error":
@@ -97,9 +97,10 @@ async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: 
     return trajectory
 
 
-async def _play_once(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, trajectory: Trajectory) -> None:
-    seed, options = derive_seed(trajectory.seed, "reset") % 2**31, {"task_id": trajectory.task_id}
-    observation, info = await asyncio.wrap_future(envs.submit_reset(slot, seed=seed, options=options))
+async def _play_once(
+    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, trajectory: Trajectory
+) -> None:
+    observation, info = await asyncio.wrap_future(envs.submit_reset(slot, **request.reset_arguments()))
     trajectory.begin(observation, info)
     call: ModelCall | None = info.get("call")  # of an agent program, which keeps the conversation itself
     tools, system = info.get("tools", ()), info.get("system_prompt", "")

@@ -40,7 +40,7 @@ def run_table(runs: Sequence[tuple[Suite, Arm, Run]], episodes: str) -> Page:
     """Returns a table with a row for each run, finished or not. Its rows link to the page `episodes`, if there is one."""
     rows = []
     for suite, arm, run in runs:
-        k, last = run.metric("horizon/k_real", "horizon/k"), run.rows[-1:]
+        k, last = run.metric("horizon/k_real", "horizon/k"), run.rows.tail(1)
         curve = success_curve(run, held_out=suite.held_out)
         rows.append(
             {
@@ -48,8 +48,8 @@ def run_table(runs: Sequence[tuple[Suite, Arm, Run]], episodes: str) -> Page:
                 "arm": f"{suite.name}: {arm.label}",
                 "seed": str(run.seed),
                 "updates": f"{len(run.rows)} of {run.config['updates']}",
-                "last K": "".join(f"{value:.1f}" for value in k[-1:]),
-                "success %": "".join(f"{100 * value:.1f}" for value in curve["success"][-1:]),
+                "last K": "".join(f"{value:.1f}" for value in k.tail(1)),
+                "success %": "".join(f"{100 * value:.1f}" for value in curve["success"].tail(1)),
                 "mean@k %": f"{100 * run.result()['mean_at_k']:.1f}" if run.result() else "",
                 **({"mean reward": reward} if run.result() and (reward := graded(run.result())) else {}),
                 "tokens": "".join(f"{value:,.0f}" for value in last.get("tokens/total", ())),

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from eh_gym.errors import WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
@@ -56,11 +56,6 @@ class Episode:
         self.ahead: dict[Hashable, tuple[ModelCall, list[int]]] = {}
         self.samples: dict[Hashable, Sample] = {}
         self.trajectory = self._blank()
-
-    def reset_arguments(self) -> dict[str, Any]:
-        """The arguments of the environment's reset. They are the same in every attempt."""
-        seed = derive_seed(self.request.seed, "reset") % 2**31
-        return {"seed": seed, "options": {"task_id": self.request.task_id}}
 
     def reset_answered(self, answer: Future[ResetResult]) -> Next:
         """Waits for the answer to the reset, and records the first message of an attempt."""

@@ -79,7 +79,7 @@ class Slots:
             self._live[slot] = episode, on_end
             self._slot_of[number] = slot
             slots.append(slot)
-        return [(slot, self._envs.submit_reset(slot, **self._live[slot][0].reset_arguments())) for slot in slots]
+        return [(slot, self._envs.submit_reset(slot, **self._live[slot][0].request.reset_arguments())) for slot in slots]
 
     def reset_answered(self, slot: int, answer: Future[ResetResult]) -> Steps:
         """Waits for the answer to a reset and records it. Returns as `step_answered`."""

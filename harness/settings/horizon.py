@@ -84,8 +84,7 @@ def _check(horizon: Any) -> None:
 
 HORIZON = Choice(
     flag="wrapper",
-    text="What sets K: elastic, fixed, linear, multiplicative, staged, tti (staged, as in the paper), task, or a controller of "
-    "your own, MODULE:CLASS. none sets no limit. Its flags follow.",
+    text=f"What sets K: {', '.join(HORIZONS)}, or a controller of your own, MODULE:CLASS. none sets no limit. Its flags follow.",
     classes=HORIZONS,
     named=_named,
     name_of=_name_of,

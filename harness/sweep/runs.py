@@ -19,6 +19,7 @@ from eh_gym.errors import ConfigError, StateError
 from harness.records.episode_log import episode_files
 from harness.records.files import read_object
 from harness.records.metrics import read_metrics
+from harness.records.run_folder import OF_THE_MACHINE
 from harness.settings.grpo import flat_settings
 from harness.sweep.manifest import has_ended
 from harness.sweep.suites import SUITES
@@ -30,8 +31,8 @@ _TOTALS = ("tokens/total", "time/total_s")  # every update has them
 
 # No result depends on these settings, or they identify the run.
 _NO_MATTER = (
-    *("seed", "out", "device", "threads", "slots", "env_threads", "tokens_per_microbatch", "checkpoint_every"),
-    *("keep_checkpoints", "sampler", "url", "rank_timeout_s", "env_workers", "ray_address", "trackers", "log"),
+    *(*OF_THE_MACHINE, "seed", "out", "sampler", "env_threads", "env_workers", "ray_address"),
+    *("checkpoint_every", "keep_checkpoints", "trackers"),
 )
 
 

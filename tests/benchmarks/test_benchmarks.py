@@ -65,6 +65,19 @@ def test_served_environments_are_measured() -> None:
     assert re.search(r"^EH-Cabinet-v0 +4 at once( +[\d.]+x?){5}$", smoke_in_a_process("served_envs"), re.MULTILINE)
 
 
+@pytest.mark.parametrize(("name", "package"), [("logits", "vllm"), ("served_envs", "openenv")])
+def test_a_missing_package_is_told_in_one_line(run: Run, name: str, package: str) -> None:
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is there")
+    with pytest.raises(SystemExit, match=rf"(?i)^error: .*{package}.* install"):
+        run(name, "--smoke")
+
+
+def test_serving_needs_no_extra_for_training() -> None:
+    code = "import sys; sys.modules['tyro'] = None; import served_envs"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "benchmarks", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+
+
 def smoke_in_a_process(name: str, *more: str) -> str:
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}.py", "--smoke", *more],

@@ -11,9 +11,10 @@ import pytest
 from gymnasium.wrappers import PassiveEnvChecker
 
 from eh_gym import make_vec
-from eh_gym.errors import ConfigError, MissingBackendError
+from eh_gym.errors import ConfigError
 from eh_gym.registration import ENTRY_POINTS
 from eh_gym.testing import ExpertEnvContract
+from envs.backends import BACKENDS
 
 # What makes an environment small and quick enough to test, where that is not split="dev".
 ARGUMENTS = {"EH-AppWorld-v0": {"split": "mini"}}
@@ -22,12 +23,9 @@ SPLITS = ("train", "dev", "test")
 
 @pytest.fixture(scope="module", params=ENTRY_POINTS)
 def env_id(request):
-    try:
-        env = gym.make(request.param, **_arguments(request.param))
-        env.reset(seed=0)
-        env.close()
-    except MissingBackendError as missing:
-        pytest.skip(str(missing))
+    backend = ENTRY_POINTS[request.param].split(".")[1]
+    if backend in BACKENDS:
+        request.getfixturevalue(f"{backend}_python")
     return request.param
 
 

@@ -19,7 +19,6 @@ from eh_gym.horizon import (
     SharedHorizon,
     StagedHorizon,
     TaskHorizon,
-    TTIHorizon,
     make_controller,
 )
 from eh_gym.horizon.make import HORIZONS
@@ -31,12 +30,11 @@ def quick_elastic():
     return ElasticHorizon(min_successes=3)
 
 
-MAKERS = {
+MAKERS = HORIZONS | {
     "fixed": lambda: FixedHorizon(15),
     "linear": lambda: LinearHorizon(10, 50, 0.4),
     "multiplicative": lambda: MultiplicativeHorizon(10, 50, 3),
     "staged": lambda: StagedHorizon({0: 15, 3: 20, 6: 30, 9: 50}),
-    "tti": TTIHorizon,
     "elastic": lambda: ElasticHorizon(min_successes=3),
     "elastic-nearest": lambda: ElasticHorizon(min_successes=3, rounding="nearest"),
     "elastic-floor-state": lambda: ElasticHorizon(min_successes=3, rounding="floor-state"),

@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 
-from eh_gym import (
-    ElasticHorizon,
-    FixedHorizon,
-    LinearHorizon,
-    MultiplicativeHorizon,
-    StagedHorizon,
-    TaskHorizon,
-    TTIHorizon,
-)
+from eh_gym import LinearHorizon
 from eh_gym.errors import ConfigError, StateError
+from eh_gym.horizon.make import HORIZONS
 from harness.grpo import main
 from harness.records.run_folder import prepare
 from harness.settings.grpo import GRPOConfig, from_recipe
-from harness.settings.horizon import HORIZON, NamedHorizon, new_controller
+from harness.settings.horizon import NamedHorizon, new_controller
 from harness.settings.section import changed, flat
 from harness.settings.warm_start import WarmStart
 from harness.training.command import read_command
@@ -119,26 +112,15 @@ def test_the_learning_rate_warms_up_and_decays() -> None:
     assert c.learning_rate_at(8, 10) == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "kind", "k"),
-    [
-        ("elastic", ElasticHorizon, 15),
-        ("fixed", FixedHorizon, 15),
-        ("linear", LinearHorizon, 10),
-        ("multiplicative", MultiplicativeHorizon, 5),
-        ("staged", StagedHorizon, None),
-        ("tti", TTIHorizon, 15),
-        ("task", TaskHorizon, 25),
-    ],
-)
-def test_every_wrapper_makes_its_controller_and_its_fields_are_flags(wrapper: str, kind: type, k: int | None) -> None:
+@pytest.mark.parametrize("wrapper", HORIZONS)
+def test_every_wrapper_makes_its_controller_and_its_fields_are_flags(wrapper: str) -> None:
     given = ["--stages", "0:7,3:9"] if wrapper == "staged" else []
     config = read_command(["--recipe", "paper", "--model", "X", "--wrapper", wrapper, *given]).config
     controller = new_controller(config.horizon)
-    assert type(controller) is kind
+    assert type(controller) is HORIZONS[wrapper]
     assert controller is not config.horizon  # the settings have the pattern of it
-    assert controller.horizon == (k or 7)
-    assert flat(config)["wrapper"] == wrapper == HORIZON.name_of(kind(stages={0: 3}) if k is None else kind())
+    assert controller.horizon == {"linear": 10, "multiplicative": 5, "staged": 7, "task": 25}.get(wrapper, 15)
+    assert flat(config)["wrapper"] == wrapper
 
 
 def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:

@@ -14,10 +14,12 @@ import pytest
 
 from eh_gym import ElasticHorizon, FixedHorizon, LinearHorizon
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.make import HORIZONS
 from harness import GRPOConfig, evaluate_policy
 from harness.settings.grpo import flat_settings
-from harness.settings.horizon import NamedHorizon
+from harness.settings.horizon import HORIZON, NamedHorizon
 from harness.settings.loss import Loss
+from harness.settings.sampling import SAMPLERS
 from harness.settings.section import Section, changed, filled, flat, leaves, table_of
 from harness.settings.warm_start import WarmStart
 
@@ -86,9 +88,10 @@ def test_a_table_changes_what_it_has_at_every_depth_and_nothing_else() -> None:
     assert filled(made, {}) == made
 
 
-def test_flat_names_are_unique_whatever_is_chosen() -> None:
-    for wrapper in ("elastic", "fixed", "linear", "multiplicative", "staged", "tti", "task"):
-        for sampler in ("transformers", "vllm", "vllm-server"):
+def test_flat_names_are_unique_whatever_is_chosen_of_what_the_help_names() -> None:
+    assert f"What sets K: {', '.join(HORIZONS)}, or " in HORIZON.text
+    for wrapper in HORIZONS:
+        for sampler in SAMPLERS:
             config = changed(GRPOConfig(), wrapper=wrapper, sampler=sampler)
             names = [name for name, _, _ in leaves(config)]
             assert len(names) == len(set(names))
