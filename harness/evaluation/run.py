@@ -101,6 +101,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
         console.print(f"note: {fault}", highlight=False, soft_wrap=True, markup=False)
     if curve:
         console.print(saturation_table(curve))
+        console.print(curve.advice, highlight=False, soft_wrap=True)
     return result
 
 
