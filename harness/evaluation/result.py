@@ -86,6 +86,7 @@ class EvalResult(Shares):
         usage: The usage of an endpoint for the episodes that count; None without an endpoint.
         saturation: Success and tokens under each smaller K; None if the agent was told K.
         split_tasks: The number of tasks that the split has; 0 if it is not known.
+        not_official: With ``--official``, the flags by which the score is not official.
     """
 
     rollouts: int
@@ -106,6 +107,7 @@ class EvalResult(Shares):
     usage: Usage | None = None
     saturation: Saturation | None = field(default=None, repr=False)
     split_tasks: int = 0
+    not_official: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

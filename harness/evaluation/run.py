@@ -82,6 +82,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
         result = dataclasses.replace(
             summarise(lines, whole_split=len(tasks) >= of, endpoint=config.policy == ENDPOINT),
             split_tasks=of,
+            not_official=config.departures(whole_split=len(tasks) >= of),
             saturation=curve,
         )
         if folder:
@@ -96,6 +97,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
             folder.close()
     name = config.model.model if config.policy == ENDPOINT else config.policy
     title = f"{name} on {asked.agent or asked.env.removeprefix(GIVEN)}, split {split}, K = {config.horizon}"
+    title += f"; not official: {', '.join(result.not_official)}" if result.not_official else ""
     console.print(result_table(title, result), markup=False)
     if fault:
         console.print(f"note: {fault}", highlight=False, soft_wrap=True, markup=False)
