@@ -31,6 +31,7 @@ from harness.rollout.source import environment, name_of, spec_from
 from harness.settings.environment import GIVEN
 from harness.settings.evaluate import ENDPOINT, EvaluateConfig, official
 from harness.settings.section import advice_in_python, changed, flat, python_names
+from harness.terminal.watch import unreached
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
 
@@ -99,8 +100,9 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
     title = f"{name} on {asked.agent or asked.env.removeprefix(GIVEN)}, split {split}, K = {config.horizon}"
     title += f"; not official: {', '.join(result.not_official)}" if result.not_official else ""
     console.print(result_table(title, result), markup=False)
-    if fault:
-        console.print(f"note: {fault}", highlight=False, soft_wrap=True, markup=False)
+    low = unreached([(line["reward"], line["success"]) for line in valid if line.get("by_reward")], asked.success_threshold)
+    for note in filter(None, (fault, low)):
+        console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
     if curve:
         console.print(saturation_table(curve))
         console.print(curve.advice, highlight=False, soft_wrap=True)

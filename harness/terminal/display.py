@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
 from harness.settings.section import in_python
 from harness.settings.warm_start import WarmStart
-from harness.terminal.watch import Watch
+from harness.terminal.watch import RECENT, Watch, unreached
 from harness.types.trajectory import Trajectory
 
 _HEADER = (
@@ -81,12 +81,12 @@ class Display:
             yield lambda _: bars.advance(bar)
 
     @contextmanager
-    def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
+    def updates(self, first: int, total: int, threshold: float = 1.0) -> Iterator[UpdateBars]:
         """Shows a bar over the updates, and one over the episodes so far."""
         if first < total:
             self.note(_HEADER)
         with self._progress() as bars:
-            yield UpdateBars(self, bars, first, total)
+            yield UpdateBars(self, bars, first, total, threshold)
 
     def summary(self, config: GRPOConfig, run_dir: Path, evaluations: dict[str, Any], training_s: float, total_s: float) -> None:
         """Prints the final table."""
@@ -115,14 +115,15 @@ class Display:
 
 
 class UpdateBars:
-    """The bars of a training run, and the line for each update."""
+    """The bars of a training run, and the line for each update. `threshold` is the least reward of a success."""
 
-    def __init__(self, display: Display, bars: Progress, first: int, total: int) -> None:
+    def __init__(self, display: Display, bars: Progress, first: int, total: int, threshold: float) -> None:
         self._display, self._bars = display, bars
         self._updates = bars.add_task("updates", total=total, completed=first)
         self._episodes = bars.add_task("episodes", total=0)
         self._begun = 0
         self._watch = Watch()
+        self._judged, self._threshold, self._judge_at = list[tuple[float, bool]](), threshold, min(first + RECENT, total) - 1
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
         """Adds `count` episodes to the bar. Returns a function to call at the end of each one."""
@@ -130,8 +131,8 @@ class UpdateBars:
         self._bars.update(self._episodes, total=self._begun, description=f"episodes up to update {update}")
         return lambda _: self._bars.advance(self._episodes)
 
-    def update_ended(self, update: int, m: dict[str, float], fault: str = "") -> None:
-        """Prints the line of an update, from its metrics `m`, and what went wrong in most of its episodes."""
+    def update_ended(self, update: int, m: dict[str, float], played: Sequence[Trajectory], fault: str = "") -> None:
+        """Prints the line of an update, from its metrics `m`, and what went wrong in most of the episodes that were `played`."""
         self._bars.advance(self._updates)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
         self._display.note(
@@ -140,8 +141,10 @@ class UpdateBars:
             f"{m['rollout/truncated']:8.3f} {m['tokens/update']:8.0f} {m['train/zero_advantage_groups']:8.2f} "
             f"{_number(m['train/entropy'], '8.3f')} {m['time/update_s']:8.2f}"
         )
-        if warning := fault or self._watch.look(m):
-            self._display.note(f"note: in update {update} {warning}")
+        self._judged += [(t.reward, t.success) for t in played if t.by_reward]
+        low = unreached(self._judged, self._threshold) if update == self._judge_at else ""
+        for warning in filter(None, (fault or self._watch.look(m), low)):
+            self._display.note(f"note: update {update}: {warning}")
 
 
 def _number(value: float | None, form: str) -> str:

@@ -69,7 +69,10 @@ def train(
             run.save(0)
         run.clock.start()
         done = run.next_update
-        with display.updates(run.next_update, config.updates) as progress, interrupts.held():
+        with (
+            display.updates(run.next_update, config.updates, config.environment.success_threshold) as progress,
+            interrupts.held(),
+        ):
             for update in range(run.next_update, config.updates):
                 times: dict[str, float] = {}
                 with run.clock.timed("time/update_s", times):
@@ -97,7 +100,7 @@ def train(
                 stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.received)]), strict=True))
                 if stops or interrupted or done % config.run.checkpoint_every == 0 or done == config.updates:
                     run.save(done)
-                progress.update_ended(update, metrics, fault)
+                progress.update_ended(update, metrics, trajectories, fault)
                 if interrupted:
                     raise Stopped
                 if stops:
