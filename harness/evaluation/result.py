@@ -117,12 +117,15 @@ class Usage:
     Attributes:
         requests: The number of requests, one for each step.
         prompt_tokens: The tokens of all requests. Each one counts the whole conversation, as endpoints bill it without a cache.
-        completion_tokens: The tokens that the model wrote.
+            None if the server did not send all counts.
+        completion_tokens: The tokens that the model wrote, likewise.
+        uncounted: The number of requests for which the server sent no counts.
     """
 
     requests: int
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    uncounted: int = 0
 
 
 def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: bool = False) -> EvalResult:
@@ -172,8 +175,9 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
 
 def _usage(episodes: Iterable[Line]) -> Usage:
     turns = [turn for t in episodes for turn in t["turns"]]
-    asked, written = (sum(turn[name] for turn in turns) for name in ("prompt_tokens", "action_tokens"))
-    return Usage(len(turns), asked, written)
+    uncounted = sum(not turn["prompt_tokens"] for turn in turns)  # no prompt is empty
+    asked, written = (None if uncounted else sum(turn[name] for turn in turns) for name in ("prompt_tokens", "action_tokens"))
+    return Usage(len(turns), asked, written, uncounted)
 
 
 def _valid(episodes: Iterable[Line]) -> list[Line]:
@@ -241,9 +245,11 @@ def result_table(title: str, result: EvalResult) -> Table:
     table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
     if result.environment_errors:
         table.add_row("lost to environment errors", str(result.environment_errors))
-    if result.usage is not None:
-        table.add_row("requests", str(result.usage.requests))
-        table.add_row("tokens, prompt / completion", f"{result.usage.prompt_tokens} / {result.usage.completion_tokens}")
+    if (usage := result.usage) is not None:
+        table.add_row("requests", str(usage.requests))
+        missing = f"not sent by the server for {usage.uncounted} requests"
+        counts = missing if usage.uncounted else f"{usage.prompt_tokens} / {usage.completion_tokens}"
+        table.add_row("tokens, prompt / completion", counts)
     return table
 
 
