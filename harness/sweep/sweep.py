@@ -203,15 +203,28 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 
 def print_table(table: SuiteTable, console: Console) -> None:
-    """Prints a suite's table and its notes, then the paper's own numbers."""
+    """Prints a suite's table and its notes, then the paper's own numbers.
 
-    def show(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-        shown = Table()
-        for heading in (table.suite, *headings):
-            shown.add_column(heading, overflow="fold")
-        for row in rows:
-            shown.add_row(*map(escape, row))
-        console.print(shown)
+    The columns that don't fit into the console follow in further tables with the same rows.
+    """
+
+    def show(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
+        labels, *columns = zip((table.suite, *headings), *rows, strict=True)
+        first = min(max(map(len, labels)), console.width // 3)
+        parts, room = list[list[tuple[int, Sequence[str]]]](), 0
+        for column in columns:
+            width = max(map(len, (*column[0].split(), *column[1:])))
+            if (room := room - width - 3) < 0:
+                parts.append([(first, labels)])
+                room = console.width - first - 4 - width - 3
+            parts[-1].append((width, column))
+        for part in parts:
+            shown = Table()
+            for width, (heading, *_) in part:
+                shown.add_column(heading, overflow="fold", width=width)
+            for row in zip(*(cells for _, (_, *cells) in part), strict=True):
+                shown.add_row(*map(escape, row))
+            console.print(shown)
 
     file = suite_file(table.suite)
     cells = table.cells([key for keys in file.columns for key in keys])
