@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ from harness.settings.section import Choice, choice_of, filled, leaves, settings
 
 T = TypeVar("T")
 
+# What other trainers call a setting.
+_ELSEWHERE = {"lr": "learning_rate", "beta": "kl_coef", "num_generations": "group_size", "max_steps": "updates"}
 _MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 
 
@@ -60,8 +63,15 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
     shown: Collection[str] | None = None
     if first and words == given and {"-h", "--help"} & {*words}:
         shown, text = first, f"{text} These are the flags that most runs need; --help-all shows all."
+    # tyro wraps what is in panels. Elsewhere it joins lines, but for those with a space in front.
+    text = textwrap.fill(" ".join(text.split()), shutil.get_terminal_size().columns, subsequent_indent=" ")
     kind: Any = Annotated.__class_getitem__((type(default), *_MARKS))  # type: ignore[attr-defined]
-    read: Any = tyro.cli(kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown))
+    read, more = tyro.cli(
+        kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown), return_unknown_args=True
+    )
+    if more:
+        flag = next((word for word in reversed(words[: words.index(more[0])]) if word.startswith("--")), "")
+        raise ConfigError(f"{flag or prog} takes no further value, got {' '.join(more)}; leave it out")
     return filled(default, read)
 
 
@@ -164,7 +174,7 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
                     f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} {choice.name_of(value)}; leave it "
                     "out"
                 )
-        meant = near(name, known).replace("did you mean ", "did you mean --").replace("_", "-")
+        meant = near(_ELSEWHERE.get(name, name), known).replace("did you mean ", "did you mean --").replace("_", "-")
         raise ConfigError(f"no flag {flag}{meant if 'did you mean' in meant else '; --help-all shows all flags'}")
 
 

@@ -110,6 +110,9 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         ("--kl_coeff=1", "no flag --kl_coeff; did you mean --kl-coef?"),
         ("--warm-start.episode 3", "did you mean --warm-start.episodes?"),
         ("--no-packin", "did you mean --packing?"),
+        ("--lr 0.1", "no flag --lr; did you mean --learning-rate?"),
+        ("--updates 3 4", "--updates takes no further value, got 4; leave it out"),
+        ("x", "python -m harness.grpo takes no further value, got x"),
         ("--xyzzy 3", "no flag --xyzzy; --help-all shows all flags"),
         ("--adam-beta 0.9", "no flag --adam-beta; --help-all shows all flags"),
         ("--adam-beta2 0.9", "adam_beta2 has no flag; give it in a recipe or in a Python program"),
@@ -143,11 +146,16 @@ def test_an_error_is_one_line_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help_of_80_columns(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as end:
         parse(COMMANDS[command]([]), ["--help"], prog=f"python -m {command}")
     assert end.value.code == 0
-    assert f"python -m {command}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"python -m {command}" in said
+    assert max(map(len, said.splitlines())) == 80
 
 
 def page(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -158,7 +166,7 @@ def page(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def flags_on(page: str) -> set[str]:
-    return {*re.findall(r"^\W*(--(?:no-)?[a-z0-9][\w.-]+)", page, re.MULTILINE)}
+    return {*re.findall(r"^\W*(--(?!help-all)(?:no-)?[a-z0-9][\w.-]+)", page, re.MULTILINE)}
 
 
 def test_help_shows_the_first_flags_and_help_all_shows_every_one(capsys: pytest.CaptureFixture[str]) -> None:
