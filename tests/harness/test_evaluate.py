@@ -81,11 +81,14 @@ def test_the_expert_at_a_small_k_reaches_the_ceiling_and_no_more() -> None:
     assert low <= success_ceiling(9) <= high
 
 
-def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: Policy, tmp_path: Path) -> None:
+def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(
+    trained: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained.save(tmp_path / "model")
     settings = {"policy": str(tmp_path / "model"), "tasks": 6, "rollouts": 3, "max_action_tokens": 6}
     first, second = quiet(**settings, slots=18), quiet(**settings, slots=18, out=tmp_path / "out")
     assert first == second
+    assert "Loading weights" not in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["mean_at_k"] == first.mean_at_k
     assert (first.tasks, first.rollouts) == (6, 3)
     weights = tmp_path / "model" / "model.safetensors"
