@@ -184,7 +184,7 @@ def _play(
         return play_with_endpoint(lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end)
 
     # torch takes seconds to import, and the other policies do not need it.
-    from harness.machine.runtime import pick_device, pick_dtype, set_threads
+    from harness.machine.runtime import library_settings, pick_device, pick_dtype, set_threads
     from harness.model.policy import load_policy
     from harness.sampling.agreement import check_agreement
     from harness.sampling.make import check_engine, make_sampler
@@ -193,7 +193,8 @@ def _play(
     device = pick_device(config.model.device)
     check_engine(config.sampling, device)
     dtype = pick_dtype(config.model.dtype, device)
-    policy = load_policy(config.policy, config.model, dtype=dtype, device=device)
+    with library_settings():
+        policy = load_policy(config.policy, config.model, dtype=dtype, device=device)
     if config.sampling.sampler == "transformers" and (note := check_agreement(policy.model, trained=False)):
         console.print(f"note: {note}", highlight=False, markup=False)
     set_threads(config.model.threads, policy.model.num_parameters())

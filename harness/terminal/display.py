@@ -107,7 +107,7 @@ class Display:
                 shares = f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}"
                 table.add_row(when, *shares, *steps, *([reward] if more else []))
             self._console.print(table)
-        self.note(f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s, everything in {total_s:.0f} s")
+        self.note(f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s; {total_s:.0f} s since this start")
         self.note(f"report:      python -m harness.report {run_dir}")
         self.note(f"model:       {run_dir / 'model'}")
         if "tensorboard" in config.run.tracker_names():

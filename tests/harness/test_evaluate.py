@@ -126,6 +126,7 @@ def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(
     [
         (["--env", "Nope-v0"], "Nope-v0"),
         (["--env", "CartPole-v1"], "split"),
+        (["--env", "gymnasium.envs.toy_text.blackjack:BlackjackEnv"], "BlackjackEnv has no task_ids; add"),
         (["--env", "EH-Cabinet-v0:3,EH-CabinetLocked-v0"], "weights"),
         (["--env-args", '{"foo": 1}'], "foo"),
         (["--env-args", "[]"], "--env-args"),
