@@ -63,7 +63,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = answer
         self._earned += float(reward)
         if terminated and not {"success", "environment_error"} & info.keys():
-            info = {**info, "success": succeeds(self._earned, self._threshold), "by_reward": True}
+            info = {**info, "success": succeeds(self._earned, self._threshold), "threshold": self._threshold}
         return observation, reward, terminated, truncated, info
 
     def _answer(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -5,9 +5,7 @@ Only ``install`` downloads anything. Importing or making an environment never in
 
 import argparse
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -103,9 +101,8 @@ def _list(_: argparse.Namespace) -> int:
         ("EH-BFCL-v0", tasks, _state("bfcl")),
         ("EH-AppWorld-v0", worlds, _state("appworld")),
     ]
-    left, room = max(len(row[0]) for row in rows) + 2, shutil.get_terminal_size().columns
-    for env_id, *texts in rows:
-        print(textwrap.fill(f"{env_id:<{left}}{'; '.join(texts)}", room, subsequent_indent=" " * left, break_on_hyphens=False))
+    for row in rows:
+        print(*row, sep="\n    ")
     return 0
 
 

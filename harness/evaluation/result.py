@@ -119,13 +119,11 @@ class Usage:
         prompt_tokens: The tokens of all requests. Each one counts the whole conversation, as endpoints bill it without a cache.
             None if the server did not send all counts.
         completion_tokens: The tokens that the model wrote, likewise.
-        uncounted: The number of requests for which the server sent no counts.
     """
 
     requests: int
     prompt_tokens: int | None
     completion_tokens: int | None
-    uncounted: int = 0
 
 
 def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: bool = False) -> EvalResult:
@@ -175,9 +173,9 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
 
 def _usage(episodes: Iterable[Line]) -> Usage:
     turns = [turn for t in episodes for turn in t["turns"]]
-    uncounted = sum(not turn["prompt_tokens"] for turn in turns)  # no prompt is empty
-    asked, written = (None if uncounted else sum(turn[name] for turn in turns) for name in ("prompt_tokens", "action_tokens"))
-    return Usage(len(turns), asked, written, uncounted)
+    asked, written = (sum(turn[name] for turn in turns) for name in ("prompt_tokens", "action_tokens"))
+    counted = all(turn["prompt_tokens"] for turn in turns)  # no prompt is empty
+    return Usage(len(turns), asked, written) if counted else Usage(len(turns), None, None)
 
 
 def _valid(episodes: Iterable[Line]) -> list[Line]:
@@ -247,8 +245,8 @@ def result_table(title: str, result: EvalResult) -> Table:
         table.add_row("lost to environment errors", str(result.environment_errors))
     if (usage := result.usage) is not None:
         table.add_row("requests", str(usage.requests))
-        missing = f"not sent by the server for {usage.uncounted} requests"
-        counts = missing if usage.uncounted else f"{usage.prompt_tokens} / {usage.completion_tokens}"
+        sent = usage.prompt_tokens is not None
+        counts = f"{usage.prompt_tokens} / {usage.completion_tokens}" if sent else "not sent by the server with all answers"
         table.add_row("tokens, prompt / completion", counts)
     return table
 

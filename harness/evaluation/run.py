@@ -100,7 +100,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
     title = f"{name} on {asked.agent or asked.env.removeprefix(GIVEN)}, split {split}, K = {config.horizon}"
     title += f"; not official: {', '.join(result.not_official)}" if result.not_official else ""
     console.print(result_table(title, result), markup=False)
-    low = unreached([(line["reward"], line["success"]) for line in valid if line.get("by_reward")], asked.success_threshold)
+    low = unreached((line["reward"], line["success"], line.get("threshold")) for line in valid)
     for note in filter(None, (fault, low)):
         console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
     if curve:

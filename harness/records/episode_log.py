@@ -36,7 +36,8 @@ def write_episodes(
     and the ``turns``. If the environment or the agent itself failed, ``fault`` says how, and ``trace`` has an agent's
     traceback. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action was cut or
     malformed. ``system_prompt`` and ``tools`` name files under ``system-prompts/``, because thousands of episodes share one.
-    ``advantage`` is null if the episode is not in the loss. ``by_reward`` says that the environment gave no verdict.
+    ``advantage`` is null if the episode is not in the loss. An episode without the environment's verdict has the
+    ``threshold`` of its reward.
 
     Args:
         folder: The folder ``episodes`` of the run.
@@ -135,7 +136,7 @@ def episode_line(
         **{name: text for name in ("fault", "trace") if (text := getattr(t, name))},
         "advantage": advantage,
         "versions": sorted(set(t.versions)),
-        **({"by_reward": True} if t.by_reward else {}),
+        **({} if t.threshold is None else {"threshold": t.threshold}),
         **shared,
         "turns": [_turn(turn, timed=update is None) for turn in t.turns],
     }

@@ -40,7 +40,9 @@ def report(wanted: Report, console: Console) -> None:
         ConfigError: A folder holds no run, sweep or evaluation, or the page can't be written.
         StateError: A file in a folder is damaged.
     """
-    out = wanted.out or _common(wanted.runs) / "report.html"
+    runs = wanted.runs
+    common = Path(*runs) if len(runs) < 2 else Path(os.path.commonpath([path.absolute() for path in runs]))
+    out = wanted.out or common / "report.html"
     if out.suffix not in (".html", ".htm") or out.is_dir():
         raise ConfigError(f"out must be a file that ends in .html, got {out}; change --out")
     from harness.records.files import make_folder
@@ -54,11 +56,6 @@ def report(wanted: Report, console: Console) -> None:
     write_report(suites, evaluations, out, episodes=page.name, shown=shown, logged=logged)
     for path in (out, page) if shown else (out,):
         console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True, markup=False)
-
-
-def _common(folders: Sequence[Path]) -> Path:
-    """The folder itself, or the one that holds all of them."""
-    return Path(*folders) if len(folders) < 2 else Path(os.path.commonpath([path.absolute() for path in folders]))
 
 
 def figures(*folders: str | Path) -> list[Drawing]:

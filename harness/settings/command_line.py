@@ -33,8 +33,6 @@ from harness.settings.section import Choice, choice_of, filled, leaves, settings
 
 T = TypeVar("T")
 
-# What other trainers call a setting.
-_ELSEWHERE = {"lr": "learning_rate", "beta": "kl_coef", "num_generations": "group_size", "max_steps": "updates"}
 _MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 
 
@@ -70,8 +68,7 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
         kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown), return_unknown_args=True
     )
     if more:
-        flag = next((word for word in reversed(words[: words.index(more[0])]) if word.startswith("--")), "")
-        raise ConfigError(f"{flag or prog} takes no further value, got {' '.join(more)}; leave it out")
+        raise ConfigError(f"{' '.join(more)} belongs to no flag, and a flag takes one value; leave it out")
     return filled(default, read)
 
 
@@ -174,7 +171,7 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
                     f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} {choice.name_of(value)}; leave it "
                     "out"
                 )
-        meant = near(_ELSEWHERE.get(name, name), known).replace("did you mean ", "did you mean --").replace("_", "-")
+        meant = near({"lr": "learning_rate"}.get(name, name), known).replace("did you mean ", "did you mean --").replace("_", "-")
         raise ConfigError(f"no flag {flag}{meant if 'did you mean' in meant else '; --help-all shows all flags'}")
 
 

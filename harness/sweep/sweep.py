@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -203,28 +204,22 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 
 def print_table(table: SuiteTable, console: Console) -> None:
-    """Prints a suite's table and its notes, then the paper's own numbers.
-
-    The columns that don't fit into the console follow in further tables with the same rows.
-    """
+    """Prints a suite's table and its notes, then the paper's own numbers. Columns that don't fit follow in further tables."""
 
     def show(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
         labels, *columns = zip((table.suite, *headings), *rows, strict=True)
         first = min(max(map(len, labels)), console.width // 3)
-        parts, room = list[list[tuple[int, Sequence[str]]]](), 0
-        for column in columns:
-            width = max(map(len, (*column[0].split(), *column[1:])))
-            if (room := room - width - 3) < 0:
-                parts.append([(first, labels)])
-                room = console.width - first - 4 - width - 3
-            parts[-1].append((width, column))
-        for part in parts:
-            shown = Table()
-            for width, (heading, *_) in part:
+        widths = [max(map(len, (*heading.split(), *cells))) for heading, *cells in columns]
+        while columns:
+            ends = accumulate((3 + width for width in widths), initial=first + 4)
+            n = max(1, sum(end <= console.width for end in ends) - 1)
+            shown, (heads, *cells) = Table(), zip(labels, *columns[:n], strict=True)
+            for heading, width in zip(heads, (first, *widths), strict=False):
                 shown.add_column(heading, overflow="fold", width=width)
-            for row in zip(*(cells for _, (_, *cells) in part), strict=True):
+            for row in cells:
                 shown.add_row(*map(escape, row))
             console.print(shown)
+            columns, widths = columns[n:], widths[n:]
 
     file = suite_file(table.suite)
     cells = table.cells([key for keys in file.columns for key in keys])

@@ -81,12 +81,12 @@ class Display:
             yield lambda _: bars.advance(bar)
 
     @contextmanager
-    def updates(self, first: int, total: int, threshold: float = 1.0) -> Iterator[UpdateBars]:
+    def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
         """Shows a bar over the updates, and one over the episodes so far."""
         if first < total:
             self.note(_HEADER)
         with self._progress() as bars:
-            yield UpdateBars(self, bars, first, total, threshold)
+            yield UpdateBars(self, bars, first, total)
 
     def summary(self, config: GRPOConfig, run_dir: Path, evaluations: dict[str, Any], training_s: float, total_s: float) -> None:
         """Prints the final table."""
@@ -115,15 +115,15 @@ class Display:
 
 
 class UpdateBars:
-    """The bars of a training run, and the line for each update. `threshold` is the least reward of a success."""
+    """The bars of a training run, and the line for each update."""
 
-    def __init__(self, display: Display, bars: Progress, first: int, total: int, threshold: float) -> None:
+    def __init__(self, display: Display, bars: Progress, first: int, total: int) -> None:
         self._display, self._bars = display, bars
         self._updates = bars.add_task("updates", total=total, completed=first)
         self._episodes = bars.add_task("episodes", total=0)
         self._begun = 0
         self._watch = Watch()
-        self._judged, self._threshold, self._judge_at = list[tuple[float, bool]](), threshold, min(first + RECENT, total) - 1
+        self._earned, self._looks_at = list[tuple[float, bool, float | None]](), min(first + RECENT, total) - 1
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
         """Adds `count` episodes to the bar. Returns a function to call at the end of each one."""
@@ -141,8 +141,8 @@ class UpdateBars:
             f"{m['rollout/truncated']:8.3f} {m['tokens/update']:8.0f} {m['train/zero_advantage_groups']:8.2f} "
             f"{_number(m['train/entropy'], '8.3f')} {m['time/update_s']:8.2f}"
         )
-        self._judged += [(t.reward, t.success) for t in played if t.by_reward]
-        low = unreached(self._judged, self._threshold) if update == self._judge_at else ""
+        self._earned += [(t.reward, t.success, t.threshold) for t in played]
+        low = unreached(self._earned) if update == self._looks_at else ""
         for warning in filter(None, (fault or self._watch.look(m), low)):
             self._display.note(f"note: update {update}: {warning}")
 

@@ -1,7 +1,7 @@
 """The warnings of a run while it trains: sampler and trainer disagree, or K is too small."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _APART = 0.3  # nats; in bfloat16 it is about 0.01, and an update behind a little more
 RECENT, _RISE = 6, 0.05  # updates; and the rise of success over them that makes a binding K no problem
@@ -28,13 +28,14 @@ class Watch:
         return ""
 
 
-def unreached(judged: Sequence[tuple[float, bool]], threshold: float) -> str:
+def unreached(episodes: Iterable[tuple[float, bool, float | None]]) -> str:
     """A warning if no reward reached the threshold; empty if one did, or all are 0.
 
-    `judged` are the episodes without a verdict of the environment's: their rewards, and whether they are successes.
+    Of each episode the arguments are its reward, success and `Trajectory.threshold`.
     """
-    best, success = max(judged, default=(0.0, False))
-    if success or not any(reward for reward, _ in judged):
+    judged = [(reward, success, threshold) for reward, success, threshold in episodes if threshold is not None]
+    best, success, threshold = max(judged, default=(0.0, True, 0.0))
+    if success or not any(reward for reward, *_ in judged):
         return ""
     return (
         f"no episode reached --success-threshold {threshold:g}; the best earned {best:g}. Lower it, or return "

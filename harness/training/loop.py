@@ -69,10 +69,7 @@ def train(
             run.save(0)
         run.clock.start()
         done = run.next_update
-        with (
-            display.updates(run.next_update, config.updates, config.environment.success_threshold) as progress,
-            interrupts.held(),
-        ):
+        with display.updates(run.next_update, config.updates) as progress, interrupts.held():
             for update in range(run.next_update, config.updates):
                 times: dict[str, float] = {}
                 with run.clock.timed("time/update_s", times):

@@ -299,7 +299,7 @@ def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(
     for line in lines:
         earned = 0.01 * line["length"] + line["success"]
         assert line["reward"] == pytest.approx(0.0 if line["end"] == "horizon" and not kept else earned)
-        assert line.get("by_reward", False) == (line["end"] == "terminated")
+        assert line.get("threshold") == (1.0 if line["end"] == "terminated" else None)
     plain = train(changed(short, updates=1, out=short.out.with_name("plain")), env=CabinetEnv, show=False).history[0]
     same = ("rollout/success", "rollout/truncated", "horizon/k", "tokens/update")
     assert [row[name] for name in same] == [plain[name] for name in same]

@@ -67,9 +67,7 @@ def test_flags_are_flat_and_a_prefix_keeps_two_of_one_name_apart() -> None:
     assert parse(Thing(), words, prog="thing") == Thing("blue", Size(9), Inner(2))
 
 
-def test_a_wrong_flag_or_value_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match=r"no flag --colou; did you mean --colour\?"):
-        parse(Thing(), ["--width", "1", "--colou", "red"], prog="thing")
+def test_a_value_that_is_missing_or_wrong_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["--width", "many"]):
         with pytest.raises(SystemExit) as end:
             parse(Wanted(width=tyro.MISSING), words, prog="thing")
@@ -111,8 +109,7 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         ("--warm-start.episode 3", "did you mean --warm-start.episodes?"),
         ("--no-packin", "did you mean --packing?"),
         ("--lr 0.1", "no flag --lr; did you mean --learning-rate?"),
-        ("--updates 3 4", "--updates takes no further value, got 4; leave it out"),
-        ("x", "python -m harness.grpo takes no further value, got x"),
+        ("--updates 3 4", "4 belongs to no flag"),
         ("--xyzzy 3", "no flag --xyzzy; --help-all shows all flags"),
         ("--adam-beta 0.9", "no flag --adam-beta; --help-all shows all flags"),
         ("--adam-beta2 0.9", "adam_beta2 has no flag; give it in a recipe or in a Python program"),

@@ -43,8 +43,8 @@ def test_a_run_without_an_update_left_has_no_table(first: int, header: bool, cap
 def test_rewards_that_reach_no_threshold_are_told_once(reward: float, earned: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Twelve updates of success 0.000 passed without a word."""
     m = dict.fromkeys(GLOSSARY, 0.0)
-    episodes = [Trajectory("t", 0, reward=r, success=r >= 1, by_reward=True) for r in (reward, 0.0)]
-    with Display(Console(width=200)).updates(2, 12, 1.0) as bars:
+    episodes = [Trajectory("t", 0, reward=r, success=r >= 1, threshold=1.0) for r in (reward, 0.0)]
+    with Display(Console(width=200)).updates(2, 12) as bars:
         for update in range(2, 12):
             bars.update_ended(update, m, episodes if update == 2 else [Trajectory("t", 0, reward=9.0)])
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
