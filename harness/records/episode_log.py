@@ -36,8 +36,7 @@ def write_episodes(
     and the ``turns``. If the environment or the agent itself failed, ``fault`` says how, and ``trace`` has an agent's
     traceback. A turn has its thought, its action, its observation, their numbers of tokens, and whether the action was cut or
     malformed. ``system_prompt`` and ``tools`` name files under ``system-prompts/``, because thousands of episodes share one.
-    ``advantage`` is null if the episode is not in the loss. An episode without the environment's verdict has the
-    ``threshold`` of its reward.
+    ``advantage`` is null if the episode is not in the loss.
 
     Args:
         folder: The folder ``episodes`` of the run.
