@@ -40,7 +40,7 @@ def report(wanted: Report, console: Console) -> None:
         ConfigError: A folder holds no run, sweep or evaluation, or the page can't be written.
         StateError: A file in a folder is damaged.
     """
-    runs = wanted.runs
+    runs = [path for path in wanted.runs if path.suffix != ".html"]  # runs/* has an earlier report, too
     common = Path(*runs) if len(runs) < 2 else Path(os.path.commonpath([path.absolute() for path in runs]))
     out = wanted.out or common / "report.html"
     if out.suffix not in (".html", ".htm") or out.is_dir():
@@ -49,7 +49,7 @@ def report(wanted: Report, console: Console) -> None:
     from harness.report.episodes import write_episodes_page  # slow to import, and not needed for `--help`
     from harness.report.page import write_report
 
-    suites, evaluations = _read(wanted.runs)
+    suites, evaluations = _read(runs)
     make_folder(out.parent, "--out")
     page = out.with_suffix(".episodes.html")
     shown, logged = write_episodes_page(suites, evaluations, page, report=out.name, most=wanted.episodes)

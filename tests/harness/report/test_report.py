@@ -148,7 +148,8 @@ def test_the_report_is_by_default_where_the_runs_are(
     for seed, name in enumerate("ab"):
         write_run(tmp_path / "runs" / name, updates=1, seed=seed)
     monkeypatch.chdir(tmp_path)
-    for folders, place in ((["runs/a"], "runs/a"), (["runs/a", "runs/b"], tmp_path / "runs")):
+    both = ["runs/a", "runs/b"], tmp_path / "runs"
+    for folders, place in ((["runs/a"], "runs/a"), both, ([*both[0], "runs/report.html"], both[1])):
         main(folders)
         assert capsys.readouterr().out.startswith(f"{place}/report.html")
 
