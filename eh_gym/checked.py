@@ -64,7 +64,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = answer
         self._earned += float(reward)
         if terminated and not {"success", "environment_error"} & info.keys():
-            info = {**info, "success": result_of(self._earned, ended=True, threshold=self._threshold).success}
+            won = result_of(self._earned, ended=True, threshold=self._threshold).success
+            info = {**info, "success": won, "success_threshold": self._threshold}
         return observation, reward, terminated, truncated, info
 
     def _answer(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -101,9 +101,8 @@ def _list(_: argparse.Namespace) -> int:
         ("EH-BFCL-v0", tasks, _state("bfcl")),
         ("EH-AppWorld-v0", worlds, _state("appworld")),
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(2)]
-    for env_id, counts, backend in rows:
-        print(f"{env_id:<{widths[0]}}  {counts:<{widths[1]}}  {backend}")
+    for row in rows:
+        print(*row, sep="\n    ")
     return 0
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
@@ -41,8 +42,9 @@ def registered(env_id: str) -> EnvSpec:
     except (gym.error.Error, ImportError) as error:
         if hasattr(sys.modules.get(place), name):
             return _spec_of_class(env_id)
+        why = re.sub(" Did you mean: `(?!EH-).*", "", str(error))  # for Nope it is gymnasium's own Hopper
         raise ConfigError(
-            f"gymnasium knows no {env_id} ({error}); python -m envs list names this project's. For one of yours give "
+            f"gymnasium knows no {env_id} ({why}); python -m envs list names this project's. For one of yours give "
             "FILE.py:CLASS, or MODULE:ID for the module that registers it"
         ) from error
 

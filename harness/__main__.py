@@ -11,7 +11,7 @@ COMMANDS = {
     "grpo": "trains an agent (eh-train)",
     "evaluate": "measures a policy on held-out tasks (eh-evaluate)",
     "report": "makes a page of runs and evaluations (eh-report)",
-    "sweep": "runs the paper's suites of experiments",
+    "sweep": "compares settings, over several seeds",
     "export": "writes episodes as a benchmark's own files",
 }
 """The commands of this package, and what each one does."""

@@ -118,9 +118,9 @@ def flags_markdown() -> str:
     lines = [
         "# Every flag",
         "",
-        f"`python -m harness.COMMAND --help-all` prints the same. {_NOTE} The defaults of harness.grpo are the "
-        "fields' own, as with `--recipe paper`. Those of the recipe quickstart follow where they are others. harness.sweep takes "
-        "all flags of harness.grpo. A default after a command's name is that command's.",
+        f"`python -m harness.COMMAND --help-all` prints the same. {_NOTE} The first default "
+        "is that of `--recipe paper`. Where the recipe quickstart or another command has a different one, its name and "
+        "its default follow. harness.sweep takes all flags of harness.grpo.",
     ]
     shown: set[tuple[str, str]] = set()  # names with their types: --tasks is a file or a number
     for command, own in found.items():

@@ -18,6 +18,7 @@ from gymnasium.utils.env_checker import check_env
 
 from eh_gym.checked import CheckedEnv
 from eh_gym.errors import ConfigError
+from eh_gym.spaces import UnicodeText
 from eh_gym.testing.malformed import MALFORMED
 from eh_gym.vector import ThreadVectorEnv
 
@@ -35,7 +36,7 @@ class _WatchedEnv(CheckedEnv):
         answer = super().step(action)
         observation, _, _, truncated, info = answer
         assert "environment_error" not in info, f"the environment failed: {info['environment_error']}"
-        _check_space(self, observation)
+        _check_text(observation, self.observation_space)
         assert not truncated, "truncated is for ElasticTimeLimit to set; an environment has no limit of steps of its own"
         return answer
 
@@ -97,12 +98,12 @@ class TextEnvContract:
         """A reset returns the first message, and an info with three texts."""
         env = self.new()
         observation, info = env.reset(seed=0)
-        _check_space(env, observation)
+        _check_text(observation, env.observation_space)
         for key in ("task_id", "system_prompt", "instruction"):
             value = info.get(key)
             said = isinstance(value, str) and bool(value)
             assert said, f"info[{key!r}] must be a text, got {value!r}; return it in the info of reset"
-        assert info["task_id"] in _base(env).task_ids, f"{info['task_id']!r} is not in env.unwrapped.task_ids"
+        assert info["task_id"] in _ids(env), f"{info['task_id']!r} is not in env.unwrapped.task_ids"
 
     def test_the_seed_alone_chooses_the_task(self) -> None:
         """Two environments with the same seed play the same; without a seed they go on in the same order."""
@@ -119,7 +120,7 @@ class TextEnvContract:
     def test_the_task_id_wins_over_the_seed(self) -> None:
         """`options={"task_id": ...}` names the task whatever the seed is."""
         env = self.new()
-        ids = _base(env).task_ids
+        ids = _ids(env)
         for task_id in (ids[0], ids[len(ids) // 2], ids[-1]):
             first, again = (env.reset(seed=seed, options={"task_id": task_id}) for seed in (1, 2))
             assert again == first, f"task {task_id!r} with two seeds gave {_differ([first], [again])}"
@@ -134,7 +135,7 @@ class TextEnvContract:
                 pass
             else:
                 raise AssertionError(f"reset took the task id {task_id!r}; raise eh_gym.errors.ConfigError for an unknown task")
-            assert env.reset(seed=0)[1]["task_id"] in _base(env).task_ids, "after a refused reset it plays no task of its own"
+            assert env.reset(seed=0)[1]["task_id"] in _ids(env), "after a refused reset it plays no task of its own"
 
     def test_malformed_actions_are_answered_and_never_raise(self) -> None:
         """Malformed actions get an answer, do not raise, and are no success."""
@@ -165,7 +166,7 @@ class TextEnvContract:
         env = self.new()
         assert env.spec is not None, "the environment has no spec; register it, and make it by gym.make"
         rebuilt = self._closed_later(gym.make(pickle.loads(pickle.dumps(env.spec))))
-        assert _base(rebuilt).task_ids[0] == _base(env).task_ids[0], "the environment of the pickled spec has other tasks"
+        assert _ids(rebuilt)[0] == _ids(env)[0], "the environment of the pickled spec has other tasks"
         assert rebuilt.reset(seed=4) == env.reset(seed=4), "the environment of the pickled spec starts otherwise"
 
     def test_close_may_come_early_and_twice(self) -> None:
@@ -204,7 +205,7 @@ class ExpertEnvContract(TextEnvContract):
     def test_the_expert_solves_its_tasks(self) -> None:
         """The expert solves a dozen tasks, in as many steps as the info says."""
         env = self.new()
-        ids = _base(env).task_ids
+        ids = _ids(env)
         for task_id in ids[:: max(1, len(ids) // 12)]:
             _, info = env.reset(options={"task_id": task_id})
             results = self.play(env, lambda _: _expert(env))
@@ -223,7 +224,7 @@ class ExpertEnvContract(TextEnvContract):
 
             def choose(_: int, actions: list[str] = actions) -> str:
                 actions.append(_base(one).random_action(rng) if rng.random() < 0.4 else _expert(one))
-                assert actions[-1] in one.action_space, f"{actions[-1]!r} is not in {one.action_space}"
+                _check_text(actions[-1], one.action_space)
                 return actions[-1]
 
             first = self.play(one, choose)
@@ -258,7 +259,7 @@ class ExpertEnvContract(TextEnvContract):
     def test_a_masked_reset_changes_its_own_slots_only(self) -> None:
         """Environments share no state: one slot's reset leaves its neighbours where they are."""
         plain = self.new()
-        ids = _base(plain).task_ids[:3]
+        ids = _ids(plain)[:3]
         assert len(ids) == 3, f"three tasks are needed to tell slots apart, got {list(ids)}"
         envs = self._closed_later(self.make_slots(3))
         envs.reset(options={"task_ids": ids})
@@ -282,12 +283,19 @@ def _base(env: TextEnv) -> Any:
     return env.unwrapped
 
 
+def _ids(env: TextEnv) -> Sequence[str]:
+    ids: Sequence[str] = getattr(env.unwrapped, "task_ids", ())
+    assert ids, "there are no task_ids; add a sequence of the ids that reset(options={'task_id': …}) takes"
+    return ids
+
+
 def _expert(env: TextEnv) -> str:
     return str(_base(env).expert())
 
 
-def _check_space(env: TextEnv, observation: str) -> None:
-    assert observation in env.observation_space, f"{observation[:200]!r} is not in {env.observation_space}"
+def _check_text(text: str, space: Any) -> None:
+    hint = "" if isinstance(space, UnicodeText) else "; make the space an eh_gym.UnicodeText(…), which has every text"
+    assert text in space, f"{text[:200]!r} is not in {space}{hint}"
 
 
 def _differ(first: Sequence[Any], again: Sequence[Any]) -> str:

@@ -43,8 +43,9 @@ def clone_expert(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, dev
         cloned = warm_start(env, policy, start, seed=seed, on_batch=on_batch, on_episode=on_episode)
     with whole_folder(folder) as part:
         policy.save(part)
+    few = " (no other task is short enough)" if cloned.demonstrations < start.episodes else ""
     display.note(
-        f"warm start: loss {cloned.loss:.3f} after {cloned.batches} batches of {cloned.demonstrations} demonstrations, "
+        f"warm start: loss {cloned.loss:.3f} after {cloned.batches} batches of {cloned.demonstrations} demonstrations{few}, "
         f"{cloned.tokens:,} tokens; the clone is {folder}"
     )
     return folder

@@ -87,6 +87,7 @@ class EvalResult(Shares):
         usage: The usage of an endpoint for the episodes that count; None without an endpoint.
         saturation: Success and tokens under each smaller K; None if the agent was told K.
         split_tasks: The number of tasks that the split has; 0 if it is not known.
+        not_official: With ``--official``, the flags by which the score is not official.
     """
 
     rollouts: int
@@ -107,6 +108,7 @@ class EvalResult(Shares):
     usage: Usage | None = None
     saturation: Saturation | None = field(default=None, repr=False)
     split_tasks: int = 0
+    not_official: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,13 @@ class Usage:
     Attributes:
         requests: The number of requests, one for each step.
         prompt_tokens: The tokens of all requests. Each one counts the whole conversation, as endpoints bill it without a cache.
-        completion_tokens: The tokens that the model wrote.
+            None if the server did not send all counts.
+        completion_tokens: The tokens that the model wrote, likewise.
     """
 
     requests: int
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
 
 
 def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: bool = False) -> EvalResult:
@@ -172,7 +175,8 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
 def _usage(episodes: Iterable[Line]) -> Usage:
     turns = [turn for t in episodes for turn in t["turns"]]
     asked, written = (sum(turn[name] for turn in turns) for name in ("prompt_tokens", "action_tokens"))
-    return Usage(len(turns), asked, written)
+    counted = all(turn["prompt_tokens"] for turn in turns)  # no prompt is empty
+    return Usage(len(turns), asked, written) if counted else Usage(len(turns), None, None)
 
 
 def _valid(episodes: Iterable[Line]) -> list[Line]:
@@ -245,9 +249,11 @@ def result_table(title: str, result: EvalResult) -> Table:
     table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
     if result.environment_errors:
         table.add_row("lost to environment errors", str(result.environment_errors))
-    if result.usage is not None:
-        table.add_row("requests", str(result.usage.requests))
-        table.add_row("tokens, prompt / completion", f"{result.usage.prompt_tokens} / {result.usage.completion_tokens}")
+    if (usage := result.usage) is not None:
+        table.add_row("requests", str(usage.requests))
+        sent = usage.prompt_tokens is not None
+        counts = f"{usage.prompt_tokens} / {usage.completion_tokens}" if sent else "not sent by the server with all answers"
+        table.add_row("tokens, prompt / completion", counts)
     return table
 
 

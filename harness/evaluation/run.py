@@ -32,6 +32,7 @@ from harness.settings.environment import GIVEN
 from harness.settings.evaluate import ENDPOINT, EvaluateConfig, official
 from harness.settings.extras import require_extras
 from harness.settings.section import advice_in_python, changed, flat, python_names
+from harness.terminal.watch import unreached
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
 
@@ -84,6 +85,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
         result = dataclasses.replace(
             summarise(lines, whole_split=len(tasks) >= of, endpoint=config.policy == ENDPOINT),
             split_tasks=of,
+            not_official=config.departures(whole_split=len(tasks) >= of),
             saturation=curve,
         )
         if folder:
@@ -98,11 +100,14 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
             folder.close()
     name = config.model.model if config.policy == ENDPOINT else config.policy
     title = f"{name} on {asked.agent or asked.env.removeprefix(GIVEN)}, split {split}, K = {config.horizon}"
+    title += f"; not official: {', '.join(result.not_official)}" if result.not_official else ""
     console.print(result_table(title, result), markup=False)
-    if fault:
-        console.print(f"note: {fault}", highlight=False, soft_wrap=True, markup=False)
+    low = unreached((line["reward"], line["success"], line.get("threshold")) for line in valid)
+    for note in filter(None, (fault, low)):
+        console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
     if curve:
         console.print(saturation_table(curve))
+        console.print(curve.advice, highlight=False, soft_wrap=True)
     return result
 
 
@@ -181,7 +186,7 @@ def _play(
         return play_with_endpoint(lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end)
 
     # torch takes seconds to import, and the other policies do not need it.
-    from harness.machine.runtime import pick_device, pick_dtype, set_threads
+    from harness.machine.runtime import library_settings, pick_device, pick_dtype, set_threads
     from harness.model.policy import load_policy
     from harness.sampling.agreement import check_agreement
     from harness.sampling.make import check_engine, make_sampler
@@ -190,7 +195,8 @@ def _play(
     device = pick_device(config.model.device)
     check_engine(config.sampling, device)
     dtype = pick_dtype(config.model.dtype, device)
-    policy = load_policy(config.policy, config.model, dtype=dtype, device=device)
+    with library_settings():
+        policy = load_policy(config.policy, config.model, dtype=dtype, device=device)
     if config.sampling.sampler == "transformers" and (note := check_agreement(policy.model, trained=False)):
         console.print(f"note: {note}", highlight=False, markup=False)
     set_threads(config.model.threads, policy.model.num_parameters())

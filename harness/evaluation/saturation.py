@@ -45,9 +45,23 @@ class Saturation:
         return len(self.success)
 
     @property
-    def knee(self) -> int:
-        """The smallest k whose success is at most 2 points below that of the largest k."""
-        return 1 + next(i for i, share in enumerate(self.success) if share >= self.success[-1] - _TOLERANCE - 1e-12)
+    def knee(self) -> int | None:
+        """The K to deploy: the smallest k with successes that is at most 2 points below the largest k; None without a success."""
+        least = self.success[-1] - _TOLERANCE - 1e-12
+        return next((k for k, share in enumerate(self.success, start=1) if share >= least and share > 0), None)
+
+    @property
+    def k0(self) -> int | None:
+        """The K with which to begin training: `boundary` and the elastic horizon's headroom of 10; None without a success."""
+        return None if self.boundary is None else int(self.boundary + 10)
+
+    @property
+    def advice(self) -> str:
+        """Which K to take."""
+        if self.knee is None:
+            return f"no episode succeeded within K = {self.k_max}, so no K can be chosen from this"
+        more = "" if self.knee < self.k_max else " or more, since success still rises there"
+        return f"to deploy: K = {self.knee}{more}; to train: --k0 {self.k0}"
 
 
 def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
@@ -98,12 +112,12 @@ def _tokens_of_steps(line: Mapping[str, Any]) -> list[int]:
 
 
 def saturation_table(curve: Saturation) -> Table:
-    """Returns about ten points of the curve, the knee and the K of the elastic horizon as a table to print."""
+    """Returns about ten points of the curve, and the K to deploy and to train with, as a table to print."""
     step = max(1, round(curve.k_max / 10))
-    marks = {curve.knee: ["2 points below at most"]}
-    if curve.boundary is not None and (frontier := int(curve.boundary + 10)) <= curve.k_max:
-        marks.setdefault(frontier, []).append("P90 + 10")
-    marks.setdefault(curve.k_max, []).append("this evaluation")
+    marks: dict[int, list[str]] = {}
+    for k, mark in ((curve.knee, "to deploy"), (curve.k0, "to train (P90 + 10)"), (curve.k_max, "this evaluation")):
+        if k is not None and k <= curve.k_max:
+            marks.setdefault(k, []).append(mark)
     table = Table(title="the same episodes under a smaller K", title_justify="left")
     for name in ("K", "success", "95 % interval", "tokens", ""):
         table.add_column(name)

@@ -13,7 +13,7 @@ from rich.progress import Progress
 class Export:
     """Writes the episodes of an evaluation, the first of each task, as a benchmark's own files."""
 
-    what: Annotated[Literal["bfcl", "appworld"], tyro.conf.Positional]
+    what: Annotated[Literal["bfcl", "appworld"], tyro.conf.Positional, tyro.conf.arg(metavar="BENCHMARK")]
     """bfcl (for bfcl evaluate), or appworld (for appworld evaluate)."""
     folder: Annotated[Path, tyro.conf.Positional]
     """The folder of an evaluation (harness.evaluate --out)."""

@@ -111,6 +111,7 @@ def library_settings() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         if bars:
             logging.enable_progress_bar()

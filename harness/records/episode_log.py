@@ -133,6 +133,7 @@ def episode_line(
         **{name: text for name in ("fault", "trace", "unscored") if (text := getattr(t, name))},
         "advantage": advantage,
         "versions": sorted(set(t.versions)),
+        **({} if t.threshold is None else {"threshold": t.threshold}),
         **shared,
         "turns": [_turn(turn, timed=update is None) for turn in t.turns],
     }

@@ -8,7 +8,7 @@ from harness.types.trajectory import LENGTH_BINS
 _TABLE = """
 horizon/k | steps | K before this update moves it. Of several (kinds, environments) the largest.
 horizon/k_mean | steps | The mean K of this update's episodes. Some options give an episode its own K.
-horizon/binds | 0 or 1 | 1 if K ends most episodes, and the P90 of the successes' length / K is at least 0.5 or nothing succeeds.
+horizon/binds | 0 or 1 | 1 if K ends most episodes, and either nothing succeeds or the successes' P90 length is at least K / 2.
 horizon/k_of | steps | The next K of one kind, `horizon/k_of/KIND`. With --horizon-key, or several environments.
 horizon/k_real | steps | The controller's real-valued K after this update. The next K is its rounded value.
 horizon/boundary | steps | The statistic (P90) of the remembered successes' lengths. Null while there are too few successes.

@@ -203,11 +203,11 @@ def _curve(name: str, episodes: Path) -> list[Drawing]:
         cost.set_ylim(bottom=0)
         cost.yaxis.set_major_formatter(EngFormatter(sep=""))
         cost.spines["top"].set_visible(False)
-    axes.axvline(curve.knee, color=_GREY, linewidth=1, linestyle=":", label=f"2 points below at most, K = {curve.knee}")
-    if curve.boundary is not None and curve.boundary + 10 <= curve.k_max:
-        axes.axvline(curve.boundary + 10, color=_GREY, linewidth=1, label=f"P90 + 10, K = {int(curve.boundary + 10)}")
-    words = "; ".join(f"K = {k}: {100 * curve.success[k - 1]:.1f} %" for k in sorted({curve.knee, curve.k_max}))
-    caption = "All episodes of this evaluation. The ribbon is the 95 % interval of each K by itself."
+    for k, style, what in ((curve.knee, ":", "to deploy, K ="), (curve.k0, "-", "to train (P90 + 10), --k0")):
+        if k is not None and k <= curve.k_max:
+            axes.axvline(k, color=_GREY, linewidth=1, linestyle=style, label=f"{what} {k}")
+    words = "; ".join(f"K = {k}: {100 * curve.success[k - 1]:.1f} %" for k in sorted({curve.knee or curve.k_max, curve.k_max}))
+    caption = f"All episodes of this evaluation. The ribbon is the 95 % interval of each K by itself. Which K: {curve.advice}."
     title = f"Success and cost under each K: {name}"
     return [_drawing(title, caption, figure, f"Success within K steps, by K. {words}.")]
 

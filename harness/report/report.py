@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 class Report:
     """Makes an HTML page of runs, sweeps and evaluations, with figures and tables, and a second page to read their episodes."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER [FOLDER ...]")]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER ...")]
     """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (the --out of
     harness.evaluate)."""
-    out: Path = Path("report.html")
-    """The page. The page of the episodes is written next to it, as NAME.episodes.html."""
+    out: Path | None = None
+    """The page, by default report.html in the folder, or in the one that holds all folders. The page of the episodes is written
+    next to it, as NAME.episodes.html."""
     episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 500
     """The approximate maximum number of episodes to read. If more are logged, whole updates of every run are skipped, evenly."""
 
@@ -38,18 +40,21 @@ def report(wanted: Report, console: Console) -> None:
         ConfigError: A folder holds no run, sweep or evaluation, or the page can't be written.
         StateError: A file in a folder is damaged.
     """
-    if wanted.out.suffix not in (".html", ".htm") or wanted.out.is_dir():
-        raise ConfigError(f"out must be a file that ends in .html, got {wanted.out}; change --out")
+    runs = [path for path in wanted.runs if path.suffix != ".html"]  # runs/* has an earlier report, too
+    common = Path(*runs) if len(runs) < 2 else Path(os.path.commonpath([path.absolute() for path in runs]))
+    out = wanted.out or common / "report.html"
+    if out.suffix not in (".html", ".htm") or out.is_dir():
+        raise ConfigError(f"out must be a file that ends in .html, got {out}; change --out")
     from harness.records.files import make_folder
     from harness.report.episodes import write_episodes_page  # slow to import, and not needed for `--help`
     from harness.report.page import write_report
 
-    suites, evaluations = _read(wanted.runs)
-    make_folder(wanted.out.parent, "--out")
-    page = wanted.out.with_suffix(".episodes.html")
-    shown, logged = write_episodes_page(suites, evaluations, page, report=wanted.out.name, most=wanted.episodes)
-    write_report(suites, evaluations, wanted.out, episodes=page.name, shown=shown, logged=logged)
-    for path in (wanted.out, page) if shown else (wanted.out,):
+    suites, evaluations = _read(runs)
+    make_folder(out.parent, "--out")
+    page = out.with_suffix(".episodes.html")
+    shown, logged = write_episodes_page(suites, evaluations, page, report=out.name, most=wanted.episodes)
+    write_report(suites, evaluations, out, episodes=page.name, shown=shown, logged=logged)
+    for path in (out, page) if shown else (out,):
         console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True, markup=False)
 
 

@@ -78,6 +78,8 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
             row |= {"mean reward": reward} if (reward := graded(result)) else {}
             row["truncated %"] = f"{100 * result['truncated']:.1f}"
             row |= {"tasks x k": f"{result['tasks']} x {result['rollouts']}", "state": "ended"}
+            if flags := result.get("not_official"):
+                row["state"] += f"; not official: {', '.join(flags)}"
         rows.append(row)
     caption = "Every evaluation of this report, with 95 % intervals. Steps is the mean of the successes."
     return _page(caption, rows, [f"{episodes}#run-{first + i}" if episodes else "" for i in range(len(rows))])

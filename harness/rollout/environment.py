@@ -97,9 +97,8 @@ def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
     """
     task_ids = task_ids_of(env)
     if task_ids is None:
-        name = env.spec.id if env.spec else repr(env.unwrapped)
         raise ConfigError(
-            f"{name} has no task_ids, a sequence of the ids that reset(options={{'task_id': …}}) takes; give an --env that "
-            "has, such as EH-Cabinet-v0"
+            f"{type(env.unwrapped).__name__} has no task_ids; add a sequence of the ids that reset(options={{'task_id': …}}) "
+            "takes. python -m envs check tells more"
         )
     return task_ids

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import sys
 import textwrap
 import time
@@ -63,8 +64,14 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
     shown: Collection[str] | None = None
     if first and words == given and {"-h", "--help"} & {*words}:
         shown, text = first, f"{text} These are the flags that most runs need; --help-all shows all."
+    # tyro wraps what is in panels. Elsewhere it joins lines, but for those with a space in front.
+    text = textwrap.fill(" ".join(text.split()), shutil.get_terminal_size().columns, subsequent_indent=" ")
     kind: Any = Annotated.__class_getitem__((type(default), *_MARKS))  # type: ignore[attr-defined]
-    read: Any = tyro.cli(kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown))
+    read, more = tyro.cli(
+        kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown), return_unknown_args=True
+    )
+    if more:
+        raise ConfigError(f"{' '.join(more)} belongs to no flag, and a flag takes one value; leave it out")
     return filled(default, read)
 
 
@@ -171,7 +178,7 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
                     f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} {choice.name_of(value)}; leave it "
                     "out"
                 )
-        meant = near(name, known).replace("did you mean ", "did you mean --").replace("_", "-")
+        meant = near({"lr": "learning_rate"}.get(name, name), known).replace("did you mean ", "did you mean --").replace("_", "-")
         raise ConfigError(f"no flag {flag}{meant if 'did you mean' in meant else '; --help-all shows all flags'}")
 
 

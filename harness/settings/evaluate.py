@@ -97,6 +97,19 @@ class EvaluateConfig(Section):
         """Returns the settings that an episode depends on, besides its task and seed."""
         return {name: value for name, value in flat(self).items() if name not in _NOT_DECISIVE}
 
+    def departures(self, *, whole_split: bool) -> tuple[str, ...]:
+        """Returns the flags by which a score of ``--official`` is not official. `whole_split`: whether all tasks are played."""
+        env = self.environment
+        own = _OFFICIAL[_name(env.env)] if self.official else {}
+        departs = {
+            "--tasks": env.tasks is not None and not whole_split,
+            "--every": self.every > 1 and not whole_split,
+            "--horizon": self.horizon != own.get("horizon"),
+            "--split": env.split not in (own.get("split"), "test_challenge"),
+            "--env-args": {"categories", "domains"} & {*env.env_args},
+        }
+        return tuple(flag for flag in departs if own and departs[flag])
+
 
 _OFFICIAL: dict[str, dict[str, Any]] = {
     # K is so large that BFCL's own limit applies first: 8 turns of 21 steps at most.

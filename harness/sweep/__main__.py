@@ -13,7 +13,7 @@ from harness.sweep.sweep import parse, sweep
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
-    console = Console(width=None if sys.stdout.isatty() else 160)  # a log file has room for the tables
+    console = Console()
     with errors_in_one_line(console):
         try:
             settings = parse(sys.argv[1:] if argv is None else argv)

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -203,15 +204,22 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 
 def print_table(table: SuiteTable, console: Console) -> None:
-    """Prints a suite's table and its notes, then the paper's own numbers."""
+    """Prints a suite's table and its notes, then the paper's own numbers. Columns that don't fit follow in further tables."""
 
-    def show(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-        shown = Table()
-        for heading in (table.suite, *headings):
-            shown.add_column(heading, overflow="fold")
-        for row in rows:
-            shown.add_row(*map(escape, row))
-        console.print(shown)
+    def show(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
+        labels, *columns = zip((table.suite, *headings), *rows, strict=True)
+        first = min(max(map(len, labels)), console.width // 3)
+        widths = [max(map(len, (*heading.split(), *cells))) for heading, *cells in columns]
+        while columns:
+            ends = accumulate((3 + width for width in widths), initial=first + 4)
+            n = max(1, sum(end <= console.width for end in ends) - 1)
+            shown, (heads, *cells) = Table(), zip(labels, *columns[:n], strict=True)
+            for heading, width in zip(heads, (first, *widths), strict=False):
+                shown.add_column(heading, overflow="fold", width=width)
+            for row in cells:
+                shown.add_row(*map(escape, row))
+            console.print(shown)
+            columns, widths = columns[n:], widths[n:]
 
     file = suite_file(table.suite)
     cells = table.cells([key for keys in file.columns for key in keys])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
 from harness.settings.section import in_python
 from harness.settings.warm_start import WarmStart
-from harness.terminal.watch import Watch
+from harness.terminal.watch import RECENT, Watch, unreached
 from harness.types.trajectory import Trajectory
 
 _HEADER = (
@@ -107,7 +107,7 @@ class Display:
                 shares = f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}"
                 table.add_row(when, *shares, *steps, *([reward] if more else []))
             self._console.print(table)
-        self.note(f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s, everything in {total_s:.0f} s")
+        self.note(f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s; {total_s:.0f} s since this start")
         self.note(f"report:      python -m harness.report {run_dir}")
         self.note(f"model:       {run_dir / 'model'}")
         if "tensorboard" in config.run.tracker_names():
@@ -123,6 +123,7 @@ class UpdateBars:
         self._episodes = bars.add_task("episodes", total=0)
         self._begun = 0
         self._watch = Watch()
+        self._earned, self._looks_at = list[tuple[float, bool, float | None]](), min(first + RECENT, total) - 1
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
         """Adds `count` episodes to the bar. Returns a function to call at the end of each one."""
@@ -130,8 +131,8 @@ class UpdateBars:
         self._bars.update(self._episodes, total=self._begun, description=f"episodes up to update {update}")
         return lambda _: self._bars.advance(self._episodes)
 
-    def update_ended(self, update: int, m: dict[str, float], fault: str = "") -> None:
-        """Prints the line of an update, from its metrics `m`, and what went wrong in most of its episodes."""
+    def update_ended(self, update: int, m: dict[str, float], played: Sequence[Trajectory], fault: str = "") -> None:
+        """Prints the line of an update, from its metrics `m`, and what went wrong in most of the episodes that were `played`."""
         self._bars.advance(self._updates)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
         self._display.note(
@@ -140,8 +141,10 @@ class UpdateBars:
             f"{m['rollout/truncated']:8.3f} {m['tokens/update']:8.0f} {m['train/zero_advantage_groups']:8.2f} "
             f"{_number(m['train/entropy'], '8.3f')} {m['time/update_s']:8.2f}"
         )
-        if warning := fault or self._watch.look(m):
-            self._display.note(f"note: in update {update} {warning}")
+        self._earned += [(t.reward, t.success, t.threshold) for t in played]
+        low = unreached(self._earned) if update == self._looks_at else ""
+        for warning in filter(None, (fault or self._watch.look(m), low)):
+            self._display.note(f"note: update {update}: {warning}")
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,10 +1,10 @@
 """The warnings of a run while it trains: sampler and trainer disagree, or K is too small."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _APART = 0.3  # nats; in bfloat16 it is about 0.01, and an update behind a little more
-_RECENT, _RISE = 6, 0.05  # updates; and the rise of success over them that makes a binding K no problem
+RECENT, _RISE = 6, 0.05  # updates; and the rise of success over them that makes a binding K no problem
 
 
 class Watch:
@@ -16,7 +16,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._said: set[Callable[..., str]] = set()
-        self._rows: deque[Mapping[str, float]] = deque(maxlen=_RECENT)
+        self._rows: deque[Mapping[str, float]] = deque(maxlen=RECENT)
 
     def look(self, m: Mapping[str, float]) -> str:
         """Returns a warning after an update with these metrics, and what to do; empty if there is nothing new."""
@@ -28,15 +28,30 @@ class Watch:
         return ""
 
 
+def unreached(episodes: Iterable[tuple[float, bool, float | None]]) -> str:
+    """A warning if no reward reached the threshold; empty if one did, or all are 0.
+
+    Of each episode the arguments are its reward, success and `Trajectory.threshold`.
+    """
+    judged = [(reward, success, threshold) for reward, success, threshold in episodes if threshold is not None]
+    best, success, threshold = max(judged, default=(0.0, True, 0.0))
+    if success or not any(reward for reward, *_ in judged):
+        return ""
+    return (
+        f"no episode reached --success-threshold {threshold:g}; the best earned {best:g}. Lower it, or return "
+        "info['success'] when a task ends"
+    )
+
+
 def _too_small(rows: Sequence[Mapping[str, float]]) -> str:
     """A warning if K bound in most of the last updates and success did not rise; empty if not."""
     binds, success = [row.get("horizon/binds", 0.0) for row in rows], [row["rollout/success"] for row in rows]
-    half = _RECENT // 2
-    if len(rows) < _RECENT or sum(binds) <= half or sum(success[half:]) - sum(success[:half]) > half * _RISE:
+    half = RECENT // 2
+    if len(rows) < RECENT or sum(binds) <= half or sum(success[half:]) - sum(success[:half]) > half * _RISE:
         return ""
     but = "the longest successes needed at least half of it" if sum(success) > 0 else "there was no success"
     return (
-        f"K may be too small: it is {rows[-1]['horizon/k_mean']:.0f}, in {sum(binds):.0f} of {_RECENT} updates it ended most "
+        f"K may be too small: it is {rows[-1]['horizon/k_mean']:.0f}, in {sum(binds):.0f} of {RECENT} updates it ended most "
         f"episodes and {but}, and success does not rise. Begin with a larger "
         "--k0, or raise --delta or --k-min. To see what another K would give, evaluate with a larger one: python -m "
         "harness.evaluate --horizon K"

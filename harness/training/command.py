@@ -22,9 +22,9 @@ class Command:
     config: GRPOConfig
     recipe: str = QUICKSTART
     """The settings to begin with: a recipe of this project (quickstart, smollm2, bfcl, appworld, lora, paper, or another name of
-    recipes/), or a TOML file. Flags override it. paper has nothing but the defaults that the reference page lists."""
+    recipes/), or a TOML file. Flags override it. paper is the settings' own defaults, which the reference page lists."""
     resume: Path | None = None
-    """Continue the run in this folder with its own settings. Only --updates and flags about the machine count besides
+    """Continue the run in this folder. It keeps its settings; only --updates and flags about the machine change them
     (docs/harness.md)."""
 
 

@@ -97,7 +97,7 @@ def train(
                 stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.received)]), strict=True))
                 if stops or interrupted or done % config.run.checkpoint_every == 0 or done == config.updates:
                     run.save(done)
-                progress.update_ended(update, metrics, fault)
+                progress.update_ended(update, metrics, trajectories, fault)
                 if interrupted:
                     raise Stopped
                 if stops:

@@ -115,6 +115,7 @@ class Trajectory:
         optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound: a
             lucky guess can be shorter.
         info: The info that the reset returned, without the system prompt, the tools and an agent's request.
+        threshold: The least reward of a success, if the environment gave no verdict, so that the reward decided.
     """
 
     task_id: str
@@ -142,6 +143,7 @@ class Trajectory:
     trace: str = ""
     optimal_steps: int | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    threshold: float | None = None
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> None:
         """Records the first message of the episode and the info of the reset."""
@@ -167,6 +169,7 @@ class Trajectory:
         turn = self.turns[-1]
         turn.observation, turn.malformed = observation, turn.malformed or bool(info.get("malformed", False))
         turn.results = list(info.get("tool_results", ()))
+        self.threshold = info.get("success_threshold")
         if tools := info.get("tools"):
             known = [*self.tools, *(tool for turn in self.turns for tool in turn.new_tools)]
             turn.new_tools = [tool for tool in tools if tool not in known]

@@ -115,7 +115,7 @@ def test_without_a_verdict_the_sum_of_the_rewards_decides(
             script.answer = ("seen", reward, False, False, {})
             assert env.step("go") == script.answer
         script.answer = ("seen", rewards[-1], True, False, verdict)
-        assert env.step("go")[4] == {"success": success}
+        assert env.step("go")[4] == {"success": success, **({} if verdict else {"success_threshold": threshold})}
         assert verdict in ({}, script.answer[4])
 
 

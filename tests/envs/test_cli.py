@@ -69,10 +69,12 @@ def test_install_installs_each_once(monkeypatch):
     assert done == [("bfcl", False), ("appworld", False, True), ("bfcl", True), ("appworld", False, False)]
 
 
-def test_list_names_every_environment_and_counts_its_tasks(nothing_installed, capsys):
+def test_list_names_every_environment_and_counts_its_tasks_in_80_columns(nothing_installed, capsys):
     mini("a_1", "a_2")
     assert main(["list"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    listed = capsys.readouterr().out
+    assert max(map(len, listed.splitlines())) <= 80
+    lines = {text.split()[0]: text for text in re.split(r"\n(?=\S)", listed)}
     assert list(lines) == list(ENTRY_POINTS)
     assert "train 480, dev 128, test 192, all 800" in lines["EH-BFCL-v0"]
     assert "python -m envs install bfcl" in lines["EH-BFCL-v0"]

@@ -289,7 +289,9 @@ class Graded(CabinetEnv):
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(kept: bool, short: GRPOConfig) -> None:
+def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(
+    kept: bool, short: GRPOConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = {"success_threshold": 1.0, "truncated_reward": "keep" if kept else "zero"}
     result = train(changed(short, updates=1, **own), env=Graded, show=False)
     [row] = result.history
@@ -297,6 +299,7 @@ def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(ke
     for line in lines:
         earned = 0.01 * line["length"] + line["success"]
         assert line["reward"] == pytest.approx(0.0 if line["end"] == "horizon" and not kept else earned)
+        assert line.get("threshold") == (1.0 if line["end"] == "terminated" else None)
     plain = train(changed(short, updates=1, out=short.out.with_name("plain")), env=CabinetEnv, show=False).history[0]
     same = ("rollout/success", "rollout/truncated", "horizon/k", "tokens/update")
     assert [row[name] for name in same] == [plain[name] for name in same]
@@ -304,7 +307,8 @@ def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(ke
     assert row["rollout/reward_mean"] > plain["rollout/reward_mean"] == plain["rollout/success"] > 0
     found = result.evaluations["after"]["greedy"]
     assert found["reward_mean"] != found["mean_at_k"]
-    evaluated = evaluate_policy("expert", Graded, tasks=4, success_threshold=1.5, show=False)
+    evaluated = evaluate_policy("expert", Graded, tasks=4, success_threshold=1.5)
+    assert "no episode reached --success-threshold 1.5; the best earned 1." in capsys.readouterr().out
     assert (evaluated.mean_at_k, evaluated.reward_mean > 1) == (0.0, True)
 
 

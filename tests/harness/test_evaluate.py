@@ -14,13 +14,15 @@ from rich.progress import Progress
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import main
+from harness.evaluation.folder import read_evaluation
 from harness.evaluation.of_run import of_run
 from harness.evaluation.run import _default_split, evaluate_policy, run
 from harness.model.policy import Policy
 from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
+from harness.report.tables import evaluation_table
 from harness.rollout.rollout import rollout
-from harness.settings.evaluate import EvaluateConfig
+from harness.settings.evaluate import _OFFICIAL, EvaluateConfig
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed, flat
 
@@ -77,11 +79,14 @@ def test_the_expert_at_a_small_k_reaches_the_ceiling_and_no_more() -> None:
     assert low <= 1 - 0.72**3 <= high  # the share of chains of at most 3 drawers
 
 
-def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained: Policy, tmp_path: Path) -> None:
+def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(
+    trained: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained.save(tmp_path / "model")
     settings = {"policy": str(tmp_path / "model"), "tasks": 6, "rollouts": 3, "max_action_tokens": 6}
     first, second = quiet(**settings, slots=18), quiet(**settings, slots=18, out=tmp_path / "out")
     assert first == second
+    assert "Loading weights" not in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["mean_at_k"] == first.mean_at_k
     assert (first.tasks, first.rollouts) == (6, 3)
     weights = tmp_path / "model" / "model.safetensors"
@@ -119,6 +124,7 @@ def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(
     [
         (["--env", "Nope-v0"], "Nope-v0"),
         (["--env", "CartPole-v1"], "split"),
+        (["--env", "gymnasium.envs.toy_text.blackjack:BlackjackEnv"], "BlackjackEnv has no task_ids; add"),
         (["--env", "EH-Cabinet-v0:3,EH-CabinetLocked-v0"], "weights"),
         (["--env-args", '{"foo": 1}'], "foo"),
         (["--env-args", "[]"], "--env-args"),
@@ -159,6 +165,27 @@ def test_official_gives_the_benchmark_s_own_settings_as_defaults(
     by_flags, by_name = map(flat, asked)
     assert settings == tuple(by_flags[n] for n in ("split", "env_args", "horizon", "temperature", "rollouts"))
     assert (by_name["split"], by_name["env_args"], by_name["temperature"]) == (*settings[:2], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("--tasks 2 --every 3 --horizon 9", ["--tasks", "--every", "--horizon"]),
+        ("--split test --tasks 1", ["--tasks", "--split"]),
+        ("--no-official --tasks 1", []),
+    ],
+)
+def test_a_score_that_is_not_official_says_so(
+    words: str, flags: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(_OFFICIAL, "EH-Cabinet", {"split": "dev", "horizon": 50})
+    main(["--official", *words.split(), "--out", str(tmp_path)])
+    texts = capsys.readouterr().out, str(evaluation_table([read_evaluation(tmp_path)], "", first=0).texts.values)
+    for text in texts:
+        assert ("not official: " + ", ".join(flags) in " ".join(text.split())) == bool(flags)
+    assert json.loads((tmp_path / "result.json").read_text())["result"]["not_official"] == flags
+    whole = changed(EvaluateConfig(official=True), split="dev", tasks=20_000, every=2)
+    assert whole.departures(whole_split=True) == ()
 
 
 def test_an_environment_without_an_expert_is_refused_where_it_would_play(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,6 +245,7 @@ def test_a_run_that_is_lengthened_is_the_long_one(quick: GRPOConfig, tmp_path: P
     short = changed(long, updates=2, out=quick.out)
     run(short)
     main(["--resume", str(quick.out), "--updates", "3"])
+    assert " s since this start\n" in capsys.readouterr().out
     assert metrics_of(short) == metrics_of(long)
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["after"] == json.loads(json.dumps(evaluations["after"]))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["updates"] == 3

@@ -77,6 +77,17 @@ class Roundabout(CabinetEnv):
         return "list()" if self.asked % 2 else super().expert()
 
 
+class Nameless(CabinetEnv):
+    def reset(self, **given):
+        answer = super().reset(**given)
+        self.task_ids = ()
+        return answer
+
+
+class Ascii(CabinetEnv):
+    observation_space = property(lambda self: gym.spaces.Text(999), lambda self, space: None)
+
+
 MALFORMED = "test_malformed_actions_are_answered_and_never_raise"
 EXPERT = "test_the_expert_solves_its_tasks"
 FAULTS = [
@@ -85,6 +96,8 @@ FAULTS = [
     (Generous, MALFORMED, "'' was a success"),
     (Stubborn, "test_the_task_id_wins_over_the_seed", "asked for task 'dev-000000'"),
     (Trusting, "test_an_unknown_task_is_refused", "'no-such-task'; raise .*ConfigError"),
+    (Nameless, "test_reset_says_what_the_task_is", "no task_ids; add"),
+    (Ascii, "test_reset_says_what_the_task_is", r"is not in Text.*; make the space an eh_gym\.UnicodeText"),
     (Stale, "test_infos_are_fresh", "new dict"),
     (OneForAll, "test_a_masked_reset_changes_its_own_slots_only", r"slot \d went on"),
     (Amateur, EXPERT, "failed at 'dev-000000'"),

@@ -220,7 +220,7 @@ def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_eval
 
     own = changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=1, eval_tasks=0)
     result = train(own, env=functools.partial(AgentEnv, play, tasks))
-    assert re.search(r"note: in update 0 \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", capsys.readouterr().out)
+    assert re.search(r"note: update 0: \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", capsys.readouterr().out)
     evaluate_policy(result.model, functools.partial(AgentEnv, play, tasks), rollouts=2, threads=1)
     assert re.search(r"note: \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", capsys.readouterr().out)
     with pytest.raises(UserCodeError, match=r"all 8 episodes .*KeyError: 'anwser'"):

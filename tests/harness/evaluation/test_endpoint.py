@@ -14,6 +14,8 @@ from rich.console import Console
 from eh_gym.errors import ConfigError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import main
+from harness.evaluation.endpoint import ChatEndpoint
+from harness.evaluation.result import Usage, result_table
 from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
 from harness.settings.evaluate import EvaluateConfig
@@ -37,6 +39,16 @@ def test_a_model_that_knows_the_task_solves_it(chat_server: Any, tmp_path: Path)
     prompts = sum(len(m["content"].split()) for request in server.requests for m in request["messages"])
     assert result.usage.prompt_tokens == prompts
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["usage"]["requests"] == steps
+
+
+def test_counts_that_the_server_does_not_send_are_missing_and_not_0(chat_server: Any) -> None:
+    def answer(request: dict[str, Any], n: int) -> dict[str, Any]:
+        return {"body": chat_server.completion(request, "read()") | ({} if n else {"usage": None})}
+
+    with chat_server.serve(answer) as server:
+        result = quiet(server.url, tasks=1, horizon=3)
+    assert result.usage == Usage(3, None, None)
+    assert "not sent by the server" in list(result_table("", result).columns[1].cells)[-1]
 
 
 def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:

@@ -147,6 +147,19 @@ def test_an_evaluation_that_is_kept_beside_or_in_a_run_does_not_hide_it(tmp_path
         report(tmp_path, out=tmp_path / "report.html")  # says that it holds runs
 
 
+def test_the_report_is_by_default_where_the_runs_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each one was written over the last, in the current folder."""
+    for seed, name in enumerate("ab"):
+        write_run(tmp_path / "runs" / name, updates=1, seed=seed)
+    monkeypatch.chdir(tmp_path)
+    both = ["runs/a", "runs/b"], tmp_path / "runs"
+    for folders, place in ((["runs/a"], "runs/a"), both, ([*both[0], "runs/report.html"], both[1])):
+        main(folders)
+        assert capsys.readouterr().out.startswith(f"{place}/report.html")
+
+
 def test_every_episode_can_be_read_as_it_was_logged(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", updates=2)
     write_log(folder, updates=2, tasks=2)

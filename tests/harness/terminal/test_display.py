@@ -6,10 +6,12 @@ import pytest
 from rich.console import Console
 
 from eh_gym import ElasticHorizon
+from harness.records.glossary import GLOSSARY
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
 from harness.settings.warm_start import WarmStart
 from harness.terminal.display import Display
+from harness.types.trajectory import Trajectory
 
 
 def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +37,19 @@ def test_a_run_without_an_update_left_has_no_table(first: int, header: bool, cap
     with Display(Console(width=200)).updates(first, 3):
         pass
     assert ("zero adv" in capsys.readouterr().out) == header
+
+
+@pytest.mark.parametrize(("reward", "earned"), [(0.55, "0.55"), (-2.0, "0"), (0.0, ""), (1.0, "")])
+def test_rewards_that_reach_no_threshold_are_told_once(reward: float, earned: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve updates of success 0.000 passed without a word."""
+    m = dict.fromkeys(GLOSSARY, 0.0)
+    episodes = [Trajectory("t", 0, reward=r, success=r >= 1, threshold=1.0) for r in (reward, 0.0)]
+    with Display(Console(width=200)).updates(2, 12) as bars:
+        for update in range(2, 12):
+            bars.update_ended(update, m, episodes if update == 2 else [Trajectory("t", 0, reward=9.0)])
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
+    said = f"note: update 7: no episode reached --success-threshold 1; the best earned {earned}. "
+    assert [note.startswith(said) for note in notes] == [True] * bool(earned)
 
 
 def test_demonstrations_and_batches_have_bars() -> None:
