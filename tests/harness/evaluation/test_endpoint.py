@@ -14,7 +14,6 @@ from rich.console import Console
 from eh_gym.errors import ConfigError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import main
-from harness.evaluation.endpoint import ChatEndpoint
 from harness.evaluation.result import Usage, result_table
 from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
