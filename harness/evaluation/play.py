@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import gymnasium as gym
 import numpy as np
 
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
-from envs.expert import expert_of
+from eh_gym.vector.thread import StepResult, ThreadVectorEnv
 from envs.making import checked_environment
+from harness.agents.env import AgentEnv
+from harness.evaluation.endpoint import ContextFull
 from harness.evaluation.requests import evaluation_requests
+from harness.rollout.conversation import UNFINISHED
 from harness.rollout.environment import Environments, check_environment, spec_of, tasks_of
+from harness.rollout.episode import RETRIES
 from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
@@ -23,7 +28,12 @@ from harness.types.trajectory import Trajectory, Turn
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.chat.chat import ChatFormat
 
-__all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_policy", "play_script"]
+__all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_all", "play_policy", "play_script"]
+
+T = TypeVar("T")
+Info = Mapping[str, Any]
+Replies = AsyncGenerator[tuple[Turn, str], StepResult | None]
+"""Who replies in an episode: yields each turn and its action, and is sent the environment's answer."""
 
 SCRIPTS = ("expert", "random", "empty")
 """The players without a model: the environment's own expert, random actions, or empty actions."""
@@ -66,42 +76,92 @@ def play_script(
         ConfigError: The environment has no expert, or no random actions.
     """
     envs = environments.open(FixedHorizon(horizon), episodes=1)
-    env = envs.envs[0]
+    base: Any = envs.envs[0].unwrapped
     needed = {"expert": "expert", "random": "random_action"}.get(name)
-    done: list[Trajectory] = []
+
+    async def replies(trajectory: Trajectory, info: Info) -> Replies:
+        rng = np.random.default_rng(trajectory.seed)
+        while True:
+            action = {"expert": lambda: base.expert(), "random": lambda: base.random_action(rng)}.get(name, str)()
+            yield Turn(action, "", cut=False, malformed=False), action
+
     try:
-        if needed and not hasattr(env.unwrapped, needed):
-            raise ConfigError(
-                f"--policy {name} needs an environment with {needed}(), which {env.unwrapped!r} lacks; choose another"
-            )
-        for request in requests:
-            trajectory = Trajectory(request.task_id, request.group, seed=request.seed, keeps_reward=environments.keeps_reward)
-            try:
-                _play_once(name, env, request, trajectory)
-            except WorkerError as failure:  # of a reset, or of the expert
-                trajectory.fail(failure)
-            done.append(trajectory)
-            on_end(trajectory)
+        if needed and not hasattr(base, needed):
+            raise ConfigError(f"--policy {name} needs an environment with {needed}(), which {base!r} lacks; choose another")
+        return run_to_the_end(play_all(replies, envs, requests, environments.keeps_reward, on_end))
     finally:
         envs.close()
-    return done
 
 
-def _play_once(name: str, env: gym.Env[str, str], request: EpisodeRequest, trajectory: Trajectory) -> None:
-    rng = np.random.default_rng(request.seed)
-    trajectory.begin(*env.reset(**request.reset_arguments()))
-    end = None
+async def play_all(
+    replies: Callable[[Trajectory, Info], Replies],
+    envs: ThreadVectorEnv,
+    requests: Sequence[EpisodeRequest],
+    keeps_reward: bool,
+    on_end: Callable[[Trajectory], None],
+) -> list[Trajectory]:
+    """Plays every request in the slots, and returns the trajectories in the same order.
+
+    `replies` says who replies in an attempt, from its trajectory and the info of its reset. If an environment fails, its episode
+    is played again with the same seed, at most twice.
+    """
+    done: dict[int, Trajectory] = {}
+    waiting = iter(enumerate(requests))
+
+    async def play_in(slot: int) -> None:
+        for index, request in waiting:
+            for attempt in range(RETRIES + 1):
+                done[index] = Trajectory(
+                    request.task_id, request.group, seed=request.seed, retries=attempt, keeps_reward=keeps_reward
+                )
+                try:
+                    await _play(replies, envs, slot, request, done[index])
+                except WorkerError as failure:  # of a reset, or of the expert
+                    done[index].fail(failure)
+                if done[index].end != "environment-error":
+                    break
+            on_end(done[index])
+
+    await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
+    return [done[index] for index in range(len(requests))]
+
+
+async def _play(
+    replies: Callable[[Trajectory, Info], Replies],
+    envs: ThreadVectorEnv,
+    slot: int,
+    request: EpisodeRequest,
+    trajectory: Trajectory,
+) -> None:
+    observation, info = await asyncio.wrap_future(envs.submit_reset(slot, **request.reset_arguments()))
+    trajectory.begin(observation, info)
+    who, answer, end = replies(trajectory, info), None, None
     while end is None:
-        action = _scripted(name, env, rng)
-        trajectory.turns.append(Turn(action, "", cut=False, malformed=False))
-        end = trajectory.add_answer(env.step(action))  # type: ignore[arg-type]
+        try:
+            turn, action = await who.asend(answer)
+        except ContextFull:
+            trajectory.stop("context")
+            break
+        trajectory.turns.append(turn)
+        answer = await asyncio.wrap_future(envs.submit_step(slot, action))
+        end = trajectory.add_answer(answer)
+        if turn.unfinished:
+            turn.observation = f"{UNFINISHED}\n{turn.observation}"
+    env = envs.envs[slot].unwrapped
+    if isinstance(env, AgentEnv):  # its agent may wait for an answer
+        env.stop_agent(trajectory.end)
+        if trajectory.awaits_verdict:
+            trajectory.add_verdict(await asyncio.wrap_future(envs.submit_call(slot, env.verdict)))
 
 
-def _scripted(name: str, env: gym.Env[str, str], rng: np.random.Generator) -> str:
-    if name == "empty":
-        return ""
-    base = expert_of(env)
-    return str(base.expert() if name == "expert" else base.random_action(rng))
+def run_to_the_end(played: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end. In a notebook, which already runs an event loop, it runs in another thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(played)
+    with ThreadPoolExecutor(1, thread_name_prefix="eh-evaluation") as thread:
+        return thread.submit(asyncio.run, played).result()
 
 
 def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:

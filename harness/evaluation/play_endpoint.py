@@ -6,21 +6,19 @@ describes its actions in its texts. The calls of an agent program are handed on,
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from eh_gym import FixedHorizon
 from eh_gym.answers import results_fault
-from eh_gym.errors import ConfigError, SamplerError, WorkerError
-from eh_gym.vector import ThreadVectorEnv
-from harness.agents.env import AgentEnv, write_action
+from eh_gym.errors import ConfigError, SamplerError
+from harness.agents.env import write_action
 from harness.agents.protocol import FinishReason, ModelAnswer, ModelCall, read_function_call
 from harness.agents.writing import written_calls
-from harness.evaluation.endpoint import ChatEndpoint, ContextFull, EndpointReply
-from harness.rollout.conversation import UNFINISHED
+from harness.evaluation.endpoint import ChatEndpoint, EndpointReply
+from harness.evaluation.play import Info, Replies, play_all, run_to_the_end
 from harness.rollout.environment import Environments
 from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
@@ -29,7 +27,6 @@ from harness.types.trajectory import Trajectory, Turn
 __all__ = ["play_with_endpoint"]
 
 Message = dict[str, Any]
-_RETRIES = 2  # how often an episode is played again after its environment failed
 _NOT_CARRIED_OUT = "This call was not carried out."
 
 
@@ -51,97 +48,49 @@ def play_with_endpoint(
         SamplerError: See `ChatEndpoint.reply`. The message says how many episodes were played.
     """
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
-    done: dict[int, Trajectory] = {}
+    played = 0
 
-    async def play_all() -> None:
-        waiting = iter(range(len(requests)))
+    def count(trajectory: Trajectory) -> None:
+        nonlocal played
+        played += 1
+        on_end(trajectory)
+
+    async def play() -> list[Trajectory]:
         async with endpoint() as model:
-
-            async def play_in(slot: int) -> None:
-                for index in waiting:
-                    done[index] = await _play(model, envs, slot, requests[index], environments.keeps_reward)
-                    on_end(done[index])
-
-            await asyncio.gather(*(play_in(slot) for slot in range(envs.num_envs)))
+            return await play_all(functools.partial(_replies, model), envs, requests, environments.keeps_reward, count)
 
     try:
-        _run(play_all())
+        return run_to_the_end(play())
     except SamplerError as error:
-        raise SamplerError(f"{error} ({len(done)} of {len(requests)} episodes had been played)") from error
+        raise SamplerError(f"{error} ({played} of {len(requests)} episodes had been played)") from error
     finally:
         envs.close()
-    return [done[index] for index in range(len(requests))]
 
 
-def _run(played: Coroutine[Any, Any, None]) -> None:
-    """Runs a coroutine to its end. In a notebook, which already runs an event loop, it runs in another thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(played)
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="eh-endpoint") as thread:
-        thread.submit(asyncio.run, played).result()
-
-
-async def _play(model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, keeps_reward: bool) -> Trajectory:
-    """Plays one episode. If its environment fails, the episode is played again with the same seed, at most twice."""
-    for attempt in range(_RETRIES + 1):
-        trajectory = Trajectory(request.task_id, request.group, seed=request.seed, retries=attempt, keeps_reward=keeps_reward)
-        try:
-            await _play_once(model, envs, slot, request, trajectory)
-        except WorkerError as failure:
-            trajectory.fail(failure)
-        if trajectory.end != "environment-error":
-            break
-    return trajectory
-
-
-async def _play_once(
-    model: ChatEndpoint, envs: ThreadVectorEnv, slot: int, request: EpisodeRequest, trajectory: Trajectory
-) -> None:
-    observation, info = await asyncio.wrap_future(envs.submit_reset(slot, **request.reset_arguments()))
-    trajectory.begin(observation, info)
+async def _replies(model: ChatEndpoint, trajectory: Trajectory, info: Info) -> Replies:
     call: ModelCall | None = info.get("call")  # of an agent program, which keeps the conversation itself
     tools, system = info.get("tools", ()), info.get("system_prompt", "")
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": trajectory.prompt})
-    end = None
-    while end is None:
-        try:
-            seed = derive_seed(trajectory.seed, "turn", trajectory.length)
-            if call:
-                reply = await model.reply(_sent(call), seed=seed, tools=call.tools, stop=call.stop, max_tokens=call.max_tokens)
-            else:
-                reply = await model.reply(messages, seed=seed, tools=tools)
-        except ContextFull:
-            trajectory.stop("context")
-            break
+    while True:
+        seed = derive_seed(trajectory.seed, "turn", trajectory.length)
         if call:
+            reply = await model.reply(_sent(call), seed=seed, tools=call.tools, stop=call.stop, max_tokens=call.max_tokens)
             action = write_action(_answer(reply))
         else:
+            reply = await model.reply(messages, seed=seed, tools=tools)
             action = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
         turn = Turn(action, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
         turn.action_tokens, turn.prompt_tokens = reply.completion_tokens, reply.prompt_tokens
         turn.latency_s = reply.latency_s
-        trajectory.turns.append(turn)
-        answer = await asyncio.wrap_future(envs.submit_step(slot, action))
-        end = trajectory.add_answer(answer)
-        if reply.unfinished:
-            turn.observation = f"{UNFINISHED}\n{turn.observation}"
-        if call:
-            call = answer[4].get("call", call)
-            continue
-        tools = answer[4].get("tools", tools)
-        results = answer[4].get("tool_results") or []
+        answer = yield turn, action
+        assert answer is not None, "the loop sends the environment's answer"
+        info = answer[4]
+        call, tools = info.get("call", call), info.get("tools", tools)
+        results = info.get("tool_results") or []
         messages += _said_and_done(reply, results)
         if not results:
             messages.append({"role": "user", "content": turn.observation})
-    env = envs.envs[slot].unwrapped
-    if isinstance(env, AgentEnv):  # its agent may wait for an answer
-        env.stop_agent(trajectory.end)
-        if trajectory.awaits_verdict:
-            trajectory.add_verdict(await asyncio.wrap_future(envs.submit_call(slot, env.verdict)))
 
 
 def _sent(call: ModelCall) -> list[Message]:
