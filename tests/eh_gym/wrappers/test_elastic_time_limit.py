@@ -139,6 +139,13 @@ def test_an_end_that_an_inner_time_limit_also_truncates_is_an_end(scripted, jour
     assert (info["outcome"]["truncated"], info["TimeLimit.truncated"]) == (False, False)
 
 
+@pytest.mark.parametrize("mark", [False, True])
+def test_an_inner_limit_that_stops_before_k_keeps_its_mark(scripted, journal, mark):
+    inner = scripted((0.0, False, True, {"TimeLimit.truncated": True} if mark else {}))
+    _, _, _, truncated, info = play(ElasticTimeLimit(inner, journal(5)), 1)[0]
+    assert (truncated, info["outcome"]["truncated"], info["TimeLimit.truncated"]) == (True, True, mark)
+
+
 def test_dense_rewards_can_be_kept_on_step_k(scripted, journal):
     env = ElasticTimeLimit(scripted((1.0, False, False, {})), journal(1), zero_reward_on_truncation=False)
     _, reward, _, truncated, info = play(env, 1)[0]
