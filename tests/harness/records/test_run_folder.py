@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import ConfigError, StateError
-from harness.records.run_folder import forget, prepare, saved_config
+from harness.records.run_folder import OF_THE_MACHINE, forget, prepare, saved_config
 from harness.settings.grpo import GRPOConfig
-from harness.settings.section import changed
+from harness.settings.section import changed, flat
+
+
+def test_what_is_of_the_machine_are_settings() -> None:
+    samplers = ("transformers", "vllm", "vllm-server")
+    assert set(OF_THE_MACHINE) <= set().union(*(flat(changed(GRPOConfig(), sampler=name)) for name in samplers))
 
 
 def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
