@@ -75,6 +75,7 @@ def post(session: Session, body: bytes, path: str = "/chat/completions", **heade
     connection = http.client.HTTPConnection(url.netloc, timeout=SOON_S)
     connection.request("POST", f"{url.path}{path}", body, headers)
     response = connection.getresponse()
+    assert response.getheader("Content-Type") == "application/json"
     return response.status, json.loads(response.read())
 
 
@@ -131,6 +132,13 @@ def test_a_response_arrives_whole_and_as_events(session: Session, pool: ThreadPo
     assert (whole.output_text, found["status"], found["usage"]["total_tokens"]) == ("Let me see.", "completed", 9)
     assert (call["type"], call["name"], call["call_id"]) == ("function_call", "open", "call1")
     assert json.loads(call["arguments"]) == {"drawer": "c"}
+
+
+def test_a_stream_says_that_it_is_one(session: Session, pool: ThreadPoolExecutor) -> None:
+    served = pool.submit(serve, session, ANSWER)
+    raw = client(session).chat.completions.with_raw_response.create(model="any", messages=ASKED, stream=True)
+    assert (raw.headers["Content-Type"], served.result()) == ("text/event-stream", ["Open a drawer."])
+    raw.parse().close()
 
 
 def test_a_client_that_times_out_gets_its_answer_and_the_model_is_asked_once(session: Session, pool: ThreadPoolExecutor) -> None:

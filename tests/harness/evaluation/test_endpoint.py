@@ -1,10 +1,12 @@
 """`--policy openai`: episodes with a model behind a chat endpoint, here a server of the test's own."""
 
+import asyncio
 import json
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,18 @@ def test_a_model_that_knows_the_task_solves_it(chat_server: Any, tmp_path: Path)
     prompts = sum(len(m["content"].split()) for request in server.requests for m in request["messages"])
     assert result.usage.prompt_tokens == prompts
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["usage"]["requests"] == steps
+
+
+def test_an_answer_has_the_seconds_since_its_request_and_no_tokens_that_nobody_counted(chat_server: Any) -> None:
+    async def ask(url: str) -> Any:
+        async with ChatEndpoint("m", base_url=url) as endpoint:
+            return await endpoint.reply([{"role": "user", "content": "Hi"}], seed=0)
+
+    with chat_server.serve(lambda request, _: {"body": with_message(content="Hello")}) as server:
+        began = time.perf_counter()
+        reply = asyncio.run(ask(server.url))
+        assert 0 < reply.latency_s <= time.perf_counter() - began + 0.001  # rounded
+    assert (reply.text, reply.cut, bool(reply.prompt_tokens), bool(reply.completion_tokens)) == ("Hello", False, False, False)
 
 
 def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
