@@ -1,0 +1,39 @@
+"""What the model reads of an agent's requests: the longest known conversation goes on in its own tokens."""
+
+from typing import Any
+
+from byte_tokenizer import byte_tokenizer
+
+from harness.agents.protocol import ModelCall
+from harness.chat.chat import ChatFormat
+from harness.rollout.agent_conversation import AgentConversation
+from harness.types.sampler import Sample
+from harness.types.trajectory import Trajectory, Turn
+
+TEMPLATE = (
+    "{% if messages|length == 4 and messages[2].role == 'tool' %}{{ raise_exception('a result') }}{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_conversation_whose_end_the_template_refuses_is_read_as_a_whole() -> None:
+    made = byte_tokenizer(TEMPLATE)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "start"}]
+    conversation = AgentConversation(ChatFormat(made), ModelCall(messages))
+    trajectory = Trajectory("x", 0)
+    trajectory.add_prompt(conversation.prompt_ids)
+    for text in (" one", " two"):
+        ids = made.encode(text + "<|im_end|>")
+        sample = Sample(ids, [-1.0] * len(ids), "stop", 0)
+        begin = len(trajectory.ids)
+        trajectory.add_sample(sample)
+        trajectory.turns.append(Turn(text, "", cut=False, malformed=False))
+        conversation.action(trajectory, begin, conversation.read(ids), sample)
+        messages = [*messages, {"role": "assistant", "content": text.strip()}, {"role": "user", "content": "on"}]
+        read = conversation.answered(trajectory.ids, trajectory.turns[-1], {"call": ModelCall(messages)}, stopped=True)
+        assert read[: len(trajectory.ids)] == trajectory.ids, "with the blanks that the agent has stripped"
+        trajectory.add_prompt(read[len(trajectory.ids) :])
+    messages[-1:] = [{"role": "tool", "tool_call_id": "a", "content": "x"}, {"role": "user", "content": "on"}]
+    read = conversation.ids(ModelCall(messages))[0]
+    assert made.decode(read) == made.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
