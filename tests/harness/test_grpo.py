@@ -150,22 +150,6 @@ def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
     assert {12, 50} < seen
 
 
-def test_the_kl_term_keeps_its_reference_over_a_resume(quick: GRPOConfig, tmp_path: Path) -> None:
-    config = changed(quick, kl_coef=0.1, updates=2, eval_tasks=0)
-    whole = changed(config, out=tmp_path / "whole")
-    run(whole)
-    assert metrics_of(whole)[1]["train/kl_ref"] > 0
-    run(changed(config, updates=2))
-    assert config.out is not None
-    newest = config.out / "checkpoints" / "update-000002"
-    newest.rename(config.out / "gone")
-    run(config, resume=True)  # does update 1 again
-    assert metrics_of(config) == metrics_of(whole)
-    shutil.rmtree(config.out / "reference")
-    with pytest.raises(StateError, match=r"reference"):
-        run(config, resume=True)
-
-
 def test_a_second_process_is_kept_out_of_a_run(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

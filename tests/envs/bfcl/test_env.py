@@ -106,6 +106,7 @@ def test_the_functions_of_each_info_are_its_own(make, prompt):
     for _ in range(2):
         tool = env.reset(options={"task_id": "multi_turn_base_0"})[1]["tools"][0]
         assert tool["function"].get("strict") is None
+        assert tool["function"]["parameters"]["type"] == "object"
         tool["function"]["strict"] = tool["function"]["parameters"]["strict"] = True
 
 

@@ -43,11 +43,3 @@ def test_the_ids_are_the_conversation_and_the_mask_is_what_the_model_wrote(train
         assert t.prompt in trained.chat.text(t.ids).replace(" ", "").replace("start", "start ")
         assert len(t.ids) == len(t.action_mask) == len(t.logprobs)
         assert all(lp == 0.0 for lp, written in zip(t.logprobs, t.action_mask, strict=True) if not written)
-
-
-@BOTH
-def test_sampled_logprobs_are_those_that_the_trainer_recomputes(trained: Policy, mode: Any) -> None:
-    batch = trained.batch(play(trained, mode=mode))
-    logp, _ = trained.score(batch, 1.0)
-    difference = ((logp - batch.logprobs).abs() * batch.action_mask).max()
-    assert difference < 1e-4

@@ -7,7 +7,7 @@ import pytest
 from quiet_run import metrics_of
 
 from eh_gym import FixedHorizon
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
 from envs.cabinet.env import CabinetEnv
 from harness import train
 from harness.evaluation.held_out import HeldOut
@@ -18,6 +18,15 @@ from harness.settings.section import changed
 from harness.training import loop
 from harness.training.training_run import Run
 from harness.update.learner import Learner
+
+
+class Talks(CabinetEnv):
+    """Has other rewards for other words, so that an untrained model learns."""
+
+    def step(self, action: str) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, len(action) % 3, *rest
+
 
 WATCHED: dict[Any, str] = {
     loop: "tell_controller",
@@ -59,11 +68,14 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
+@pytest.mark.parametrize(("rank", "kept"), [(0, "reference"), (2, "frozen.safetensors")])
 def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(
-    quick: GRPOConfig, done: list[str], capsys: pytest.CaptureFixture[str]
+    rank: int, kept: str, quick: GRPOConfig, done: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = changed(quick, lora_rank=2, kl_coef=0.1, checkpoint_every=2, tasks_per_update=2, group_size=2, k0=5)
-    config = changed(config, eval_every=3, eval_tasks=2, eval_rollouts=1, eval_horizon=5, **{"warm_start.episodes": 0})
+    """Fewer slots than episodes: some begin while others play. The weights before training stay for the divergence."""
+    few: dict[str, Any] = {"tasks_per_update": 2, "group_size": 2, "slots": 3, "eval_tasks": 2, "eval_rollouts": 1}
+    few |= {"k0": 5, "eval_horizon": 5, "eval_every": 3, "checkpoint_every": 2, "warm_start.episodes": 0}
+    config = changed(quick, lora_rank=rank, kl_coef=0.1, rollout="streaming", truncated_reward="keep", **few)
     assert config.out is not None
     same = changed(config, out=config.out.with_name("whole"))
     first, last = ["sampled_and_greedy", "save 0"], ["save", "sampled_and_greedy"]
@@ -71,23 +83,27 @@ def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(
     for update in range(4):
         each.append([f"take {update}", "(", "tell_controller", ")", "before_training", f"prepare {update + 1}"])
         each[-1] += [f"update {update}", "(", "hand_over", ")", *["during_training 2"] * (update == 2), f"write {update}"]
-    whole = train(same, env=CabinetEnv)
+    whole = train(same, env=Talks)
     assert done == [*first, *each[0], *each[1], "save 2", *each[2], *each[3], "save 4", *last]
     assert "note: " not in capsys.readouterr().out
 
     done.clear()
-    stopped = train(config, on_update=lambda update, _: update == 2)
+    stopped = train(config, env=Talks, on_update=lambda update, _: update == 2)
     assert done == [*first, *each[0], *each[1], "save 2", *each[2], "save 3", *last]
 
     done.clear()
-    resumed = train(resume=stopped.folder)
+    resumed = train(resume=stopped.folder, env=Talks)
     assert done == [*each[3], "save 4", *last]
     assert "resumed at update 3 from" in " ".join(capsys.readouterr().out.split())
     assert metrics_of(config) == metrics_of(same)
     assert resumed.evaluations == whole.evaluations
     assert ["time/evaluation_s" in row for row in resumed.history] == [False, False, True, False]
-    for file in ("model/model.safetensors", "frozen.safetensors", "evaluation.json"):
+    assert resumed.history[-1]["train/kl_ref"] > 0
+    for file in ("model/model.safetensors", "evaluation.json"):
         assert (resumed.folder / file).read_bytes() == (whole.folder / file).read_bytes()
+    (resumed.folder / kept).rename(resumed.folder / "gone")
+    with pytest.raises(StateError, match=kept):
+        train(resume=resumed.folder, env=Talks, show=False)
 
 
 def test_a_controller_whose_answer_is_wrong_is_refused_before_a_model_is_made(
