@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, WorkerCallError
 from eh_gym.worker import backend_command, shared_pool
 from envs.bfcl import env as env_module
 
@@ -290,6 +290,8 @@ def test_calls_without_end_are_interrupted_and_harm_no_other_episode(make, monke
     _, reward, terminated, truncated, info = env.step(folders_in_folders("du()"))
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
     assert "TimeoutError" in info["world_lost"]
+    with pytest.raises(WorkerCallError, match="KeyError"):  # the worker has dropped it, and its memory
+        env.unwrapped._session.call("expert", {}, 60)
     assert finish(neighbour)[1] == 1.0
     env.reset(options={"task_id": "multi_turn_base_0"})
     assert finish(env)[1] == 1.0
