@@ -88,7 +88,9 @@ def test_an_empty_message_and_one_that_is_cut_are_actions(chat_server: Any) -> N
 
     with chat_server.serve(answer) as server:
         assert quiet(server.url, tasks=1, horizon=4).length_mean == 4.0
-    assert [message["content"] for message in server.requests[-1]["messages"][2::2]] == ["open(", "", "open("]
+    asked = server.requests[-1]["messages"]
+    assert [message["content"] for message in asked[2::2]] == ["open(", "", "open("]
+    assert [message["role"] for message in asked] == ["system", *["user", "assistant"] * 3, "user"]
 
 
 def test_an_endpoint_needs_no_torch(chat_server: Any) -> None:
@@ -208,6 +210,11 @@ def test_a_full_context_ends_the_episode_as_truncated(chat_server: Any, code: st
     assert result.truncated == pytest.approx(1 - result.successes / 12)
     assert result.length_success_p90 <= 6
     assert result.usage.requests == round(12 * result.length_mean)  # an overflow is no answer
+    with (
+        chat_server.serve(lambda *_: chat_server.error(400, message, code=code)) as server,
+        pytest.raises(ConfigError, match="no episode's first message"),
+    ):
+        quiet(server.url)
 
 
 def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server: Any) -> None:

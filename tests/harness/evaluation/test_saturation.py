@@ -19,7 +19,7 @@ from harness.settings.section import changed
 
 
 def episode(task: str, horizon: int, length: int, *, success: bool) -> dict[str, Any]:
-    turns = [{"prompt_tokens": 0, "action_tokens": 3 + turn, "observation_tokens": 4} for turn in range(length)]
+    turns = [{"action_tokens": 3 + turn, "observation_tokens": 4} for turn in range(length)]
     return {"task_id": task, "horizon": horizon, "success": success, "prompt_tokens": 10, "turns": turns}
 
 
@@ -49,6 +49,7 @@ def test_each_step_has_its_tokens() -> None:
     curve = saturation([episode("a", 2, 2, success=False)])
     assert curve is not None
     assert curve.tokens == (10 + 3, 10 + 3 + 4 + 4)
+    assert saturation([episode("a", 1, 1, success=True)]).success == (1.0,)  # type: ignore[union-attr]
 
 
 def test_no_episode_gives_no_curve_and_episodes_without_one_k_are_refused() -> None:
