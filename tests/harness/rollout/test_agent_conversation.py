@@ -13,8 +13,8 @@ from harness.types.trajectory import Trajectory, Turn
 # It takes a result only in a whole conversation.
 TEMPLATE = (
     "{% if messages|length == 4 and messages[2].role == 'tool' %}{{ raise_exception('a result') }}{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
 )
 
 

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from eh_gym.errors import ConfigError
 from harness.records.run_folder import prepare
 from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.section import changed
@@ -31,9 +30,3 @@ def test_a_new_run_has_its_recipe_s_settings(words: list[str], note: str) -> Non
     name = "paper" if "paper" in words else "quickstart"
     assert asked == RunRequest(changed(from_recipe(name), updates=9), notes=asked.notes)
     assert re.fullmatch(note, *asked.notes)
-
-
-@pytest.mark.parametrize("words", ["--model some/model", "--env EH-BFCL-v0", "--recipe paper --warm-start.seed 3"])
-def test_what_needs_a_recipe_or_a_warm_start_is_refused(words: str) -> None:
-    with pytest.raises(ConfigError, match=r"needs a recipe|--warm-start\.episodes 200"):
-        read_command(words.split())
