@@ -68,9 +68,8 @@ def changes(node: ast.AST) -> Iterator[str]:
             yield "return None"
 
 
-def mutants(path: Path) -> list[tuple[int, int, int, bytes]]:
-    """The line, the first and the last byte, and the text to stand there, for each change of the file."""
-    source = path.read_bytes()
+def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
+    """The line, the first and the last byte, and the text to stand there, for each change of a file."""
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -147,7 +146,8 @@ def main() -> None:
 
     os.chdir(ROOT)
     files = sorted({file for path in flags.paths for file in ([path] if path.suffix else path.rglob("*.py"))})
-    every = [(file, *mutant) for file in files for mutant in mutants(ROOT / file)]
+    sources = {file: file.read_bytes() for file in files}
+    every = [(file, *mutant) for file in files for mutant in mutants(sources[file])]
     drawn = list(enumerate(random.Random(flags.seed).sample(every, min(flags.n, len(every))), 1))
     verdicts: list[str] = []
     with tempfile.TemporaryDirectory(prefix="eh-mutants-") as folder:
@@ -166,7 +166,7 @@ def main() -> None:
         for number, (file, line, begin, end, text) in drawn:
             if flags.only and number not in flags.only:
                 continue
-            source = (ROOT / file).read_bytes()
+            source = sources[file]
             (tree / file).write_bytes(source[:begin] + text + source[end:])
             began = time.monotonic()
             verdict, said = run(tests_of(file, tree), tree, pytest, flags.limit)
