@@ -76,6 +76,7 @@ def post(session: Session, body: bytes, path: str = "/chat/completions", **heade
     connection.request("POST", f"{url.path}{path}", body, headers)
     response = connection.getresponse()
     assert response.getheader("Content-Type") == "application/json"
+    assert response.getheader("x-should-retry") == (None if response.status < 400 else str(response.status == 429).lower())
     return response.status, json.loads(response.read())
 
 
