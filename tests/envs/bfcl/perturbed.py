@@ -145,8 +145,8 @@ def alter(rng, value):
 
 
 def render(rng, step, action_format):
-    if isinstance(step, str):
-        return step
+    if isinstance(step, str):  # {} would be a message without words, not these words
+        return "None" if (action_format, step) == ("native", "{}") else step
     if action_format == "native":
         calls = [{"function": {"name": name, "arguments": json.dumps(arguments)}} for name, arguments in step]
         if rng.random() < 0.05:
