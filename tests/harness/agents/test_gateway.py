@@ -130,6 +130,7 @@ def test_a_response_arrives_whole_and_as_events(session: Session, pool: ThreadPo
     assert served.result() == ["Open a drawer."]
     found = whole.model_dump()
     call = found["output"][-1]
+    assert whole.id.startswith("resp_")
     assert (whole.output_text, found["status"], found["usage"]["total_tokens"]) == ("Let me see.", "completed", 9)
     assert (call["type"], call["name"], call["call_id"]) == ("function_call", "open", "call1")
     assert json.loads(call["arguments"]) == {"drawer": "c"}

@@ -258,8 +258,18 @@ def test_half_a_surrogate_pair_is_sent_as_its_escape(chat_server: Any) -> None:
     assert server.requests[1]["messages"][2]["content"] == r"a \ud83d"
 
 
-def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_server: Any) -> None:
+def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
+    chat_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Servers refuse a call without a result, and arguments that are no JSON object."""
+    offered = [{"type": "function", "function": {"name": "ls"}}]
+    reset = CabinetEnv.reset
+
+    def offers(self: CabinetEnv, **how: Any) -> Any:
+        observation, info = reset(self, **how)
+        return observation, info | {"tools": offered}
+
+    monkeypatch.setattr(CabinetEnv, "reset", offers)
 
     def answer(request: dict[str, Any], before: int) -> Any:
         body = chat_server.completion(request, None)
@@ -270,6 +280,7 @@ def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_s
 
     with chat_server.serve(answer) as server:
         quiet(server.url, tasks=1, horizon=2)
+    assert [request["tools"] for request in server.requests] == [offered, offered]
     said, *results, told = server.requests[1]["messages"][2:]
     assert [call["function"]["arguments"] for call in said["tool_calls"]] == [*("{}", '{"a": 1}', "{}", "{}", '{"a": 1}', "{}")]
     assert [(m["role"], m["tool_call_id"], m["content"]) for m in results] == [
