@@ -290,9 +290,11 @@ def test_calls_without_end_are_interrupted_and_harm_no_other_episode(make, monke
     _, reward, terminated, truncated, info = env.step(folders_in_folders("du()"))
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
     assert "TimeoutError" in info["world_lost"]
-    with pytest.raises(WorkerCallError, match="KeyError"):  # the worker has dropped it, and its memory
-        env.unwrapped._session.call("expert", {}, 60)
     assert finish(neighbour)[1] == 1.0
+    neighbour.unwrapped._session.call("finish", {}, 60)
+    for each in (env, neighbour):  # the worker has dropped both, and their memory
+        with pytest.raises(WorkerCallError, match="KeyError"):
+            each.unwrapped._session.call("expert", {}, 60)
     env.reset(options={"task_id": "multi_turn_base_0"})
     assert finish(env)[1] == 1.0
 

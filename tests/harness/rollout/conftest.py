@@ -5,7 +5,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +17,6 @@ from eh_gym.spaces import UnicodeText
 from harness.chat.chat import Reply
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sample, SampleRequest
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A lost request or answer hangs: 60 s end a test of this folder, ten times what any but a training takes."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent and "quick" not in item.fixturenames:  # type: ignore[attr-defined]
-            item.add_marker(pytest.mark.timeout(60))
 
 
 def number(*about: Any) -> int:
