@@ -224,6 +224,13 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     assert session.next_call(SOON_S) is None
 
 
+def test_the_last_words_are_said_once_and_again_to_a_retry(session: Session) -> None:
+    session.end(budget_used_up(1), ModelAnswer("over"))
+    assert [ask(session, "one"), ask(session, "one", retry=1)] == ["over", "over"]
+    with pytest.raises(openai.NotFoundError):
+        ask(session, "two")
+
+
 def test_too_large_and_unmeasured_requests_are_refused(session: Session) -> None:
     assert post(session, b"x" * 100_001)[0] == 413
     assert post(session, b"{}", **{"Transfer-Encoding": "chunked", "Content-Length": "-1"})[0] == 411
