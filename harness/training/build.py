@@ -52,7 +52,7 @@ def build(
     resume: bool = False,
     ranks: Ranks | None = None,
     given: Given | None = None,
-    interrupts: Interrupts | None = None,
+    interrupts: Interrupts,
 ) -> Run:
     """Builds a run, from its newest checkpoint if it is resumed and has one.
 
@@ -63,7 +63,7 @@ def build(
         ConfigError: A setting does not fit the environment, the model or the machine.
         StateError: The checkpoint or the metrics are damaged.
     """
-    ranks, given, interrupts = ranks or Ranks(), given or Given(), interrupts or Interrupts()
+    ranks, given = ranks or Ranks(), given or Given()
     _check_machine(config, ranks)
     tasks = _choose_tasks(config, given, ranks, display)
     device = ranks.device(pick_device(config.model.device))

@@ -20,16 +20,6 @@ from harness.training import build
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def test_streaming_in_one_thread_resumes_to_the_same_metrics(quick: GRPOConfig, tmp_path: Path) -> None:
-    """Fewer slots than episodes: some begin while others play."""
-    config = changed(quick, rollout="streaming", slots=5, eval_tasks=0, env_threads=0, keep_checkpoints=9)
-    rows = run(config)
-    assert config.out is not None
-    for update in (3, 4):
-        (config.out / "checkpoints" / f"update-{update:06d}").rename(tmp_path / str(update))
-    assert run(config, resume=True) == rows
-
-
 @pytest.fixture(autouse=True)
 def _sound_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment that plays the demonstrations never fails."""

@@ -165,6 +165,13 @@ def test_an_error_of_the_environment_never_pays_more_than_a_stop(scripted, journ
         assert sum(step[1] for step in play(env, 2)) == earned
 
 
+@pytest.mark.parametrize("mark", [False, True])
+def test_an_inner_limit_that_stops_before_k_keeps_its_mark(scripted, journal, mark):
+    inner = scripted((0.0, False, True, {"TimeLimit.truncated": True} if mark else {}))
+    _, _, _, truncated, info = play(ElasticTimeLimit(inner, journal(5)), 1)[0]
+    assert (truncated, info["outcome"]["truncated"], info["TimeLimit.truncated"]) == (True, True, mark)
+
+
 @pytest.mark.parametrize("k", [5, 1], ids=["before K", "on step K"])
 def test_a_failed_environment_is_not_held_against_the_agent(scripted, journal, k):
     controller = journal(k)

@@ -145,8 +145,8 @@ def alter(rng, value):
 
 
 def render(rng, step, action_format):
-    if isinstance(step, str):
-        return step
+    if isinstance(step, str):  # {} would be a message without words, not these words
+        return "None" if (action_format, step) == ("native", "{}") else step
     if action_format == "native":
         calls = [{"function": {"name": name, "arguments": json.dumps(arguments)}} for name, arguments in step]
         if rng.random() < 0.05:
@@ -156,11 +156,24 @@ def render(rng, step, action_format):
         blocks = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in step]
         text = "\n".join(f"<tool_call>\n{block}\n</tool_call>" for block in blocks)
         return rng.choice(["", "", "", *THOUGHTS, "Sure.\n"]) + text
-    calls = [f"{name}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})" for name, arguments in step]
+    calls = [f"{name}({', '.join(f'{k}={written(rng, v)}' for k, v in arguments.items())})" for name, arguments in step]
     if rng.random() < 0.05:
         calls[0] = calls[0].replace("(", "('positional', ", 1).replace(", )", ")")
     brackets = rng.choice(["[{}]", "[{}]", "[{}]", "{}", "```{}```", " [{}]\n"])
     return rng.choice(["", "", "", *THOUGHTS]) + brackets.format(", ".join(calls))
+
+
+def written(rng, value):
+    """The source of a value, in one of five arithmetic that has it, up to the depth that we allow, or nearly has it."""
+    forms = []
+    if isinstance(value, str):
+        forms = ["{0!r} + ''", "'' + ('' + {0!r})", "{0!r} * 1", "2 * {0!r}"]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        forms = ["{0!r} + 0", "3 * {0!r} - 2 * ({0!r})", "({0!r} + 7) % 5", "(7 - {0!r}) / 2", "{0!r} ** 1 // 1", "+{0!r}"]
+        forms += ["{0!r}" + " - 0" * 20, "1j * {0!r}", "2 ** 5 - {0!r}"]
+    elif isinstance(value, list):
+        forms = ["tuple_ + {0!r}", "({0!r},)", "{0!r}[0]", "...", "{{**{0!r}}}"]
+    return rng.choice(forms).format(value) if forms and rng.random() < 0.2 else repr(value)
 
 
 def aliasing_can_matter(task_id, functions):

@@ -6,9 +6,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, WorkerCallError
 from eh_gym.worker import backend_command, shared_pool
 from envs.bfcl import env as env_module
 
@@ -42,6 +43,16 @@ def test_ground_truth_earns_800_of_800(make, action_format):
     assert totals == [200.0] * 4
 
 
+@pytest.mark.parametrize("action_format", ["python", "hermes", "native"])
+def test_a_random_policy_calls_functions_in_the_agent_s_format(make, action_format):
+    env, rng = make(action_format=action_format), np.random.default_rng(0)
+    calls = []
+    for _ in range(12):
+        env.reset(options={"task_id": "multi_turn_base_0"})
+        calls.append(env.step(env.unwrapped.random_action(rng))[4]["calls"])
+    assert calls.count(1) >= 6 > calls.count(0) > 0
+
+
 def test_an_empty_agent_earns_0_of_800(make):
     env = make()
     total = 0.0
@@ -71,6 +82,23 @@ def test_held_out_functions_are_revealed_at_their_turn(make, action_format):
         assert [tool["function"]["name"] for tool in info["tools"][len(first["tools"]) :]] == ["sort"]
 
 
+@pytest.mark.parametrize(("action_format", "limit"), [("python", 300), ("native", 200)])
+def test_a_result_that_is_too_long_has_its_beginning_and_its_end(make, action_format, limit):
+    """Each of several results apart gets its share of 300, but at least 200."""
+    env = make(action_format=action_format, max_observation_chars=300)
+    env.reset(options={"task_id": "multi_turn_base_15"})
+    texts = ["x" * (limit - len('{"terminal_output": ""}') + more) for more in (0, 1)]
+    if action_format == "python":
+        seen = [env.step(f"[echo(content='{text}')]")[0] for text in texts]
+    else:
+        calls = [{"function": {"name": "echo", "arguments": {"content": text}}} for text in texts]
+        seen = env.step(json.dumps({"tool_calls": calls}))[4]["tool_results"]
+    whole, short = seen
+    assert len(whole) == limit
+    half = (limit - 60) // 2
+    assert short == f"{whole[:half]}\n[{limit + 1 - 2 * half} characters left out]\n{whole[-half:]}"
+
+
 @pytest.mark.parametrize("prompt", ["compact", "official"])
 def test_the_functions_of_each_info_are_its_own(make, prompt):
     """Client libraries change them, and with the official prompt all later episodes had the change."""
@@ -78,14 +106,30 @@ def test_the_functions_of_each_info_are_its_own(make, prompt):
     for _ in range(2):
         tool = env.reset(options={"task_id": "multi_turn_base_0"})[1]["tools"][0]
         assert tool["function"].get("strict") is None
+        assert tool["function"]["parameters"]["type"] == "object"
         tool["function"]["strict"] = tool["function"]["parameters"]["strict"] = True
 
 
-@pytest.mark.parametrize("message", ["Done.", "[]", "", "{}", "[3]", "pwd", "[cd(folder='document'"])
-def test_a_message_without_a_call_ends_the_users_turn(make, message):
-    env = make()
+UNREADABLE = '{"tool_calls": [{"function": {"name": "ls", "arguments": "["}}]}'
+
+
+@pytest.mark.parametrize(
+    ("action_format", "message", "malformed"),
+    [
+        *(("python", message, False) for message in ("Done.", "[]", "", "{}", "[3]", "pwd")),
+        *(
+            ("python", "[cd(folder='document'", True),
+            ("hermes", "Done.", False),
+            ("hermes", "<tool_call>\n{\n</tool_call>", True),
+        ),
+        *(("native", "Done.", False), ("native", UNREADABLE, True)),
+    ],
+)
+def test_a_message_without_a_call_ends_the_users_turn(make, action_format, message, malformed):
+    env = make(action_format=action_format)
     env.reset(options={"task_id": "multi_turn_base_0"})
-    assert env.step(message)[4] == {"turn": 1, "calls": 0, "malformed": message.startswith("[cd")}
+    info = env.step(message)[4]
+    assert {name: info[name] for name in ("turn", "calls", "malformed")} == {"turn": 1, "calls": 0, "malformed": malformed}
 
 
 def test_many_environments_share_the_workers_and_keep_apart(make):
@@ -123,6 +167,8 @@ def test_a_dead_worker_ends_its_episodes_and_only_those(make):
     for _ in range(2):  # the second one's worker dies before the reset
         doomed.reset(options={"task_id": "multi_turn_base_0"})
         assert finish(doomed)[1] == 1.0
+        with pytest.raises(gym.error.ResetNeeded):
+            doomed.unwrapped.step("[pwd()]")
         os.kill(doomed.unwrapped._session._worker.pid, signal.SIGKILL)
 
 
@@ -245,6 +291,10 @@ def test_calls_without_end_are_interrupted_and_harm_no_other_episode(make, monke
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
     assert "TimeoutError" in info["world_lost"]
     assert finish(neighbour)[1] == 1.0
+    neighbour.unwrapped._session.call("finish", {}, 60)
+    for each in (env, neighbour):  # the worker has dropped both, and their memory
+        with pytest.raises(WorkerCallError, match="KeyError"):
+            each.unwrapped._session.call("expert", {}, 60)
     env.reset(options={"task_id": "multi_turn_base_0"})
     assert finish(env)[1] == 1.0
 

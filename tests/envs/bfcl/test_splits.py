@@ -22,4 +22,6 @@ def test_the_splits_never_change():
 def test_ids_are_the_official_ones_category_by_category():
     assert [len(task_ids(split)) for split in SPLITS] == [480, 128, 192, 800]
     assert list(task_ids("all", ["long_context"])) == [f"multi_turn_long_context_{i}" for i in range(200)]
+    for number, domain in enumerate(("file_system", "vehicle", "trading", "travel")):
+        assert task_ids("all", ["base"], [domain])[0] == f"multi_turn_base_{50 * number}"
     assert {i.removeprefix("multi_turn_").rsplit("_", 1)[0] for i in task_ids("test")} == set(CATEGORIES)

@@ -75,6 +75,8 @@ def post(session: Session, body: bytes, path: str = "/chat/completions", **heade
     connection = http.client.HTTPConnection(url.netloc, timeout=SOON_S)
     connection.request("POST", f"{url.path}{path}", body, headers)
     response = connection.getresponse()
+    assert response.getheader("Content-Type") == "application/json"
+    assert response.getheader("x-should-retry") == (None if response.status < 400 else str(response.status == 429).lower())
     return response.status, json.loads(response.read())
 
 
@@ -128,9 +130,17 @@ def test_a_response_arrives_whole_and_as_events(session: Session, pool: ThreadPo
     assert served.result() == ["Open a drawer."]
     found = whole.model_dump()
     call = found["output"][-1]
+    assert whole.id.startswith("resp_")
     assert (whole.output_text, found["status"], found["usage"]["total_tokens"]) == ("Let me see.", "completed", 9)
     assert (call["type"], call["name"], call["call_id"]) == ("function_call", "open", "call1")
     assert json.loads(call["arguments"]) == {"drawer": "c"}
+
+
+def test_a_stream_says_that_it_is_one(session: Session, pool: ThreadPoolExecutor) -> None:
+    served = pool.submit(serve, session, ANSWER)
+    raw = client(session).chat.completions.with_raw_response.create(model="any", messages=ASKED, stream=True)
+    assert (raw.headers["Content-Type"], served.result()) == ("text/event-stream", ["Open a drawer."])
+    raw.parse().close()
 
 
 def test_a_client_that_times_out_gets_its_answer_and_the_model_is_asked_once(session: Session, pool: ThreadPoolExecutor) -> None:
@@ -212,6 +222,13 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
         assert error.code == "horizon_reached"
         assert "3" in error.message
     assert session.next_call(SOON_S) is None
+
+
+def test_the_last_words_are_said_once_and_again_to_a_retry(session: Session) -> None:
+    session.end(budget_used_up(1), ModelAnswer("over"))
+    assert [ask(session, "one"), ask(session, "one", retry=1)] == ["over", "over"]
+    with pytest.raises(openai.NotFoundError):
+        ask(session, "two")
 
 
 def test_too_large_and_unmeasured_requests_are_refused(session: Session) -> None:

@@ -35,6 +35,19 @@ def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answ
     assert call.messages == [{"role": "system", "content": "Be brief."}, ASKED, answer.message, tool]
 
 
+def test_the_events_of_a_response_have_its_words_and_its_calls_whole() -> None:
+    sent = write_answer(read("responses", stream=True), ANSWER).decode().splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in sent if line.startswith("data: ")]
+    found = {event["type"].removeprefix("response."): event for event in events}
+    _, message, call = found["completed"]["response"]["output"]
+    words = [found[f"content_part.{name}"]["part"]["text"] for name in ("added", "done")]
+    assert [*words, found["output_text.delta"]["delta"], found["output_text.done"]["text"]] == ["", *["Let me see."] * 3]
+    made = found["function_call_arguments.done"]
+    assert made["arguments"] == found["function_call_arguments.delta"]["delta"] == call["arguments"]
+    assert {event["item_id"] for event in events if "item_id" in event} == {message["id"], call["id"]}
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+
+
 @pytest.mark.parametrize("arguments", ["[" * 5000 + "]" * 5000, '{"drawer": ', "[1]"])
 def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
     said = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "open", "arguments": arguments}}]}

@@ -1,10 +1,12 @@
 """`--policy openai`: episodes with a model behind a chat endpoint, here a server of the test's own."""
 
+import asyncio
 import json
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from rich.console import Console
 from eh_gym.errors import ConfigError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import main
+from harness.evaluation.endpoint import ChatEndpoint
 from harness.evaluation.result import Usage, result_table
 from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
@@ -50,6 +53,18 @@ def test_counts_that_the_server_does_not_send_are_missing_and_not_0(chat_server:
     assert "not sent by the server" in list(result_table("", result).columns[1].cells)[-1]
 
 
+def test_an_answer_has_the_seconds_since_its_request_and_no_tokens_that_nobody_counted(chat_server: Any) -> None:
+    async def ask(url: str) -> Any:
+        async with ChatEndpoint("m", base_url=url) as endpoint:
+            return await endpoint.reply([{"role": "user", "content": "Hi"}], seed=0)
+
+    with chat_server.serve(lambda request, _: {"body": with_message(content="Hello")}) as server:
+        began = time.perf_counter()
+        reply = asyncio.run(ask(server.url))
+        assert 0 < reply.latency_s <= time.perf_counter() - began + 0.001  # rounded
+    assert (reply.text, reply.cut, bool(reply.prompt_tokens), bool(reply.completion_tokens)) == ("Hello", False, False, False)
+
+
 def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
     def seeds(slots: int, seed: int) -> list[int]:
         with chat_server.serve(chat_server.cabinet_agent) as server:
@@ -84,7 +99,9 @@ def test_an_empty_message_and_one_that_is_cut_are_actions(chat_server: Any) -> N
 
     with chat_server.serve(answer) as server:
         assert quiet(server.url, tasks=1, horizon=4).length_mean == 4.0
-    assert [message["content"] for message in server.requests[-1]["messages"][2::2]] == ["open(", "", "open("]
+    asked = server.requests[-1]["messages"]
+    assert [message["content"] for message in asked[2::2]] == ["open(", "", "open("]
+    assert [message["role"] for message in asked] == ["system", *["user", "assistant"] * 3, "user"]
 
 
 def test_an_endpoint_needs_no_torch(chat_server: Any) -> None:
@@ -204,6 +221,11 @@ def test_a_full_context_ends_the_episode_as_truncated(chat_server: Any, code: st
     assert result.truncated == pytest.approx(1 - result.successes / 12)
     assert result.length_success_p90 <= 6
     assert result.usage.requests == round(12 * result.length_mean)  # an overflow is no answer
+    with (
+        chat_server.serve(lambda *_: chat_server.error(400, message, code=code)) as server,
+        pytest.raises(ConfigError, match="no episode's first message"),
+    ):
+        quiet(server.url)
 
 
 def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server: Any) -> None:
@@ -247,8 +269,18 @@ def test_half_a_surrogate_pair_is_sent_as_its_escape(chat_server: Any) -> None:
     assert server.requests[1]["messages"][2]["content"] == r"a \ud83d"
 
 
-def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_server: Any) -> None:
+def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
+    chat_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Servers refuse a call without a result, and arguments that are no JSON object."""
+    offered = [{"type": "function", "function": {"name": "ls"}}]
+    reset = CabinetEnv.reset
+
+    def offers(self: CabinetEnv, **how: Any) -> Any:
+        observation, info = reset(self, **how)
+        return observation, info | {"tools": offered}
+
+    monkeypatch.setattr(CabinetEnv, "reset", offers)
 
     def answer(request: dict[str, Any], before: int) -> Any:
         body = chat_server.completion(request, None)
@@ -259,6 +291,7 @@ def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_s
 
     with chat_server.serve(answer) as server:
         quiet(server.url, tasks=1, horizon=2)
+    assert [request["tools"] for request in server.requests] == [offered, offered]
     said, *results, told = server.requests[1]["messages"][2:]
     assert [call["function"]["arguments"] for call in said["tool_calls"]] == [*("{}", '{"a": 1}', "{}", "{}", '{"a": 1}', "{}")]
     assert [(m["role"], m["tool_call_id"], m["content"]) for m in results] == [

@@ -9,11 +9,14 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError, StateError, UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.evaluation.folder import EvaluationFolder
+from harness.evaluation.folder import EvaluationFolder, evaluation_of
+from harness.evaluation.of_run import of_run
 from harness.evaluation.result import summarise
 from harness.evaluation.run import run
 from harness.records.episode_log import read_episodes
+from harness.records.run_folder import prepare
 from harness.settings.evaluate import EvaluateConfig
+from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
 from harness.types.trajectory import Trajectory
 
@@ -139,6 +142,28 @@ def test_what_the_environment_failed_is_played_again(tmp_path: Path, monkeypatch
         with pytest.raises(UserCodeError, match=r"all 12 episodes .*: the engine died"):
             evaluate(tmp_path / "out")
     assert evaluate(tmp_path / "out") == whole
+
+
+def test_a_run_is_known_by_its_versions_beside_its_settings(quick: GRPOConfig) -> None:
+    out = prepare(quick)
+    with pytest.raises(ConfigError, match="has no model yet"):
+        of_run(out)
+    (out / "versions.json").unlink()
+    with pytest.raises(ConfigError, match="not the folder of a run"):
+        of_run(out)
+
+
+def test_an_export_takes_an_evaluation_of_its_environment(tmp_path: Path) -> None:
+    evaluate(tmp_path / "out")
+    assert evaluation_of(tmp_path / "out", "EH-Cabinet").settings["env"] == "EH-Cabinet-v0"
+    for folder, said in (("out", "EH-Cabinet-v0.* for EH-BFCL"), ("", "holds no evaluation")):
+        with pytest.raises(ConfigError, match=said):
+            evaluation_of(tmp_path / folder, "EH-BFCL")
+
+
+@pytest.mark.parametrize(("policy", "rollouts"), [("expert", 1), ("empty", 1), ("random", 8)])
+def test_a_policy_that_always_does_the_same_plays_each_task_once(policy: str, rollouts: int) -> None:
+    assert evaluate(None, policy=policy, rollouts=None).rollouts == rollouts
 
 
 def test_an_episode_is_on_disk_when_it_was_added(tmp_path: Path) -> None:

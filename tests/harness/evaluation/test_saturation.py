@@ -19,7 +19,7 @@ from harness.settings.section import changed
 
 
 def episode(task: str, horizon: int, length: int, *, success: bool) -> dict[str, Any]:
-    turns = [{"prompt_tokens": 0, "action_tokens": 3 + turn, "observation_tokens": 4} for turn in range(length)]
+    turns = [{"action_tokens": 3 + turn, **({} if turn else {"observation_tokens": 4})} for turn in range(length)]
     return {"task_id": task, "horizon": horizon, "success": success, "prompt_tokens": 10, "turns": turns}
 
 
@@ -46,9 +46,10 @@ def test_one_evaluation_has_what_a_sweep_of_fixed_horizons_gives(trained: Policy
 
 
 def test_each_step_has_its_tokens() -> None:
-    curve = saturation([episode("a", 2, 2, success=False)])
+    curve = saturation([episode("a", 3, 3, success=False)])
     assert curve is not None
-    assert curve.tokens == (10 + 3, 10 + 3 + 4 + 4)
+    assert curve.tokens == (10 + 3, 10 + 3 + 4 + 4, 10 + 3 + 4 + 4 + 5)
+    assert saturation([episode("a", 1, 1, success=True)]).success == (1.0,)  # type: ignore[union-attr]
 
 
 def test_no_episode_gives_no_curve_and_episodes_without_one_k_are_refused() -> None:

@@ -14,7 +14,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from eh_gym.errors import ConfigError, StateError
 from harness.records.files import DiskFull
-from harness.records.metrics import MetricsLog, read_metrics
+from harness.records.metrics import MetricsLog, graded, read_metrics
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +44,12 @@ class TestWriting:
     def test_one_json_object_an_update(self, tmp_path):
         log = MetricsLog(tmp_path)
         log.write(0, {"train/loss": 0.5, "horizon/k": 10})
-        log.write(1, {"train/loss": np.float32(0.25), "rollout/success": True})
+        log.write(1, {"train/loss": np.float32(0.25), "horizon/k_of/a/b": True})
         log.close()
         lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
         assert lines == [
             '{"update": 0, "train/loss": 0.5, "horizon/k": 10.0}',
-            '{"update": 1, "train/loss": 0.25, "rollout/success": 1.0}',
+            '{"update": 1, "train/loss": 0.25, "horizon/k_of/a/b": 1.0}',
         ]
         assert board(tmp_path) == [(0, 0.5), (1, 0.25)]
         assert board(tmp_path, "horizon/k") == [(0, 10.0)]
@@ -103,6 +103,11 @@ class TestResuming:
         with pytest.raises(DiskFull, match=r"metrics\.jsonl"):
             MetricsLog(tmp_path, 1)
         assert losses(tmp_path) == [(0, 0.0), (1, 1.0), (2, 2.0)]
+
+
+@pytest.mark.parametrize(("rewards", "said"), [({}, ""), ({"reward_mean": 0.5}, ""), ({"reward_mean": 0.61234}, "0.6123")])
+def test_a_mean_reward_is_said_where_it_is_not_the_success(rewards, said):
+    assert graded({"mean_at_k": 0.5, **rewards}) == said
 
 
 class TestReading:

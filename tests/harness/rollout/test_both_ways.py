@@ -10,6 +10,7 @@ from eh_gym.errors import ConfigError
 from harness.rollout.episode import RETRIES
 from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
+from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 
 BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
@@ -42,6 +43,17 @@ def test_both_give_the_same_trajectories_whatever_the_timing(fake: Any, slots: i
     assert len({t.length for t in expected}) > 3
     for mode in ("streaming", "lockstep"):
         assert play(fake, mode=mode, slots=slots, threads=threads, delay=delay) == expected
+
+
+@BOTH
+def test_all_that_are_ready_are_sampled_together_and_each_turn_draws_from_its_own_seed(fake: Any, mode: str) -> None:
+    sampler, together, seeds = fake.Sampler(), [], set()
+    submit = sampler.submit
+    sampler.submit = lambda request: seeds.add(request.seed) or submit(request)
+    sampler.before_step = lambda: together.append(sampler.pending)
+    played = play(fake, 8, mode=mode, threads=0, sampler=sampler)
+    assert together[0] == 8
+    assert seeds == {derive_seed(1000 + i, "turn", turn) for i, t in enumerate(played) for turn in range(t.length)}
 
 
 def test_no_episode_waits_for_another_s_environment(fake: Any) -> None:

@@ -5,42 +5,50 @@ from typing import Any
 import pytest
 
 from eh_gym import FixedHorizon
+from eh_gym.errors import UserCodeError
 from harness.rollout.episode_metrics import rollout_metrics
+from harness.rollout.faults import Faults
 from harness.rollout.outcomes import tell_controller
 from harness.types.trajectory import Trajectory, Turn
 
 
 def test_metrics_show_their_arithmetic() -> None:
-    def episode(length: int, *, success: bool, end: Any = "terminated", optimal: int | None = 3) -> Trajectory:
-        t = Trajectory("t", 0, horizon=4, success=success, reward=float(success), end=end, optimal_steps=optimal)
-        t.ids, t.action_mask = [1] * (2 * length), [0, 1] * length
-        t.turns = [Turn("a", "o", cut=i == 0, malformed=i < 2) for i in range(length)]
+    def episode(length: int, *, optimal: int = 3, end: Any = "terminated", **info: Any) -> Trajectory:
+        t = Trajectory("t", 0, horizon=4, success=length == 3, reward=length / 2, end=end, optimal_steps=optimal, info=info)
+        t.ids, t.action_mask, t.versions = [1] * (2 * length), [0, 1] * length, [0, 1]
+        t.turns = [Turn("a", "o", cut=i == 0, malformed=i < 2, reasoning_tokens=i, unfinished=i == 3) for i in range(length)]
         return t
 
-    failed_twice = episode(0, success=False, end="environment-error")
-    failed_twice.retries, failed_twice.failed_tokens = 2, 30
-    m = rollout_metrics(
-        [
-            episode(3, success=True),
-            episode(4, success=False, end="horizon", optimal=6),
-            episode(1, success=False),
-            episode(9, success=False, end="environment-error"),
-            failed_twice,
-        ],
-        update=0,
-    )
-    assert m["rollout/success"] == pytest.approx(1 / 3)
-    assert m["rollout/success_ceiling"] == pytest.approx(2 / 3)  # 3 <= 4, 6 > 4, 3 <= 4
-    assert m["rollout/success_long"] == 0.0  # optimal 3, 6, 3: the third from 6 on is the episode that failed
-    assert m["rollout/truncated"] == pytest.approx(1 / 3)
-    assert m["rollout/length_mean"] == pytest.approx((3 + 4 + 1) / 3)
-    assert m["rollout/length_success_mean"] == 3.0
-    assert m["rollout/steps_per_optimum"] == 1.0
-    assert m["rollout/malformed"] == pytest.approx((2 + 2 + 1) / 8)
-    assert m["rollout/action_cut"] == pytest.approx(3 / 8)
-    assert (m["rollout/environment_errors"], m["rollout/environment_retries"]) == (2.0, 2.0)
-    assert m["tokens/failed_attempts"] == 30.0
-    assert (m["tokens/update"], m["rollout/action_tokens"], m["rollout/prompt_tokens"]) == (16.0, 8.0, 8.0)
+    failed_twice = episode(0, end="environment-error")
+    failed_twice.retries, failed_twice.failed_tokens, failed_twice.versions = 2, 30, [2]
+    by_agent = episode(1, end="context", agent="mine")
+    by_agent.failure = "lost"
+    ended = [episode(3, environment="A"), episode(4, end="horizon", optimal=6, environment="A"), by_agent]
+    m = rollout_metrics([*ended, episode(9, end="environment-error"), failed_twice], update=2)
+    of_all = {"success": 1 / 3, "reward_mean": (1.5 + 2 + 0.5) / 3, "truncated": 2 / 3, "length_mean": (3 + 4 + 1) / 3}
+    of_all |= {"success_ceiling": 2 / 3}  # 3 <= 4, 6 > 4, 3 <= 4
+    of_all |= {"success_long": 0}  # optimal 3, 6, 3: the third from 4 on is the episode that failed
+    of_all |= {"length_success_mean": 3, "length_success_p90": 3, "steps_per_optimum": 1, "malformed": (2 + 2 + 1) / 8}
+    of_all |= {"action_cut": 3 / 8, "unfinished_reasoning": 1 / 8, "reasoning_tokens": 0 + 1 + 2 + 0 + 1 + 2 + 3 + 0}
+    of_all |= {"environment_errors": 2, "environment_retries": 2, "context_overflows": 1, "episodes": 3, "steps": 8}
+    of_all |= {"policy_lag": (4 * (2 + 1) + 0) / 9, "action_tokens": 8, "prompt_tokens": 8}
+    of_all |= {"episodes_of/A": 2, "success_of/A": 1 / 2, "truncated_of/A": 1 / 2, "length_mean_of/A": 7 / 2}
+    of_all |= {"agent_failures": 1, "agent_sequences": 1}
+    tokens = {"tokens/update": 16, "tokens/update_of/A": 14, "tokens/failed_attempts": 30}
+    assert m == pytest.approx({f"rollout/{name}": value for name, value in of_all.items()} | tokens)
+
+
+def test_a_run_ends_if_all_episodes_of_two_updates_or_of_the_last_one_are_lost() -> None:
+    fine, lost, faults = Trajectory("t", 0), Trajectory("t", 0), Faults()
+    lost.fail("gone")
+    assert faults.look([fine, lost], last=True) == ""
+    for _ in range(2):
+        assert "all 2 episodes" in faults.look([lost, lost], last=False)
+        assert "2 of 3 episodes" in faults.look([lost, lost, fine], last=False)
+    faults.look([lost], last=False)
+    for looked, last in ((faults, False), (Faults(), True)):
+        with pytest.raises(UserCodeError, match=r"all 1 .*gone"):
+            looked.look([lost], last=last)
 
 
 @pytest.mark.parametrize(

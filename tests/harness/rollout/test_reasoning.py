@@ -12,13 +12,13 @@ from transformers import PreTrainedTokenizerFast
 import eh_gym
 from eh_gym import FixedHorizon
 from harness.chat.chat import ChatFormat
-from harness.rollout.conversation import UNFINISHED
+from harness.rollout.conversation import UNFINISHED, Conversation
 from harness.rollout.episode_metrics import rollout_metrics
 from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sample, SampleRequest
-from harness.types.trajectory import Trajectory
+from harness.types.trajectory import Trajectory, Turn
 
 CHATML = (
     "{# replies may begin with <think>, up to </think> #}"
@@ -98,6 +98,14 @@ def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(mode: Any
     assert first.observation == f"{UNFINISHED}\nerror"
     assert f"{UNFINISHED}\nerror<|im_end|>" in chat.text(trajectory.ids)
     assert rollout_metrics([trajectory], 0)["rollout/unfinished_reasoning"] == 0.5
+
+
+def test_functions_that_come_later_are_read_once_and_in_their_own_letters(fake: Any) -> None:
+    conversation = Conversation(fake.Chat(), "start", {"tools": []})
+    for seen in ('{"name": "öffne"}\nclosed', "closed"):
+        turn = Turn("", "closed", cut=False, malformed=False)
+        ids = conversation.answered([7], turn, {"tools": [{"function": {"name": "öffne"}}]}, stopped=True)
+        assert (turn.observation, ids) == (seen, [7, *seen.encode()])
 
 
 def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:

@@ -49,7 +49,8 @@ def test_the_first_message_and_an_answer_are_recorded() -> None:
     t = answered(malformed=True)
     assert (t.system_prompt, t.prompt, t.horizon) == ("rules", "first", 5)
     assert t.info == {"task_id": "task", "horizon": 5, "category": "base"}
-    assert (t.turns[0].observation, t.turns[0].malformed, t.reward, t.success) == ("seen", True, 0.0, False)
+    assert t.turns == [Turn("a", "seen", False, True, 0, 0, "", 0, False, 0, latency_s=0.5)]
+    assert (t.reward, t.success) == (0.0, False)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

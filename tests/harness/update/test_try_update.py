@@ -18,7 +18,7 @@ from harness.settings.optimizer import Optimizer
 from harness.settings.section import changed
 from harness.update.learner import Learner
 from harness.update.optimizer import HostMoments, make_optimizer
-from harness.update.try_update import try_update, what_to_lower
+from harness.update.try_update import largest_microbatches, try_update, what_to_lower
 
 CONFIG = changed(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512, warmup_updates=0, learning_rate=0.01)
 
@@ -111,3 +111,9 @@ def test_only_flags_that_help_are_named(settings: dict[str, Any], named: str, ot
     said = what_to_lower(changed(CONFIG, **settings), 200)
     assert named in said
     assert others not in said
+
+
+def test_the_tried_micro_batches_are_full() -> None:
+    """512 tokens in episodes of at most 200: three of 170, twice on each of two ranks."""
+    found = largest_microbatches(512, 200, words=50, ranks=2)
+    assert [(t.tokens, t.action_tokens, t.reward) for t in found] == [(170, 169, float(i % 2)) for i in range(12)]

@@ -167,11 +167,13 @@ def skewed(t: Trajectory, by: float) -> Trajectory:
     return t
 
 
-def moved(trained: Policy, by: float, *, minibatches: int = 1, **changes: Any) -> tuple[list[torch.Tensor], dict[str, float]]:
-    """The change of the weights in one update whose sampler was off by `by`, and the metrics."""
+def moved(
+    trained: Policy, by: float, *, more: float = 0.0, minibatches: int = 1, **changes: Any
+) -> tuple[list[torch.Tensor], dict[str, float]]:
+    """The change of the weights in one update whose sampler was off by `by`, and by `more` with each episode; the metrics."""
     policy = copied(trained)
     replies = ["open(a)", "read()", "submit(73)", "list()"]
-    episodes = [skewed(episode(policy, i // 2, r, reward=float(i % 2)), by) for i, r in enumerate(replies)]
+    episodes = [skewed(episode(policy, i // 2, r, reward=float(i % 2)), by + i * more) for i, r in enumerate(replies)]
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.01)
     metrics = update(policy, optimizer, episodes, minibatches=minibatches, max_grad_norm=1e9, **changes)
     old = trained.model.parameters()
@@ -200,11 +202,10 @@ def test_without_weights_the_clipping_is_about_the_sampler(trained: Policy) -> N
 def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Policy) -> None:
     """The weight of a token is the same in whichever optimizer step its episode falls."""
     by = -math.log(1.5)
-    _, one = moved(trained, by, tis_cap=2.0)
-    _, four = moved(trained, by, tis_cap=2.0, minibatches=4)
+    _, one = moved(trained, by, tis_cap=2.0, more=-0.1)
+    _, four = moved(trained, by, tis_cap=2.0, more=-0.1, minibatches=4)
     for name in ("train/tis_weight_mean", "train/logp_difference_mean", "train/logp_difference_max"):
         assert four[name] == pytest.approx(one[name], rel=1e-4)
-    assert one["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
     # Without weights what the first step alone covers is logged: it costs no pass of its own.
     _, first = moved(trained, by, minibatches=4)
     assert first["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)

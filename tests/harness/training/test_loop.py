@@ -1,0 +1,115 @@
+"""What a run does between its settings and its model: in which order, and the same if it is stopped and goes on."""
+
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from quiet_run import metrics_of
+
+from eh_gym import FixedHorizon
+from eh_gym.errors import ConfigError, StateError
+from envs.cabinet.env import CabinetEnv
+from harness import train
+from harness.evaluation.held_out import HeldOut
+from harness.rollout.batches import Batches
+from harness.sampling.weights import SampledWeights
+from harness.settings.grpo import GRPOConfig
+from harness.settings.section import changed
+from harness.training import loop
+from harness.training.training_run import Run
+from harness.update.learner import Learner
+
+
+class Talks(CabinetEnv):
+    """Has other rewards for other words, so that an untrained model learns."""
+
+    def step(self, action: str) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, len(action) % 3, *rest
+
+
+WATCHED: dict[Any, str] = {
+    loop: "tell_controller",
+    Batches: "take prepare",
+    SampledWeights: "before_training hand_over save",
+    Learner: "update",
+    HeldOut: "sampled_and_greedy during_training",
+    Run: "write save",
+}
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The steps of the runs. Those in brackets are taken while no episode plays."""
+    done: list[str] = []
+
+    def watch(owner: Any, name: str) -> None:
+        method = getattr(owner, name)
+
+        def call(*args: Any) -> Any:
+            done.append(" ".join([name, *(str(one) for one in args if type(one) is int)]))
+            return method(*args)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for owner, names in WATCHED.items():
+        for name in names.split():
+            watch(owner, name)
+    paused = Batches.paused
+
+    @contextmanager
+    def watched(self: Batches) -> Any:
+        with paused(self):
+            done.append("(")
+            yield
+            done.append(")")
+
+    monkeypatch.setattr(Batches, "paused", watched)
+    return done
+
+
+@pytest.mark.parametrize(("rank", "kept"), [(0, "reference"), (2, "frozen.safetensors")])
+def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(
+    rank: int, kept: str, quick: GRPOConfig, done: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fewer slots than episodes: some begin while others play. The weights before training stay for the divergence."""
+    few: dict[str, Any] = {"tasks_per_update": 2, "group_size": 2, "slots": 3, "eval_tasks": 2, "eval_rollouts": 1}
+    few |= {"k0": 5, "eval_horizon": 5, "eval_every": 3, "checkpoint_every": 2, "warm_start.episodes": 0}
+    config = changed(quick, lora_rank=rank, kl_coef=0.1, rollout="streaming", truncated_reward="keep", **few)
+    assert config.out is not None
+    same = changed(config, out=config.out.with_name("whole"))
+    first, last = ["sampled_and_greedy", "save 0"], ["save", "sampled_and_greedy"]
+    each = []
+    for update in range(4):
+        each.append([f"take {update}", "(", "tell_controller", ")", "before_training", f"prepare {update + 1}"])
+        each[-1] += [f"update {update}", "(", "hand_over", ")", *["during_training 2"] * (update == 2), f"write {update}"]
+    whole = train(same, env=Talks)
+    assert done == [*first, *each[0], *each[1], "save 2", *each[2], *each[3], "save 4", *last]
+    assert "note: " not in capsys.readouterr().out
+
+    done.clear()
+    stopped = train(config, env=Talks, on_update=lambda update, _: update == 2)
+    assert done == [*first, *each[0], *each[1], "save 2", *each[2], "save 3", *last]
+
+    done.clear()
+    resumed = train(resume=stopped.folder, env=Talks)
+    assert done == [*each[3], "save 4", *last]
+    assert "resumed at update 3 from" in " ".join(capsys.readouterr().out.split())
+    assert metrics_of(config) == metrics_of(same)
+    assert resumed.evaluations == whole.evaluations
+    assert ["time/evaluation_s" in row for row in resumed.history] == [False, False, True, False]
+    assert resumed.history[-1]["train/kl_ref"] > 0
+    for file in ("model/model.safetensors", "evaluation.json"):
+        assert (resumed.folder / file).read_bytes() == (whole.folder / file).read_bytes()
+    (resumed.folder / kept).rename(resumed.folder / "gone")
+    with pytest.raises(StateError, match=kept):
+        train(resume=resumed.folder, env=Talks, show=False)
+
+
+def test_a_controller_whose_answer_is_wrong_is_refused_before_a_model_is_made(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("harness.training.build._make_policy")
+    monkeypatch.setattr(FixedHorizon, "update", lambda _: None)
+    with pytest.raises(ConfigError, match="must return a dict"):
+        train(quick, controller=FixedHorizon(3), show=False)
