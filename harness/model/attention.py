@@ -96,11 +96,11 @@ def attention_windows(config: PreTrainedConfig) -> list[int | None] | None:
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def can_pack(model: PreTrainedModel) -> bool:
+def _can_pack(model: PreTrainedModel) -> bool:
     """Whether only attention connects the model's tokens, and only through transformers' interface.
 
-    Recurrent and convolutional layers would carry one episode's state into the next. For soft caps and sinks, which SDPA can't
-    compute, transformers takes eager attention. `harness.sampling.agreement` finds what else is not computed here.
+    Recurrent and convolutional layers would carry one episode's state into the next. For sinks, which SDPA can't compute,
+    transformers takes eager attention. `harness.sampling.agreement` finds what else is not computed here.
     """
     config = model.config.get_text_config()
     return (
@@ -109,6 +109,14 @@ def can_pack(model: PreTrainedModel) -> bool:
         and config._attn_implementation in ("sdpa", PACKED)
         and attention_windows(config) is not None
     )
+
+
+def choose_attention(model: PreTrainedModel, *, packing: bool = True) -> None:
+    """Takes packed attention if the model can. Takes eager attention for soft caps, which SDPA leaves out without a word."""
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")
+    elif packing and _can_pack(model):
+        model.set_attn_implementation(PACKED)
 
 
 def choose_flash_attention(device: str) -> str:

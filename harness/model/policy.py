@@ -30,7 +30,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
 from harness.chat.chat import ChatFormat
-from harness.model.attention import PACKED, can_pack, keep_outputs, no_mask, packed_attention
+from harness.model.attention import PACKED, choose_attention, keep_outputs, no_mask, packed_attention
 from harness.model.batch import Batch, Tokens, collate, deal, microbatches, pack, padded_microbatches
 from harness.model.head import Head, token_scores
 from harness.model.lora import has_lora, plain_parameters
@@ -184,8 +184,7 @@ def load_policy(
             "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
         ) from error
     torch.nn.Module.to(model, torch.device(device))
-    if packing and can_pack(model):
-        model.set_attn_implementation(PACKED)
+    choose_attention(model, packing=packing)
     ends = getattr(model.generation_config, "eos_token_id", None)
     stop_ids = [] if ends is None else ends if isinstance(ends, list) else [ends]
     return Policy(model, tokenizer, ChatFormat(tokenizer, settings or Model(), stop_ids=stop_ids))

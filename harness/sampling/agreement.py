@@ -72,7 +72,7 @@ def check_agreement(model: PreTrainedModel, *, sampled: bool = True, trained: bo
 
 def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, trained: bool) -> str:
     used = model.config._attn_implementation
-    own = "sdpa" if used == PACKED else used  # see `can_pack`
+    own = "sdpa" if used == PACKED else used  # see `choose_attention`
     rng = np.random.default_rng(0)
     shared = rng.integers(words, size=_SHARED).tolist()
     rows = [shared + rng.integers(words, size=n).tolist() for n in (_SAMPLED, _SAMPLED + 4)]

@@ -66,7 +66,7 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
         shown, text = first, f"{text} These are the flags that most runs need; --help-all shows all."
     # tyro wraps what is in panels. Elsewhere it joins lines, but for those with a space in front.
     text = textwrap.fill(" ".join(text.split()), shutil.get_terminal_size().columns, subsequent_indent=" ")
-    kind: Any = Annotated.__class_getitem__((type(default), *_MARKS))  # type: ignore[attr-defined]
+    kind: Any = Annotated[(type(default), *_MARKS)]
     read, more = tyro.cli(
         kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown), return_unknown_args=True
     )
@@ -77,7 +77,7 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
 
 def parser_of(default: Any) -> Any:
     """Makes the argparse parser that `parse` uses, for the page of flags."""
-    kind: Any = Annotated.__class_getitem__((type(default), *_MARKS))  # type: ignore[attr-defined]
+    kind: Any = Annotated[(type(default), *_MARKS)]
     return tyro.extras.get_parser(kind, default=default, registry=_registry(None))
 
 
@@ -297,4 +297,4 @@ def _marked(hint: Any, name: str, shown: Collection[str] | None) -> Any:
     marks: list[Any] = [tyro.conf.arg(name=name.replace("_", "-"))]
     if shown is not None and name not in shown:
         marks.append(tyro.conf.Suppress)
-    return Annotated.__class_getitem__((hint, *marks))  # type: ignore[attr-defined]
+    return Annotated[(hint, *marks)]

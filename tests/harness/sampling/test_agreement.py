@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from eh_gym.errors import ConfigError
-from harness.model.attention import PACKED, attention_windows, can_pack
+from harness.model.attention import PACKED, attention_windows, choose_attention
 from harness.sampling import agreement
 from harness.sampling.agreement import TESTED, check_agreement
 from harness.sampling.transformers import TransformersSampler
@@ -35,8 +35,7 @@ def model_of(config: PreTrainedConfig) -> PreTrainedModel:
     """A model as `load_policy` leaves it, without weights."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    if can_pack(model):
-        model.set_attn_implementation(PACKED)
+    choose_attention(model)
     return model
 
 
