@@ -23,7 +23,7 @@ from harness.settings.section import changed, flat
 from harness.sweep.__main__ import main
 from harness.sweep.runs import read_suites
 from harness.sweep.suites import ARMS
-from harness.sweep.sweep import Sweep, parse, read_tables, sweep
+from harness.sweep.sweep import Sweep, parse, sweep
 
 STAND_IN = (sys.executable, str(Path(__file__).parents[1] / "stand_in_run.py"))
 HELD = (sys.executable, str(Path(__file__).parents[1] / "held_run.py"))
@@ -95,12 +95,6 @@ def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_wit
     assert "starting at update 1" in (tmp_path / "logs" / f"{resumed[0]}.log").read_text()
     rows = read_metrics(tmp_path / "runs" / resumed[0] / "metrics.jsonl")
     assert [row["update"] for row in rows] == [0, 1, 2]
-
-
-def test_a_folder_keeps_the_seeds_of_a_suite(tmp_path: Path) -> None:
-    go(tmp_path, seeds=2)
-    go(tmp_path, seeds=1)
-    assert list(read_tables(tmp_path, ["ema"])[0].runs) == [2] * 5
 
 
 def test_flags_are_grpo_s() -> None:
