@@ -5,11 +5,11 @@ All environments have the same settings, and so share a host: its two zygotes ta
 
 import os
 import signal
-import time
 
 import gymnasium as gym
 import psutil
 import pytest
+from processes import gone
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError, WorkerDied
@@ -53,17 +53,7 @@ def kill(zygote):
     """Kills a process of the host's and waits until it is gone, with all that it has forked."""
     family = [psutil.Process(zygote), *psutil.Process(zygote).children(recursive=True)]
     os.kill(zygote, signal.SIGKILL)
-    deadline = time.monotonic() + 120
-    while any(runs(process) for process in family):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def runs(process):
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert gone(*family)
 
 
 def play_expert(env, before=""):

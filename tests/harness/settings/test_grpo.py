@@ -195,6 +195,3 @@ def test_only_a_split_of_their_own_makes_evaluations_held_out() -> None:
     for values in ({"split": "test"}, {"eval_split": "train"}, {"split": "all"}):
         assert not changed(base, **values).held_out
     assert [changed(base, slots=slots).slots_of_rank(3) for slots in (0, 10, 1000)] == [22, 4, 22]
-    shown = changed(base, out="/home/me/x").public()
-    assert "out" not in shown
-    assert (shown["model"], shown["k0"]) == ("tiny", 10)
