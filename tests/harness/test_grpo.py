@@ -202,6 +202,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB.")
     trained = mock.Mock(side_effect=[full, {}])
     monkeypatch.setattr("harness.training.run.train", trained)
+    monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: name)  # also where there is no vLLM
     prepare(changed(quick, sampler="vllm"))
     with pytest.raises(SystemExit) as end:
         main(["--resume", str(quick.out)])
