@@ -75,13 +75,16 @@ def test_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
                 pytest.skip(str(error))
 
 
-RUN = [
-    pytest.param(command, id=f"{_name(page)}:{block.line} {' '.join(command)}"[:100])
-    for page in PAGES
-    for block in REFERENCE["blocks"](page)
-    if block.language in ("", "console", "sh", "bash") and block.not_run is None
-    for command in _commands(block.text)
-]
+RUN, NOT_RUN = (
+    [
+        pytest.param(command, id=f"{_name(page)}:{block.line} {' '.join(command)}"[:100])
+        for page in PAGES
+        for block in REFERENCE["blocks"](page)
+        if block.language in ("", "console", "sh", "bash") and (block.not_run is None) == run
+        for command in _commands(block.text)
+    ]
+    for run in (True, False)
+)
 
 
 @pytest.mark.parametrize("command", RUN)
@@ -104,13 +107,6 @@ def _status(module: str) -> str | int | None:
     return 0
 
 
-NOT_RUN = [
-    pytest.param(command, id=f"{_name(page)}:{block.line} {' '.join(command)}"[:100])
-    for page in PAGES
-    for block in REFERENCE["blocks"](page)
-    if block.language in ("", "console", "sh", "bash") and block.not_run is not None
-    for command in _commands(block.text)
-]
 IN_TEXT = [
     pytest.param(command, id=f"{_name(page)} {' '.join(command)}"[:100])
     for page in PAGES

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 import pytest
-from gymnasium.wrappers import PassiveEnvChecker
 
 from eh_gym import make_vec
 from eh_gym.errors import ConfigError
@@ -51,9 +50,6 @@ class TestEveryEnvironment(ExpertEnvContract):
             host = self.new().unwrapped._host
             monkeypatch.setattr(host, "settings", dataclasses.replace(host.settings, step_timeout_s=4.0))
         super().test_malformed_actions_are_answered_and_never_raise()
-
-    def test_gym_make_puts_the_passive_checker_around_it(self):
-        assert isinstance(self.new().env.env, PassiveEnvChecker)
 
     @pytest.mark.parametrize("options", [{"task_idd": "x"}, {"task_id": None, "difficulty": 1}, ["task_id"], "task_id"])
     def test_an_option_that_no_reset_has_is_refused(self, options):

@@ -1,13 +1,12 @@
 """A stand-in for ``harness.grpo`` that trains nothing: `python stand_in_run.py --resume FOLDER`.
 
 It writes what a run writes, one checkpointed update at a time, and counts its starts. A seed named in the environment
-variable FAIL fails after an update; while the file named in HOLD exists, it waits after its first update.
+variable FAIL fails after an update.
 """
 
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 folder = Path(sys.argv[2])
@@ -29,8 +28,6 @@ for update in range(done, config["updates"]):
         file.write(json.dumps(row) + "\n")
     if str(config["seed"]) == os.environ.get("FAIL"):
         sys.exit("the stand-in fails, as it was told")
-    while os.path.exists(os.environ.get("HOLD", "")):
-        time.sleep(0.01)
 result = {"mean_at_k": 0.25 * (1 + config["seed"]), "best_at_k": 1.0, "success_lengths": [4, 12, 22]}
 evaluation = {"before": {"sampled": result, "greedy": result}, "after": {"sampled": result, "greedy": result}}
 (folder / "evaluation.json").write_text(json.dumps(evaluation))

@@ -48,15 +48,6 @@ def without_times(result: TrainResult) -> list[dict[str, float]]:
     return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in result.history]
 
 
-def test_importing_the_package_loads_nothing_and_its_settings_no_torch(child_env: dict[str, str]) -> None:
-    code = (
-        "import sys, harness; heavy = {'torch', 'transformers', 'rich', 'tyro'}; assert not heavy & set(sys.modules)\n"
-        "from harness import GRPOConfig, WarmStart, evaluate_policy, train; GRPOConfig.recipe('quickstart')\n"
-        "assert not {'torch', 'transformers'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], env=child_env, check=True, timeout=60)
-
-
 def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(short: GRPOConfig, tmp_path: Path) -> None:
     async def cell() -> list[TrainResult]:
         return [train(changed(short, out=tmp_path / name, threads=1), show=False) for name in "ab"]
@@ -233,7 +224,6 @@ def test_an_environment_in_the_wrong_place_is_refused() -> None:
         ({"env": make_cabinet}, "its own env, 'EH-Cabinet-v0', got <function make_cabinet"),
         ({"controller": ElasticHorizon()}, "its own controller, 'elastic', got"),
         ({"updates": 0}, "updates must be a whole number >= 1, got 0"),
-        ({"updates": "20"}, "updates must be a whole number >= 1, got '20'"),
     ],
 )
 def test_what_a_resumed_run_can_not_take_is_refused(given: dict[str, Any], named: str, quick: GRPOConfig) -> None:
@@ -264,8 +254,6 @@ def odd(reset: Any = lambda answer: answer, step: Any = lambda answer: answer) -
             odd(step=lambda answer: ("", np.nan, *answer[2:])),
             "step 1: the reward must be a finite .* nan; .*TextEnvContract",
         ),
-        (odd(reset=lambda answer: answer[0]), "reset must return.*TextEnvContract"),
-        (odd(step=lambda answer: None), "step must return.*TextEnvContract"),
         (odd(step=lambda answer: 1 / 0), r"step 1: the environment raised ZeroDivisionError: .* \(.*test_api.py, line"),
     ],
 )

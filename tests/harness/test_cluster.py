@@ -77,11 +77,6 @@ def test_skypilot_s_command_begins_a_run_and_resumes_it(shell: Any, tmp_path: Pa
     assert "[train,lora,vllm]" in task["setup"]  # what any recipe needs
 
 
-def test_skypilot_itself_reads_the_task() -> None:
-    sky = pytest.importorskip("sky")
-    assert sky.Task.from_yaml(str(CLUSTER / "skypilot.yaml")).num_nodes == 2
-
-
 def test_torchrun_hands_every_flag_of_a_run_on() -> None:
     """Its parser takes a flag after the module for an abbreviation of its own: --log could match --log-dir and --logs-specs."""
     pages = (ROOT / "docs" / "reference" / "flags.md").read_text()

@@ -73,12 +73,6 @@ def test_the_expert_solves_everything_and_the_empty_agent_nothing(env: str) -> N
     assert empty.length_success_mean is None
 
 
-def test_the_expert_at_a_small_k_reaches_the_ceiling_and_no_more() -> None:
-    result = quiet(policy="expert", tasks=400, horizon=9)
-    low, high = result.mean_interval
-    assert low <= 1 - 0.72**3 <= high  # the share of chains of at most 3 drawers
-
-
 def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(
     trained: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,12 +182,6 @@ def test_a_score_that_is_not_official_says_so(
     assert whole.departures(whole_split=True) == ()
 
 
-def test_an_environment_without_an_expert_is_refused_where_it_would_play(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("envs.cabinet.env.CabinetEnv.expert")
-    with pytest.raises(ConfigError, match=r"expert\(\)"):
-        quiet(tasks=1)
-
-
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_stopped_lockstep_evaluation_keeps_what_ended(
     kept: bool, trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -242,17 +230,6 @@ def test_an_id_has_the_same_split_with_its_module_before_it() -> None:
     assert [_default_split(f"{module}EH-AppWorld-v0", True) for module in ("", "eh_gym:")] == ["dev", "dev"]
 
 
-def test_the_environments_own_limit_is_not_called_the_horizon(tmp_path: Path) -> None:
-    result = quiet(policy="empty", tasks=2, env_args='{"max_episode_steps": 2}', horizon=5, out=tmp_path / "own")
-    assert (result.truncated, result.length_mean) == (1.0, 2.0)
-    quiet(policy="empty", tasks=2, horizon=2, out=tmp_path / "k")
-    ends = {
-        name: {json.loads(line)["end"] for line in (tmp_path / name / "episodes" / "evaluation.jsonl").open()}
-        for name in ("own", "k")
-    }
-    assert ends == {"own": {"truncated"}, "k": {"horizon"}}
-
-
 @pytest.mark.parametrize(("smaller_than", "given", "threads"), [(0, None, None), (10**9, None, 1), (0, 3, 3)])
 def test_the_way_of_playing_and_the_threads_are_the_flags_and_only_a_small_model_has_one_by_default(
     trained: Policy,
@@ -272,9 +249,3 @@ def test_the_way_of_playing_and_the_threads_are_the_flags_and_only_a_small_model
     quiet(policy=str(tmp_path), threads=given, rollout="streaming", **quick)
     assert chosen == ([] if threads is None else [threads])
     assert played.call_args.args[4].rollout == "streaming"
-
-
-def test_a_policy_without_its_flag_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["runs/foo/model", "--tasks", "2"])
-    assert "give --policy runs/foo/model" in capsys.readouterr().out

@@ -96,13 +96,15 @@ def test_two_folders_have_no_file_of_one_name() -> None:
     assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
 
 
-def test_settings_and_commands_load_no_torch() -> None:
+def test_the_package_loads_nothing_and_its_settings_and_commands_no_torch() -> None:
     """So the help of a command answers within a second or two."""
     modules = [f"harness.{name}" for name in COMMANDS]
     modules += [f"harness.{file.parent.name}.{file.stem}" for name in TORCH_FREE for file in (ROOT / name).glob("*.py")]
     imports = "; ".join(f"import {name.removesuffix('.__init__')}" for name in modules)
-    code = f"import sys; {imports}; print(*sys.modules)"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    code = "import sys, harness; assert not {'torch', 'transformers', 'rich', 'tyro'} & {*sys.modules}; "
+    code += "from harness import GRPOConfig, WarmStart, evaluate_policy, train; GRPOConfig.recipe('quickstart'); "
+    command = [sys.executable, "-W", "error", "-c", f"{code}{imports}; print(*sys.modules)"]
+    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert {"tyro", "harness.grpo", "harness.settings.grpo"} <= loaded
     assert not loaded & {"torch", "transformers", "tokenizers", "tensorboard", "matplotlib", "jinja2"}
 

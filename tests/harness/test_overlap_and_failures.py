@@ -79,24 +79,6 @@ def test_training_goes_on_when_environments_fail(quick: GRPOConfig, flaky: str, 
     assert sum(row["tokens/failed_attempts"] for row in rows) > 0
 
 
-def test_streaming_in_threads_while_training_loses_nothing(quick: GRPOConfig, flaky: str) -> None:
-    config = changed(
-        quick,
-        eval_tasks=0,
-        env=flaky,
-        rollout="streaming",
-        max_staleness=1,
-        env_threads=4,
-        slots=6,
-        tis_cap=2.0,
-        **NO_SUCCESS,
-    )
-    rows = run(config)
-    assert [row["rollout/episodes"] + row["rollout/environment_errors"] for row in rows] == [16.0] * 4
-    assert all(0 <= row["rollout/policy_lag"] <= 1 for row in rows)
-    assert sum(row["rollout/environment_retries"] for row in rows) > 0
-
-
 class DeadCabinet(CabinetEnv):
     """Only the warm start can play it."""
 

@@ -97,21 +97,6 @@ def test_a_child_that_was_forked_from_the_owner_plays_and_leaves_the_folder_to_i
         os.waitpid(child, 0)
 
 
-def test_a_later_run_goes_on_and_owns_the_folder(tmp_path):
-    first = FolderHorizon(tmp_path, elastic(), 1)
-    first.record(EpisodeOutcome(4, 20, True))
-    first.record(EpisodeOutcome(4, 20, True))
-    k = first.horizon
-    first.close()
-    later = FolderHorizon(tmp_path, elastic(), 1)
-    assert later.owner
-    assert later.horizon == k < 20
-    later.close()
-    (tmp_path / "state.json").write_text("[]")
-    with pytest.raises(StateError):
-        FolderHorizon(tmp_path, elastic(), 1)
-
-
 def test_a_folder_that_refused_a_controller_is_free_for_another(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "_WAIT_S", 0.1)
     first = FolderHorizon(tmp_path, FixedHorizon(7), 4)
@@ -122,6 +107,9 @@ def test_a_folder_that_refused_a_controller_is_free_for_another(tmp_path, monkey
     again = FolderHorizon(tmp_path, FixedHorizon(7), 4)
     assert again.owner, kept
     again.close()
+    (tmp_path / "state.json").write_text("[]")
+    with pytest.raises(StateError):
+        FolderHorizon(tmp_path, FixedHorizon(7), 4)
 
 
 def test_the_address_of_an_owner_that_was_killed_is_not_followed(tmp_path, monkeypatch):

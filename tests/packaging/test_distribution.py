@@ -34,11 +34,19 @@ print(reward, info["outcome"]["success"], eh_gym.__file__)
 """
 USER = """
 import eh_gym
+from harness import GRPOConfig
+from harness.settings.loss import Loss
 
 controller: eh_gym.HorizonController = eh_gym.ElasticHorizon(k0=15)
 reveal_type(eh_gym.make_vec("EH-Cabinet-v0", 2, controller))
+GRPOConfig.recipe("quickstart", updates=3, loss=Loss(kl_coef=1)).updates
 eh_gym.ElasticHorizon(k0="15")
+GRPOConfig.recipe("quickstart", horizn=3)
+GRPOConfig.recipe("quickstart", updates="a")
+Loss(kl_coeff=1)
+GRPOConfig(updatez=3)
 """
+MISTAKES = ("k0", "horizn", "updates", "kl_coeff", "updatez")
 
 
 def _run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -129,10 +137,10 @@ def test_an_episode_and_a_command_run_from_the_installed_wheel(python: Path, tmp
 
 
 def test_types_are_seen_from_outside(python: Path, tmp_path: Path) -> None:
-    """mypy --strict on a user's file finds the packages' types: no missing stubs, the right type, and the user's one mistake."""
+    """mypy --strict on a user's file finds the packages' types: no missing stubs, the right type, and the user's mistakes."""
     (tmp_path / "user.py").write_text(USER)
     done = _run(sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "user.py", cwd=tmp_path)
     errors = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert 'Revealed type is "eh_gym.vector.thread.ThreadVectorEnv"' in done.stdout, done.stdout + done.stderr
-    assert len(errors) == 1, errors
-    assert 'Argument "k0"' in errors[0]
+    assert len(errors) == len(MISTAKES), errors
+    assert all(f'rgument "{name}"' in error for name, error in zip(MISTAKES, errors, strict=True)), errors

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+from processes import gone
 
 from eh_gym.errors import (
     ConfigError,
@@ -29,18 +30,6 @@ FAKE = """
         sys.stdout.buffer.write(b"EHW\\x01" + struct.pack(">I", len(body)) + body)
         sys.stdout.buffer.flush()
 """
-
-
-def gone(pid, within_s=120.0):
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_answers_sixteen_threads_each_their_own(worker):

@@ -10,16 +10,11 @@ from envs.cabinet.env import CabinetEnv
 class FragileCabinet(CabinetEnv):
     """Does what some actions say, before the cabinet looks at them."""
 
-    def __init__(self, split="train", step_s=0.0):
-        super().__init__(split)
-        self._step_s = step_s
-
     def reset(self, *, seed=None, options=None):
         observation, info = super().reset(seed=seed, options=options)
         return observation, {**info, "pid": os.getpid()}
 
     def step(self, action):
-        time.sleep(self._step_s)
         if action == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if action == "hang":

@@ -59,7 +59,6 @@ def test_a_process_that_does_not_answer_in_time_is_ended(pair):
     [
         (b"\0\0", WorkerDied, "has gone away"),
         (struct.pack(">II", 2**31, 0), WorkerProtocolError, "2,147,483,648 and 0 bytes"),
-        (struct.pack(">II", 2, 0) + b"[]", WorkerProtocolError, "sent a head of another form"),
         (link.frame({"error": "sorry"}), WorkerCallError, "sorry"),
     ],
 )

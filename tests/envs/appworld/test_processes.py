@@ -1,14 +1,13 @@
 """No process is left behind after the owner of 64 slots is killed; of 8 outside the campaign."""
 
-import contextlib
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import gone
 
 from eh_gym.errors import WorkerDied
 from envs.appworld import forks
@@ -29,12 +28,6 @@ sys.stdin.readline()
 """
 
 
-def lives(process):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
 @pytest.mark.parametrize("slots", [8, pytest.param(64, marks=pytest.mark.campaign)])
 def test_slots_of_a_killed_process_leave_no_process(appworld_python, slots):
     command = [sys.executable, "-c", SCRIPT, str(slots)]
@@ -43,10 +36,7 @@ def test_slots_of_a_killed_process_leave_no_process(appworld_python, slots):
         worlds = psutil.Process(owner.pid).children(recursive=True)
         assert len(worlds) >= slots + 2  # and the zygotes
         owner.kill()
-    deadline = time.monotonic() + 120
-    while any(map(lives, worlds)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not [process for process in worlds if lives(process)]
+    assert gone(*worlds)
 
 
 def test_a_host_that_is_closed_while_it_makes_worlds_leaves_no_process(monkeypatch, tmp_path):

@@ -9,9 +9,7 @@ import torch
 
 from eh_gym import UnicodeText
 from eh_gym.errors import ConfigError
-from harness.clone.cloning import demonstrations
 from harness.model.tiny import new_tiny_policy
-from harness.settings.warm_start import WarmStart
 
 
 @pytest.mark.parametrize("env_id", ["EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0"])
@@ -65,14 +63,6 @@ class Shop(gym.Env[str, str]):
 
     def random_action(self, rng: np.random.Generator) -> str:
         return self.expert()
-
-
-def test_a_warm_start_shows_the_model_the_expert_s_own_actions() -> None:
-    env = Shop()
-    policy = new_tiny_policy(env, seed=0)
-    for demonstration in demonstrations(env, policy, WarmStart(episodes=2), waste=0.0, count=2, seed=0):
-        ids = [i for i, written in zip(demonstration.ids, demonstration.action_mask, strict=True) if written]
-        assert policy.chat.read(ids).action == f"sql SELECT price FROM {demonstration.task_id}"
 
 
 def test_actions_that_no_tokenizer_keeps_are_refused() -> None:

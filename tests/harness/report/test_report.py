@@ -188,19 +188,6 @@ def test_of_too_many_episodes_whole_updates_are_left_out_evenly(tmp_path: Path) 
     assert len(episodes(*folders, out=tmp_path / "r.html", most=1).of("details", "id")) == 16  # the last update of each
 
 
-def test_a_torn_line_is_dropped_and_a_damaged_log_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path / "run", updates=1)
-    write_log(folder, updates=1, tasks=1)
-    (log,) = folder.glob("episodes/*.jsonl")
-    whole = log.read_bytes()
-    log.write_bytes(whole[:-5])
-    assert len(episodes(folder, out=tmp_path / "r.html").of("details", "id")) == 7
-    log.write_bytes(whole.replace(b"{", b"", 1))
-    with pytest.raises(SystemExit):
-        report(folder, out=tmp_path / "r.html")
-    assert re.search(r"line 1 of .*update-000000.jsonl", capsys.readouterr().out)
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 def test_in_a_browser_both_pages_fit_and_the_search_finds(tmp_path: Path, width: int) -> None:
     sweep = write_sweep(tmp_path / "sweep", seeds=1, updates=4, only=("comparison",))

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from small_model import of_written, plain_logprobs
 from smollm2 import smollm2_folder
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import eh_gym  # noqa: F401 - registers the environments
 from harness.clone.clones import clone_expert
@@ -85,17 +85,6 @@ def test_vllm_agrees_with_a_plain_forward_pass(real_vllm: None, smollm2: Policy,
     sampler = VLLMSampler(smollm2.model, max_context=2048)
     for trajectory in play(sampler, smollm2, env, episodes=2, steps=2):
         assert of_written(trajectory.logprobs, trajectory) == pytest.approx(right_logprobs(trajectory), abs=3e-4)
-
-
-def test_it_is_the_chat_model_that_it_says_it_is(smollm2: Policy) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder())
-    said = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
-    text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
-    assert smollm2.tokenizer.decode(smollm2.chat.prompt_ids("Be short.", "Hi")) == text
-    assert text.startswith("<|im_start|>system\nBe short.<|im_end|>")
-    assert smollm2.chat.stop_ids == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
-    ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
-    assert tokenizer.decode(smollm2.model(ids).logits[0, -1].argmax()) == " Paris"
 
 
 def test_adapters_learn_the_expert_and_become_part_of_the_clone(smollm2: Policy, trainable: Policy, own_cache: Path) -> None:

@@ -145,19 +145,6 @@ def test_each_rank_may_have_an_engine_of_its_own(real_vllm: None, tmp_path: Path
     assert load_policy(tmp_path / "run" / "model").model.dtype == torch.float32
 
 
-@pytest.mark.parametrize("changes", [{}, {"lora_rank": 8, "learning_rate": 3e-3}])
-def test_training_samples_from_the_policy_that_it_trains(
-    made: Made, quick: GRPOConfig, tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    made("vllm")
-    config = changed(quick, sampler="vllm", updates=3, out=tmp_path / "run", **changes)
-    rows = rows_of_run(config)
-    assert len(rows) == 3
-    trained_on = [row for row in rows if row["train/episodes_in_loss"]]
-    assert len(trained_on) > 1
-    assert all(0 < row["train/logp_difference_max"] < 1e-3 for row in trained_on)
-
-
 def test_episodes_go_on_in_the_engine_while_the_policy_is_trained(made: Made, quick: GRPOConfig, tmp_path: Path) -> None:
     """The rate is 0, so the weights that are handed over in the middle of requests are always the same."""
     made("vllm")

@@ -1,7 +1,6 @@
 """The settings of a run: checks, the horizon, the learning rate, config.json, and the command line of harness.grpo."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,6 @@ from harness.settings.horizon import NamedHorizon, new_controller
 from harness.settings.section import changed, flat
 from harness.settings.warm_start import WarmStart
 from harness.training.command import read_command
-
-
-def test_flags_reach_their_sections_and_override_the_recipe() -> None:
-    words = ["--wrapper", "tti", "--eval-horizon", "40", "--warm-start.max-batches", "7", "--no-normalize-std"]
-    c, base = read_command(words).config, from_recipe("quickstart", {"wrapper": "tti"})
-    assert (c.wrapper, c.evaluation_horizon, c.warm_start.max_batches, c.loss.normalize_std) == ("tti", 40, 7, False)
-    assert c.warm_start == replace(base.warm_start, max_batches=7)
-    assert {name for name, value in flat(c).items() if value != flat(base)[name]} == {
-        *("eval_horizon", "warm_start.max_batches", "normalize_std"),
-    }
 
 
 def test_the_first_line_of_a_run_names_its_recipe(
@@ -139,7 +128,6 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
     ("settings", "names"),
     [
         ({"wrapper": "elastc"}, "elastic, fixed, .*MODULE:CLASS.*'elastc'"),
-        ({"wrapper": "no_module:Seeking"}, "no_module:Seeking"),
         ({"k0": 60}, "k0"),
         ({"wrapper": "fixed", "k0": 80}, "--eval-horizon"),
         ({"wrapper": "fixed", "k0": 0}, "k0 must be"),
@@ -151,13 +139,11 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
         ({"env_args": {"EH-Cabnet-v0": {}}}, "env_args has EH-Cabnet-v0"),
         ({"env_args": [1]}, "env_args must be"),
         ({"env": "EH-Cabinet-v0:1.5,EH-CabinetLocked-v0"}, "--env"),
-        ({"env": "EH-Cabinet-v0:-1"}, "--env"),
         ({"tasks": 3}, "--tasks 3 is for harness.evaluate"),
         ({"tasks": "a.jsonl"}, "a file of tasks is for --agent"),
         ({"at_k": "stop"}, "--at-k is for --agent"),
         ({"ray_address": "auto"}, "--env-workers ray"),
         ({"temperature": 0}, "temperature must be > 0 in training"),
-        ({"compile": "on"}, "--compile on needs --sampler vllm"),
         ({"eval_every": 2, "eval_tasks": 0}, "--eval-tasks"),
         ({"max_staleness": 1, "rollout": "lockstep", "eval_every": 0}, "--max-staleness.*--rollout"),
         ({"max_staleness": 1, "rollout": "streaming", "eval_every": 1}, "max_staleness 0"),
@@ -191,6 +177,3 @@ def test_only_a_split_of_their_own_makes_evaluations_held_out() -> None:
     for values in ({"split": "test"}, {"eval_split": "train"}, {"split": "all"}):
         assert not changed(base, **values).held_out
     assert [changed(base, slots=slots).slots_of_rank(3) for slots in (0, 10, 1000)] == [22, 4, 22]
-    shown = changed(base, out="/home/me/x").public()
-    assert "out" not in shown
-    assert (shown["model"], shown["k0"]) == ("tiny", 10)

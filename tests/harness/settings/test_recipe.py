@@ -10,7 +10,6 @@ import pytest
 from eh_gym import TTIHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.make import HORIZONS
-from harness.grpo import main
 from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.horizon import new_controller
 from harness.settings.recipe import recipes
@@ -115,11 +114,6 @@ def test_a_short_run_has_its_schedules_stretched_to_it(name: str, increment: flo
     assert flat(from_recipe(name, {"wrapper": "fixed"}))["k0"] == flat(from_recipe(name))["k0"]
 
 
-def test_lora_takes_more_of_the_gpu_for_an_engine() -> None:
-    assert flat(from_recipe("lora", {"sampler": "vllm"}))["gpu_memory_utilization"] == 0.65
-    assert "gpu_memory_utilization" not in flat(from_recipe("lora"))
-
-
 def test_a_recipe_stands_between_the_defaults_and_the_flags(tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -158,14 +152,10 @@ def test_in_python_a_section_replaces_the_recipe_s_and_a_mapping_changes_it() ->
     [
         ("[optimizer]\nlearning-rate = 1e-6", r"did you mean optimizer.learning_rate\?"),
         ("[loss]\nkl_coeff = 1", r"mine.toml: no setting loss.kl_coeff; did you mean loss.kl_coef\?"),
-        ("[sampling.vlm]\nmax_context = 3", r"no setting sampling.vlm; did you mean sampling.vllm\?"),
         ("learning_rate = 1e-6", "no setting learning_rate"),
         ("xyzzy = 1", "no setting xyzzy; there are updates, tasks_per_update"),
         ("[horizon.linear]\ndelta = 0", "mine.toml: delta must be"),  # though another one is chosen
-        ("updates = true", "updates must be a whole number"),
-        ("warm_start = 3", r"warm_start must be a table, \[warm_start\]"),
         ('out = "x"', "--out"),
-        ("updates = 0", "mine.toml: updates must be"),
         ("updates", "mine.toml can't be read as TOML"),
     ],
 )
@@ -174,7 +164,7 @@ def test_a_mistake_in_a_recipe_is_named_with_the_nearest_key_or_type(tmp_path: P
         from_recipe(write(tmp_path, text))
 
 
-def test_a_recipe_that_there_is_not_has_a_correction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_that_there_is_not_has_a_correction(tmp_path: Path) -> None:
     path = write(tmp_path, "")
     for name, said in (
         ("quickstat", "no recipe quickstat; did you mean quickstart?"),
@@ -185,6 +175,3 @@ def test_a_recipe_that_there_is_not_has_a_correction(tmp_path: Path, capsys: pyt
         with pytest.raises(ConfigError) as error:
             from_recipe(name)
         assert said in str(error.value)
-    with pytest.raises(SystemExit):
-        main(["--recipe", str(RECIPES["quickstart"]), "--k0", "60", "--out", str(tmp_path / "run")])
-    assert "5..50" in capsys.readouterr().out

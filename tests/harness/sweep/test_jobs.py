@@ -5,11 +5,12 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import gone, lives
 
 from eh_gym.errors import ConfigError
 from harness.records.files import lock_folder
@@ -18,21 +19,6 @@ from harness.sweep.jobs import Job, job_slots, run_jobs
 
 def job(folder: Path, name: str, code: str) -> Job:
     return Job(name, f"the job {name}", (sys.executable, "-c", code), folder / f"{name}.log")
-
-
-def runs(process: psutil.Process, code: str = "") -> bool:
-    """Whether it runs, and that code; it may end at any moment."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE and code in " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -91,22 +77,25 @@ run_jobs([Job(n, n, (sys.executable, "-c", sleep), folder / n) for n in "ab"], [
 """
     parent = psutil.Popen([sys.executable, "-c", code])
     try:
-        eventually(lambda: all((tmp_path / n).exists() and (tmp_path / n).read_text() for n in "ab"))
+        while not all((tmp_path / n).exists() and (tmp_path / n).read_text() for n in "ab"):
+            assert parent.poll() is None
+            time.sleep(0.02)
         children = parent.children()
         assert len(children) == 2
     finally:
         parent.kill()
         parent.wait()
-    eventually(lambda: not any(map(runs, children)))
+    assert gone(*children)
 
 
 def test_an_interrupt_ends_the_jobs(tmp_path: Path, lock: int) -> None:
     def interrupt(line: str) -> None:
         raise KeyboardInterrupt
 
+    before = psutil.Process().children()
     with pytest.raises(KeyboardInterrupt):
         run_jobs([job(tmp_path, "a", "import time; time.sleep(600)")], [{}], interrupt, done=0, lock=lock)
-    assert not [p for p in psutil.Process().children() if runs(p, "time.sleep(600)")]
+    assert not [p for p in psutil.Process().children() if p not in before and lives(p)]
 
 
 def test_a_job_leads_its_session_and_holds_the_lock(tmp_path: Path, lock: int) -> None:

@@ -85,7 +85,8 @@ def test_all_arms_are_evaluated_at_the_same_k_and_a_large_fixed_k_at_its_own() -
 
 def test_flags_are_for_every_arm_and_those_of_a_horizon_for_the_arms_that_have_it() -> None:
     bounds = ["--k-max", "60", "--k-min", "7"]
-    sweep = parse(["--suite", "pretrained", "--kl-coef", "0.1", "--alpha", "0.4", *bounds])
+    sweep = parse(["--suite", "pretrained", "--seeds", "5", "--", "--kl-coef", "0.1", "--alpha", "0.4", *bounds])
+    assert sweep.seeds == 5
     assert {config.loss.kl_coef for _, config in sweep.arms("pretrained").values()} == {0.1}
     horizons = horizons_of(sweep)
     assert horizons["elastic K0=10"] == repr(ElasticHorizon(k0=10, alpha=0.4, k_max=60, k_min=7))

@@ -97,18 +97,6 @@ def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_wit
     assert [row["update"] for row in rows] == [0, 1, 2]
 
 
-def test_a_folder_keeps_the_seeds_of_a_suite(tmp_path: Path) -> None:
-    go(tmp_path, seeds=2)
-    go(tmp_path, seeds=1)
-    assert list(read_tables(tmp_path, ["ema"])[0].runs) == [2] * 5
-
-
-def test_flags_are_grpo_s() -> None:
-    s = parse(["--suite", "ema", "--seeds", "5", "--", "--updates", "12", "--k0", "20", "--env", "EH-CabinetLocked-v0"])
-    found = flat(s.train)
-    assert (s.suite, s.seeds, found["updates"], found["k0"], found["env"]) == ("ema", 5, 12, 20, "EH-CabinetLocked-v0")
-
-
 def test_suites_keep_the_clone_of_their_results_and_arms_have_the_quick_start_s() -> None:
     def clone(*words: str) -> int:
         return parse(words).train.warm_start.max_optimal_steps
