@@ -6,7 +6,7 @@ If an environment fails, its episode is played again with the same draws, so the
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 import gymnasium as gym
 import numpy as np
@@ -28,13 +28,6 @@ class ExpertEnv(Protocol):
     def random_action(self, rng: np.random.Generator) -> str:
         """A harmless action."""
         ...
-
-
-@runtime_checkable
-class _Recurring(Protocol):
-    """An environment whose demonstrations are of other tasks than its `task_ids`."""
-
-    demonstrated_ids: Sequence[str]
 
 
 def expert_of(env: gym.Env[str, str]) -> ExpertEnv:
@@ -62,8 +55,9 @@ def check_expert(env: gym.Env[str, str], what: str, remedy: str) -> None:
 
 def demonstrated_tasks(env: gym.Env[str, str]) -> Sequence[str]:
     """The ids of the tasks of demonstrations: the environment's ``demonstrated_ids``, or else its ``task_ids``."""
-    base = env.unwrapped
-    return base.demonstrated_ids if isinstance(base, _Recurring) else expert_of(env).task_ids
+    base: Any = env.unwrapped
+    ids: Sequence[str] = base.demonstrated_ids if hasattr(base, "demonstrated_ids") else base.task_ids
+    return ids
 
 
 def demonstrate(

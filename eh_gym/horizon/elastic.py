@@ -1,7 +1,4 @@
-"""Elastic Horizon: K follows the lengths of the agent's own successes, up and down.
-
-The controller looks at nothing else: not at failures, tasks or the number of updates.
-"""
+"""Elastic Horizon: K follows the lengths of the agent's own successes, up and down, and nothing else."""
 
 import math
 import sys
@@ -116,7 +113,8 @@ class ElasticHorizon(Saved):
         with self._lock:
             boundary = target = math.nan
             if len(self._lengths) >= self.min_successes:
-                boundary = self._boundary()
+                lengths = np.array(self._lengths)
+                boundary = float(lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic]))
                 target = min(max(boundary + self.delta, float(self.k_min)), float(self.k_max))
                 # Eq. 7, written so that K stays exactly the same once it has reached the target.
                 self._k += self.alpha * (target - self._k)
@@ -144,7 +142,3 @@ class ElasticHorizon(Saved):
         with self._lock:
             self._k = float(k)
             self._lengths = deque(lengths, maxlen=self.buffer_size)
-
-    def _boundary(self) -> float:
-        lengths = np.array(self._lengths)
-        return float(lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic]))

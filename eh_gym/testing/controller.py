@@ -12,8 +12,6 @@ from eh_gym.errors import StateError
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController
 from eh_gym.horizon.controller import episode_horizon
 
-__all__ = ["ControllerContract"]
-
 
 class ControllerContract:
     """Tests of `eh_gym.HorizonController`. Inherit from this class and define `make`.

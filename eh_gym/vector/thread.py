@@ -107,16 +107,12 @@ class ThreadVectorEnv(SyncVectorEnv):
 
         Returns:
             A future of ``(observation, reward, terminated, truncated, info)``; of ``gymnasium.error.ResetNeeded`` if the
-            slot's episode has ended or failed, or none has begun.
-
-        Raises:
-            gymnasium.error.AlreadyPendingCallError: The slot's last call is not done.
-            gymnasium.error.ClosedEnvironmentError: The vector environment is closed.
+            slot's episode has ended or failed, or none has begun. Raises as `submit_reset` does.
         """
         return self._submit(slot, "submit_step", lambda: self._step_slot(slot, action))
 
     def submit_call(self, slot: int, method: Callable[[], T]) -> Future[T]:
-        """Calls a method of the slot's environment where its steps are taken. Raises as `submit_step` does."""
+        """Calls a method of the slot's environment where its steps are taken. Raises as `submit_reset` does."""
         return self._submit(slot, "submit_call", method)
 
     def _submit(self, slot: int, name: str, call: Callable[[], T]) -> Future[T]:

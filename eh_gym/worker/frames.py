@@ -94,10 +94,8 @@ class Frames:
 
 def _ended(process: subprocess.Popen[bytes]) -> WorkerDied:
     try:
-        code: int | None = process.wait(PARTING_S)
+        code = process.wait(PARTING_S)
     except subprocess.TimeoutExpired:
-        code = None  # it lives, but has closed the pipe
-    if code is None:
         return WorkerDied("the worker closed its end of the pipe; it was killed")
     how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
     return WorkerDied(f"the worker {how}")

@@ -53,7 +53,7 @@ class _Slot:
 
 
 class WorkerPool:
-    """Several workers with the same command; sessions go where the fewest are. Thread-safe.
+    """Several workers with the same command. Thread-safe.
 
     Workers start when they are first needed; one that has died is replaced when the next session is placed on it.
     In a forked copy of the process the pool begins without workers: those of the parent answer the parent.

@@ -250,15 +250,12 @@ class Worker:
             self._reap("it was killed")
 
     def __enter__(self) -> Worker:
-        """Starts the worker."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes the worker."""
         self.close()
 
-    # ------------------------------------------------------------------ the process
     def _refuse_in_a_fork(self) -> None:
         # Before the lock is taken: a thread of the parent may have held it at the fork, and it is never released here.
         if self._process is not None and os.getpid() != self._owner:
@@ -278,7 +275,6 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                close_fds=True,
                 start_new_session=True,
                 env=_environment(),
             )
@@ -355,7 +351,6 @@ def _kill_if_ours(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _described(error: Any) -> str:
-    """An error as the child described it."""
     if not isinstance(error, dict):
         return str(error)
     return f"{error.get('type')}: {error.get('message')}\n{error.get('traceback', '')}".rstrip()
