@@ -76,7 +76,7 @@ def demonstrate(
         task_id: The task.
         waste: The probability that a step is a random action.
         max_steps: The number of steps after which the episode is stopped.
-        rng: Draws the seed of the reset and the wasted steps. After a failure, the next attempt draws the same numbers.
+        rng: Draws the seed of the reset and the wasted steps.
         max_optimal_steps: The most steps that the expert may need, by ``info["optimal_steps"]`` or else in this episode; 0 for
             no limit.
 

@@ -114,7 +114,9 @@ class ElasticHorizon(Saved):
             boundary = target = math.nan
             if len(self._lengths) >= self.min_successes:
                 lengths = np.array(self._lengths)
-                boundary = float(lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic]))
+                boundary = float(
+                    lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic])
+                )
                 target = min(max(boundary + self.delta, float(self.k_min)), float(self.k_max))
                 # Eq. 7, written so that K stays exactly the same once it has reached the target.
                 self._k += self.alpha * (target - self._k)

@@ -21,6 +21,7 @@ class Saved:
     """
 
     def __new__(cls: type[S], *_: Any, **given: Any) -> S:
+        """Refuses names that are no settings."""
         check_names(cls, given)
         return super().__new__(cls)
 

@@ -28,9 +28,7 @@ class ControllerContract:
     def teardown_method(self) -> None:
         """Closes the controllers that a test has made."""
         for controller in self._made:
-            close = getattr(controller, "close", None)
-            if close is not None:
-                close()
+            getattr(controller, "close", lambda: None)()
         self._made = ()
 
     def _new(self) -> HorizonController:

@@ -63,8 +63,6 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         MissingExtraError: The ``openenv`` package is not installed.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
-
     def __init__(
         self,
         url: str,

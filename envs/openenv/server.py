@@ -1,7 +1,6 @@
 """``python -m envs serve EH-…``: any registered text environment as an OpenEnv server, with many sessions at once.
 
-The protocol, the sessions and the routes are those of the ``openenv`` package. This module has the environment that it
-serves, the token, and the command.
+The protocol, the sessions and the routes are those of the ``openenv`` package.
 """
 
 from __future__ import annotations
@@ -71,13 +70,7 @@ class TextObservation(Observation):  # type: ignore[misc]
 
 
 class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignore[misc]
-    """One session: Gymnasium's text environments of an id, one for each split that the client asks for.
-
-    Args:
-        env_id: The id that `gymnasium.make` takes.
-        args: What the environment takes, but the split.
-        splits: The splits that clients may play; the first is the default. An environment without splits has one, "".
-    """
+    """One session: an environment for each split that the client asks for. `make_app` explains the arguments."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -252,7 +245,7 @@ def make_app(env_id: str, *, args: Mapping[str, Any], splits: Sequence[str], ses
     Args:
         env_id: The id that `gymnasium.make` takes.
         args: What the environment takes, but the split.
-        splits: The splits that may be played; the first is the default.
+        splits: The splits that may be played; the first is the default. An environment without splits has one, "".
         sessions: The most sessions at once. One more client is told that the server is full.
         idle_s: Seconds of silence after which a session is closed.
         token: What clients must send; empty for none.

@@ -27,8 +27,6 @@ from .execution import execute
 from .limits import LONGEST_RESULTS
 from .official import results_message, reveal_message
 
-__all__ = ["PROMPTS", "Episode", "StepResult", "instruction", "task_of"]
-
 PROMPTS = ("compact", "official")
 
 STEP_LIMIT = 20  # bfcl_eval.constants.default_prompts.MAXIMUM_STEP_LIMIT
@@ -43,7 +41,6 @@ class Task:
     """The data that all episodes of an entry share.
 
     Attributes:
-        entry: The entry.
         start: The simulators at the start, pickled. Loading them is faster than building them, and episodes share no object.
         checks: For each turn, the ground truth's results and its simulators' public attributes; None if the turn has no
             ground-truth call.

@@ -20,8 +20,6 @@ from typing import Any
 from .calls import Call, Methods, PlainCall, combined
 from .limits import LONGEST_RESULTS, TOO_LONG, refuse_long
 
-__all__ = ["execute"]
-
 # A cap for MathAPI's exponents, precisions and decimal places: the ground truth has 10 at most, 10**8 would hang the process.
 _MATH_CAP = 10_000
 _POWER_CAP = 200_000  # bits of an integer power

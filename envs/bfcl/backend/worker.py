@@ -11,8 +11,6 @@ from .episode import PROMPTS, Episode, compact_document, instruction, load_simul
 from .limits import CPU_S, limited, prepare
 from .official import system_prompt, tool_document, with_hint
 
-__all__ = ["handle"]
-
 load_simulators()  # before memory is limited: an import that fails for want of it can leave a broken module behind
 prepare()
 _episodes: dict[int, Episode] = {}
