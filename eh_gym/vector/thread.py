@@ -30,8 +30,7 @@ class ThreadVectorEnv(SyncVectorEnv):
     """Environments of one kind, each in a slot; different slots run side by side.
 
     As a ``gymnasium.vector.VectorEnv`` it behaves like ``SyncVectorEnv(..., autoreset_mode=AutoresetMode.DISABLED)``,
-    masked resets included. A slot that has ended must be reset before the next batched ``step``; as in gymnasium,
-    stepping it is an error, and here no other slot moves when that happens.
+    masked resets included.
 
     ``submit_reset`` and ``submit_step`` address one slot and return a future at once. A slot takes its next call when the
     future of its last one is done. What one slot raises reaches its own future only; the slot then needs a reset. The
@@ -86,12 +85,7 @@ class ThreadVectorEnv(SyncVectorEnv):
     # One slot at a time
 
     def submit_reset(self, slot: int, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Future[ResetResult]:
-        """Resets one slot.
-
-        Args:
-            slot: 0 .. num_envs - 1.
-            seed: As for ``gymnasium.Env.reset``.
-            options: As for ``gymnasium.Env.reset``, such as ``{"task_id": ...}``.
+        """Resets one slot, 0 .. num_envs - 1. The seed and the options are those of ``gymnasium.Env.reset``.
 
         Returns:
             A future of ``(observation, info)``.

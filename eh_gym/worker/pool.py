@@ -136,10 +136,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_pool(size: int, command: Sequence[str]) -> WorkerPool:
-    """The pool of this process with this size and command, made at the first use.
-
-    Many environments share it; it lives until ``close_shared_pools`` or the end of the process.
-    """
+    """The pool of this size and command that the environments of this process share until ``close_shared_pools``."""
     key = (size, tuple(command))
     with _shared_lock:
         if key not in _shared:

@@ -323,8 +323,7 @@ class Worker:
 def _environment() -> dict[str, str]:
     """This process's environment without PYTHON* variables, and with a fixed hash seed.
 
-    A backend may print a set (BFCL's book_flight does, in an error). With the seed drawn by each process, the same
-    actions would be answered in other words by another worker.
+    A backend may print a set (BFCL's book_flight does, in an error), whose order depends on the hash seed.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**kept, "PYTHONHASHSEED": "0"}

@@ -1,8 +1,7 @@
 """EH-AppWorld: AppWorld's tasks, which the agent solves by writing Python, with the real engine and official evaluation.
 
 Each episode has two processes, forked from ones that have already imported AppWorld: the agent's code runs in one, the apps
-and their databases are in the other, which also gives the verdict. `harness.evaluate` computes the measures over several
-tasks, such as scenario goal completion.
+and their databases are in the other, which also gives the verdict.
 """
 
 from __future__ import annotations

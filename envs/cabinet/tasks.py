@@ -79,15 +79,10 @@ def make_task(task_id: str, *, locked: bool = False, longest: int = LONGEST_CHAI
 
 
 def recurring_tasks(number: int, *, locked: bool = False, longest: int = LONGEST_CHAIN) -> tuple[str, ...]:
-    """The ids of the first training tasks whose lengths have the proportions of the whole split.
-
-    Args:
-        number: How many, 1 to 10,000.
-        locked: Whether they are tasks of EH-CabinetLocked.
-        longest: The most drawers of a chain.
+    """The ids of the first training tasks (`make_task`) whose lengths have the proportions of the whole split.
 
     Raises:
-        ConfigError: ``number`` is out of range.
+        ConfigError: ``number`` is not 1 to 10,000.
 
     Example:
         >>> ids = recurring_tasks(25)

@@ -90,15 +90,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         split: str | None = None,
         index: int | None = None,
     ) -> TextObservation:
-        """Starts an episode.
-
-        Args:
-            seed: Seeds the environment.
-            episode_id: A name for the episode; one is drawn otherwise.
-            task_id: The task. Without it and `index`, the seed draws one.
-            split: The split of the task.
-            index: The place of the task in the split, in place of its id.
-        """
+        """Starts an episode of `task_id`, or of the task at `index` in the split, or else of one that the seed draws."""
         try:
             self._env = self._of(split)
             if index is not None:
