@@ -30,11 +30,6 @@ class ExpertEnv(Protocol):
         ...
 
 
-def expert_of(env: gym.Env[str, str]) -> ExpertEnv:
-    """The environment without its wrappers, which must have passed `check_expert`."""
-    return cast(ExpertEnv, env.unwrapped)
-
-
 @dataclass
 class Demonstration:
     """One episode. There is one observation and one info more than actions; `ended` is False if `max_steps` ended it."""
@@ -112,7 +107,7 @@ def first_episodes(env: gym.Env[str, str], *, max_steps: int) -> list[list[str]]
 def _play(
     env: gym.Env[str, str], task_id: str, waste: float, max_steps: int, rng: np.random.Generator, max_optimal_steps: int
 ) -> Demonstration | None:
-    base = expert_of(env)
+    base = cast(ExpertEnv, env.unwrapped)
     seed = int(copy.deepcopy(rng).integers(2**31))  # from a copy, so that the wasted steps do not depend on it
     observation, info = env.reset(seed=seed, options={"task_id": task_id})
     known = info.get("optimal_steps")

@@ -172,8 +172,6 @@ def _tasks(name: str, env: gym.Env[str, str]) -> Sequence[str]:
 
 
 class _Prefixed(LazyIds):
-    """The same ids with a prefix."""
-
     def __init__(self, prefix: str, task_ids: Sequence[str]) -> None:
         self._prefix, self._task_ids = prefix, task_ids
 

@@ -36,8 +36,7 @@ class ElasticHorizon(Saved):
 
     The paper contradicts itself about rounding. Algorithm 1 keeps K real; the appendix's Algorithm 2 (line 31) stores
     the floor of each update. With alpha = 0.1 the stored integer cannot grow unless the target is at least 10 above it,
-    so it stalls below the frontier, and where it stalls depends on where it started. The default keeps K real and
-    floors only what is applied.
+    so it stalls below the frontier, and where it stalls depends on where it started. `rounding` has both.
 
     A success can't be longer than its K, so the lengths are cut off at K. `delta` lets K grow beyond them.
 

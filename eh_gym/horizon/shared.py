@@ -199,7 +199,6 @@ class SharedHorizon:
         weakref.finalize(self, os.close, self._journal).atexit = False
 
     def _publish(self, controller: HorizonController) -> None:
-        """Shows the present K to the other processes."""
         if self._keys is not None:
             new = self._folder / "controller.new"
             try:

@@ -14,10 +14,7 @@ from eh_gym.horizon.controller import episode_horizon
 
 
 class ControllerContract:
-    """Tests of `eh_gym.HorizonController`. Inherit from this class and define `make`.
-
-    Controllers that have a ``close`` are closed when a test ends.
-    """
+    """Tests of `eh_gym.HorizonController`. Inherit from this class and define `make`."""
 
     _made: tuple[HorizonController, ...] = ()
 
@@ -26,7 +23,7 @@ class ControllerContract:
         raise NotImplementedError("say in make() how your controller is made")
 
     def teardown_method(self) -> None:
-        """Closes the controllers that a test has made."""
+        """Closes the controllers that a test has made, if they have a ``close``."""
         for controller in self._made:
             getattr(controller, "close", lambda: None)()
         self._made = ()
@@ -188,7 +185,6 @@ def live(controller: HorizonController, updates: int, first: int = 0) -> list[in
 
 
 def _refusal(controller: HorizonController, state: Any) -> str:
-    """The message of the StateError that loading `state` must raise."""
     try:
         controller.load_state_dict(state)
     except StateError as error:

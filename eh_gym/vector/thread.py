@@ -253,7 +253,6 @@ class ThreadVectorEnv(SyncVectorEnv):
             raise AlreadyPendingCallError(message, name)
 
     def _each(self, name: str, given: Any) -> Sequence[Any]:
-        """One value for each slot; None for each by default."""
         if given is None:
             return [None] * self.num_envs
         if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) != self.num_envs:

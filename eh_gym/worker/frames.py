@@ -60,7 +60,6 @@ class Frames:
         return message
 
     def _read(self, size: int, deadline: float, what: str, timeout_s: float) -> None:
-        """Reads until ``size`` bytes are unread."""
         while len(self._unread) < size:
             if not self._wait(deadline):
                 raise WorkerTimeout(f"waited {timeout_s:g} s for {what}; the worker was killed")

@@ -73,8 +73,7 @@ class CabinetEnv(gym.Env[str, str]):
             lengths have the proportions of the whole split. Demonstrations and the other splits keep all tasks.
 
     Raises:
-        ConfigError: The split is unknown, or at a reset the task id is; or no chain can be that long; or ``tasks`` is out of
-            range.
+        ConfigError: An argument is out of range, or a reset names an unknown task.
 
     Example:
         >>> env = CabinetEnv(split="dev")

@@ -35,11 +35,6 @@ class Entry:
     functions: tuple[dict[str, Any], ...]
     held_out: dict[int, tuple[dict[str, Any], ...]]
 
-    @property
-    def long_context(self) -> bool:
-        """Whether the simulators pad their results, as the long_context category does."""
-        return "long_context" in self.task_id
-
 
 def load_entry(task_id: str) -> Entry:
     """Loads the entry with this official id. Raises KeyError for an unknown id."""

@@ -38,7 +38,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         assert params["action_format"] in FORMATS, params["action_format"]
         assert params["prompt"] in PROMPTS, params["prompt"]
         episode = _episodes[params["session"]] = Episode(params["task_id"], params["action_format"], params["prompt"])
-        return episode.first_message
+        return episode.user_message()
     if method == "finish":
         _episodes.pop(params["session"], None)
         return None
