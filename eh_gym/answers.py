@@ -31,11 +31,7 @@ def is_reward(value: Any) -> bool:
 
 
 def reset_fault(answer: Any, task_id: str | None = None) -> str:
-    """Says what is wrong with the answer to a reset, and how to fix it; empty if it is right.
-
-    Args:
-        answer: What ``reset`` returned.
-        task_id: The task that was asked for; None if any may be played.
+    """Says what is wrong with the answer to a reset that asked for `task_id` (None: any), and how to fix it; else empty.
 
     >>> reset_fault("guess")
     "reset must return (observation, info), got 'guess'; return both"

@@ -50,7 +50,7 @@ class Range:
 
 
 def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] = str) -> None:
-    """Checks the type and the range of every field, and makes NumPy's numbers Python's.
+    """Checks the type and the range of every field, and makes NumPy's numbers Python's. A boolean is not a number.
 
     Args:
         instance: A dataclass, frozen or not.
@@ -105,21 +105,6 @@ def near(name: str, known: Collection[str]) -> str:
     """
     found = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
     return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(known)}"
-
-
-def expected(hint: Any, value: Any) -> str:
-    """Says what a field of this type may be if `value` does not fit; else returns "".
-
-    A whole number is also a float, and a boolean is not a number.
-
-    >>> expected(Literal["a", "b"], "c"), expected(float, 2), expected(Annotated[int | None, Range(1)], True)
-    ("one of 'a', 'b'", '', 'a whole number >= 1 or None')
-    """
-    try:
-        _fitted(hint, value)
-    except _Misfit:
-        return _described(hint)
-    return ""
 
 
 @functools.cache  # looking them up takes a hundred times as long as checking the fields

@@ -24,7 +24,7 @@ _REMOTE = {"EH-Remote-v0": "envs.openenv.client:RemoteEnv"}
 
 
 def register_envs() -> None:
-    """Registers the EH-* ids with gymnasium; called once by ``import eh_gym``, harmless when called again.
+    """Registers the EH-* ids with gymnasium. ``import eh_gym`` calls it; calling it again is harmless.
 
     Example:
         >>> register_envs()
@@ -37,7 +37,7 @@ def register_envs() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the class that gymnasium asks for (PEP 562), and says so if another package has the name `envs`.
+    """Imports the class that gymnasium asks for (PEP 562).
 
     Raises:
         ForeignPackageError: The class can't be imported, because a package or folder of another project is called `envs`.

@@ -7,9 +7,6 @@ def split_reply(reply: str) -> tuple[str, str]:
     The thought ends at the last closing tag. Its opening tag may be missing, because many chat templates write it themselves. If
     a reply begins with a thought and never closes it, there is no answer.
 
-    Args:
-        reply: What the model wrote.
-
     Returns:
         The thought without its tags, and the answer without the newlines before it. A reply without a thought is its own answer,
         unchanged.

@@ -14,6 +14,7 @@ from gymnasium.vector.utils.shared_memory import create_shared_memory
 from numpy.typing import NDArray
 
 from eh_gym.errors import ConfigError
+from eh_gym.horizon.controller import is_whole
 
 __all__ = ["UnicodeText"]
 
@@ -45,7 +46,7 @@ class UnicodeText(Text):
     """
 
     def __init__(self, max_length: int, *, seed: int | np.random.Generator | None = None) -> None:
-        if isinstance(max_length, bool) or not isinstance(max_length, (int, np.integer)) or max_length < 0:
+        if not is_whole(max_length) or max_length < 0:
             raise ConfigError(f"max_length must be an integer >= 0 (characters), got {max_length!r}")
         super().__init__(int(max_length), min_length=0, charset=_SAMPLED, seed=seed)
 
@@ -65,11 +66,9 @@ class UnicodeText(Text):
         return "".join(_SAMPLED[i] for i in self.np_random.integers(len(_SAMPLED), size=length))
 
     def __repr__(self) -> str:
-        """Shows the one parameter."""
         return f"UnicodeText({self.max_length})"
 
     def __eq__(self, other: object, /) -> bool:
-        """Equal to another UnicodeText of the same ``max_length``, never to a plain Text."""
         return isinstance(other, UnicodeText) and self.max_length == other.max_length
 
     __hash__ = None  # type: ignore[assignment]  # as every gymnasium space that compares by value

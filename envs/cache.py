@@ -8,10 +8,7 @@ from eh_gym.errors import ConfigError
 
 
 def cache_dir() -> Path:
-    """The cache folder, for everything that can be built again.
-
-    It is EH_CACHE_DIR if that is set. Otherwise it is ``elastic-horizon`` in XDG_CACHE_HOME if that is set, or else in
-    the platform's cache folder (~/.cache, ~/Library/Caches).
+    """EH_CACHE_DIR if that is set, else ``elastic-horizon`` in XDG_CACHE_HOME or the platform's cache folder.
 
     Raises:
         ConfigError: This user may not look into the folder.

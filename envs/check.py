@@ -32,10 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Runs the tests and prints a line for each. A failure comes with how to fix it.
-
-    Returns:
-        1 if a test fails, else 0.
+    """Runs the tests and prints a line for each. A failure comes with how to fix it. Returns 1 if a test fails, else 0.
 
     Raises:
         ConfigError: The environment can't be made.

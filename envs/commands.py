@@ -20,11 +20,8 @@ def run(
 ) -> str:
     """Runs one command of an installation and returns what it printed on both streams.
 
-    Args:
-        command: The program and its arguments.
-        hint: What to do if the command fails. The error's message ends with it.
-        cwd: The folder to run the command in.
-        home: The command sees this folder as the user's home. Some programs leave files there or read settings from it.
+    If it fails, the error ends with `hint`. It sees the folder `home` as the user's home, where some programs leave files
+    or read settings.
 
     Raises:
         EHError: The command could not be started, failed or took too long.

@@ -6,7 +6,7 @@ If an environment fails, its episode is played again with the same draws, so the
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 import gymnasium as gym
 import numpy as np
@@ -30,18 +30,6 @@ class ExpertEnv(Protocol):
         ...
 
 
-@runtime_checkable
-class _Recurring(Protocol):
-    """An environment whose demonstrations are of other tasks than its `task_ids`."""
-
-    demonstrated_ids: Sequence[str]
-
-
-def expert_of(env: gym.Env[str, str]) -> ExpertEnv:
-    """The environment without its wrappers, which must have passed `check_expert`."""
-    return cast(ExpertEnv, env.unwrapped)
-
-
 @dataclass
 class Demonstration:
     """One episode. There is one observation and one info more than actions; `ended` is False if `max_steps` ended it."""
@@ -62,8 +50,9 @@ def check_expert(env: gym.Env[str, str], what: str, remedy: str) -> None:
 
 def demonstrated_tasks(env: gym.Env[str, str]) -> Sequence[str]:
     """The ids of the tasks of demonstrations: the environment's ``demonstrated_ids``, or else its ``task_ids``."""
-    base = env.unwrapped
-    return base.demonstrated_ids if isinstance(base, _Recurring) else expert_of(env).task_ids
+    base: Any = env.unwrapped
+    ids: Sequence[str] = base.demonstrated_ids if hasattr(base, "demonstrated_ids") else base.task_ids
+    return ids
 
 
 def demonstrate(
@@ -82,7 +71,7 @@ def demonstrate(
         task_id: The task.
         waste: The probability that a step is a random action.
         max_steps: The number of steps after which the episode is stopped.
-        rng: Draws the seed of the reset and the wasted steps. After a failure, the next attempt draws the same numbers.
+        rng: Draws the seed of the reset and the wasted steps.
         max_optimal_steps: The most steps that the expert may need, by ``info["optimal_steps"]`` or else in this episode; 0 for
             no limit.
 
@@ -118,7 +107,7 @@ def first_episodes(env: gym.Env[str, str], *, max_steps: int) -> list[list[str]]
 def _play(
     env: gym.Env[str, str], task_id: str, waste: float, max_steps: int, rng: np.random.Generator, max_optimal_steps: int
 ) -> Demonstration | None:
-    base = expert_of(env)
+    base = cast(ExpertEnv, env.unwrapped)
     seed = int(copy.deepcopy(rng).integers(2**31))  # from a copy, so that the wasted steps do not depend on it
     observation, info = env.reset(seed=seed, options={"task_id": task_id})
     known = info.get("optimal_steps")

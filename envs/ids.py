@@ -24,7 +24,6 @@ class LazyIds(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        """The id at an index (a negative one counts from the end), or the list of ids of a slice."""
         if isinstance(index, slice):
             return [self._at(i) for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):

@@ -119,11 +119,7 @@ def takes_split(make: Callable[..., Any]) -> bool:
 
 
 def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str, str]:
-    """Makes one environment.
-
-    Args:
-        env: The name of an environment, as `registered` takes it, or a spec.
-        args: Further arguments of ``gym.make``, such as the split.
+    """Makes an environment of a spec, or of a name that `registered` takes, with further arguments of ``gym.make``.
 
     Raises:
         ConfigError: `registered` raises it, or the environment takes other arguments.
@@ -145,7 +141,7 @@ def checked_environment(env: str | EnvSpec, args: Mapping[str, Any], success_thr
 
 
 def read_env_args(text: str) -> dict[str, Any]:
-    """Reads the arguments of gym.make from the text of `--env-args`. Errors are those of `json_object`."""
+    """Reads the text of `--env-args` with `json_object`."""
     return json_object(text, "--env-args", '{"categories": ["base"]}')
 
 

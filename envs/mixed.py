@@ -43,11 +43,7 @@ def read_environments(text: str) -> dict[str, int]:
 
 
 def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:
-    """A spec from which `gym.make` and `eh_gym.make_vec` make a `MixedEnv`.
-
-    Args:
-        envs: For each name an id or a spec that `make_environment` takes. The names begin the ids of the tasks.
-    """
+    """A spec from which `gym.make` and `eh_gym.make_vec` make a `MixedEnv` of `envs`."""
     return EnvSpec(
         "EH-Mixed-v0",
         entry_point="envs.mixed:MixedEnv",
@@ -58,7 +54,7 @@ def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:
 
 
 class MixedEnv(gym.Env[str, str]):
-    """Plays each episode in one of several text environments. The task's id begins with the environment's name.
+    """Plays each episode in one of several text environments.
 
     The task ``train-000001`` of EH-Cabinet-v0 is ``EH-Cabinet-v0/train-000001`` here. The info of a reset has this id and the
     environment's name, ``info["environment"]``. Everything else comes from that environment. ``expert()`` and
@@ -84,8 +80,6 @@ class MixedEnv(gym.Env[str, str]):
         >>> env.reset(options={"task_id": "EH-CabinetLocked-v0/dev-000007"})[1]["environment"], env.step("unlock()")[0]
         ('EH-CabinetLocked-v0', 'nothing')
     """
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
 
     def __init__(self, envs: Mapping[str, str | EnvSpec], **arguments: Any) -> None:
         if not envs:
@@ -121,9 +115,6 @@ class MixedEnv(gym.Env[str, str]):
         Args:
             seed: Draws the task, and seeds the environment that plays. Without it, that environment gets a drawn seed.
             options: ``{"task_id": id}`` names the task. Without it, an environment is drawn, and one of its tasks.
-
-        Returns:
-            The environment's observation, and its info with ``task_id`` and ``environment``.
         """
         super().reset(seed=seed)
         task_id = named_task(options)
@@ -181,8 +172,6 @@ def _tasks(name: str, env: gym.Env[str, str]) -> Sequence[str]:
 
 
 class _Prefixed(LazyIds):
-    """The same ids with a prefix."""
-
     def __init__(self, prefix: str, task_ids: Sequence[str]) -> None:
         self._prefix, self._task_ids = prefix, task_ids
 

@@ -1,7 +1,9 @@
 """The options of a reset, as every EH-* environment takes them."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
+
+import gymnasium as gym
 
 from eh_gym.errors import ConfigError
 
@@ -20,3 +22,20 @@ def named_task(options: object) -> Any:
     if not isinstance(options, Mapping) or not set(options) <= {"task_id"}:
         raise ConfigError(f'options must be None or {{"task_id": id}}, the one option of a reset, got {options!r}')
     return options.get("task_id")
+
+
+def chosen_task(env: gym.Env[str, str], options: object, known: Container[str], kind: str) -> str:
+    """The task that the options name, which must be a `kind`, or else one of ``env.task_ids`` that the reset's seed draws.
+
+    Raises:
+        ConfigError: The options name no known task.
+    """
+    task_ids: Sequence[str] = env.get_wrapper_attr("task_ids")
+    task_id = named_task(options)
+    if task_id is None:
+        return task_ids[int(env.np_random.integers(len(task_ids)))]
+    if isinstance(task_id, str) and task_id in known:
+        return task_id
+    raise ConfigError(
+        f"expected {kind} such as {task_ids[0]!r}, got {task_id!r}; env.unwrapped.task_ids lists the ids of the split"
+    )

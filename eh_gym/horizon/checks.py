@@ -29,10 +29,9 @@ def check_bounds(k_min: int, k_max: int) -> None:
 
 
 def floor_to_steps(k: float) -> int:
-    """The floor of `value`; a value that is whole up to rounding error counts as whole.
+    """The floor of `k`, where a number that is whole up to rounding error counts as whole.
 
-    In floating point 7 + 0.7 * 170 is 125.99999999999999, where exact arithmetic says 126. The tolerance, 1e-9 of a step,
-    is far above the rounding error of any sum here and far below any difference that matters.
+    In floating point 7 + 0.7 * 170 is 125.99999999999999. The tolerance, 1e-9 of a step, is far above such errors.
 
     >>> floor_to_steps(7 + 0.7 * 170), floor_to_steps(19.999)
     (126, 19)

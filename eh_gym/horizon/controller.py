@@ -1,7 +1,4 @@
-"""The protocol of a horizon controller, and the outcome of an episode, which it records.
-
-There is no base class: any object with the five members of `HorizonController` is a controller.
-"""
+"""The protocol of a horizon controller, and the outcome of an episode, which it records."""
 
 import numbers
 from collections.abc import Callable, Mapping
@@ -75,7 +72,7 @@ class EpisodeOutcome:
 
 @runtime_checkable
 class HorizonController(Protocol):
-    """Decides how many steps the next episodes may take.
+    """Decides how many steps the next episodes may take. Any object with these five members is a controller.
 
     A controller may have more members: ``horizon_for(info, seed) -> int`` gives each episode its own K (see `episode_horizon`),
     and `ReadsInfo` and `MadeIn` declare one attribute each.
@@ -137,7 +134,7 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
     Raises:
         ConfigError: The controller's answer is not a whole number >= 1. NaN and infinity would never stop an episode.
     """
-    decide: HorizonFor | None = getattr(controller, "horizon_for", None)
+    decide = horizon_for_of(controller)
     k = controller.horizon if decide is None else decide(info, seed)
     if not is_whole(k) or k < 1:
         source = "horizon" if decide is None else "horizon_for()"

@@ -1,7 +1,4 @@
-"""Elastic Horizon: K follows the lengths of the agent's own successes, up and down.
-
-The controller looks at nothing else: not at failures, tasks or the number of updates.
-"""
+"""Elastic Horizon: K follows the lengths of the agent's own successes, up and down, and nothing else."""
 
 import math
 import sys
@@ -39,8 +36,7 @@ class ElasticHorizon(Saved):
 
     The paper contradicts itself about rounding. Algorithm 1 keeps K real; the appendix's Algorithm 2 (line 31) stores
     the floor of each update. With alpha = 0.1 the stored integer cannot grow unless the target is at least 10 above it,
-    so it stalls below the frontier, and where it stalls depends on where it started. The default keeps K real and
-    floors only what is applied.
+    so it stalls below the frontier, and where it stalls depends on where it started. `rounding` has both.
 
     A success can't be longer than its K, so the lengths are cut off at K. `delta` lets K grow beyond them.
 
@@ -116,7 +112,10 @@ class ElasticHorizon(Saved):
         with self._lock:
             boundary = target = math.nan
             if len(self._lengths) >= self.min_successes:
-                boundary = self._boundary()
+                lengths = np.array(self._lengths)
+                boundary = float(
+                    lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic])
+                )
                 target = min(max(boundary + self.delta, float(self.k_min)), float(self.k_max))
                 # Eq. 7, written so that K stays exactly the same once it has reached the target.
                 self._k += self.alpha * (target - self._k)
@@ -144,7 +143,3 @@ class ElasticHorizon(Saved):
         with self._lock:
             self._k = float(k)
             self._lengths = deque(lengths, maxlen=self.buffer_size)
-
-    def _boundary(self) -> float:
-        lengths = np.array(self._lengths)
-        return float(lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic]))

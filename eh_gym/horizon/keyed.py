@@ -1,7 +1,4 @@
-"""A separate controller for each kind of task.
-
-The kinds share nothing: the K of a kind moves only after successes of that kind.
-"""
+"""A separate controller for each kind of task: the K of a kind moves only after successes of that kind."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +16,7 @@ from eh_gym.horizon.saved import Saved
 
 
 class KeyedHorizon(Saved):
-    """Gives every episode the K of its task's kind, and tells that kind's controller how it ended.
+    """Gives every episode the K of its task's kind.
 
     Args:
         make: Makes the controller of a new kind, always with the same settings. For pickling, it must be a function of a

@@ -21,7 +21,7 @@ class Saved:
     """
 
     def __new__(cls: type[S], *_: Any, **given: Any) -> S:
-        """Refuses names that are no settings, and says which one may be meant."""
+        """Refuses names that are no settings."""
         check_names(cls, given)
         return super().__new__(cls)
 
@@ -44,9 +44,19 @@ class Saved:
         Raises:
             StateError: `state` comes from another kind of controller or from other settings, or was edited.
         """
+        kind, settings = type(self).__name__, self._settings()
+        if not isinstance(state, Mapping) or state.get("kind") != kind:
+            got = state.get("kind", "something else") if isinstance(state, Mapping) else type(state).__name__
+            raise StateError(f"expected the state of a {kind}, got that of {got}; build the controller that was saved")
+        if state.get("settings") != settings:
+            raise StateError(
+                f"the state was saved with settings {state.get('settings')}, this {kind} has {settings}; "
+                "build it with the saved settings, or start anew"
+            )
         with self._lock:
             keys = set(self._state())
-        _check_state(state, type(self).__name__, self._settings(), keys)
+        if not keys <= set(state):
+            raise StateError(f"the state of a {kind} needs {sorted(keys)}, got {sorted(state)}; it was cut or edited")
         self._load(state)
 
     def _settings(self) -> dict[str, Any]:
@@ -71,17 +81,3 @@ class Saved:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._lock = threading.Lock()
-
-
-def _check_state(state: Mapping[str, Any], kind: str, settings: Mapping[str, Any], keys: set[str]) -> None:
-    """Raises StateError unless `state` was made by a controller of this kind and these settings."""
-    if not isinstance(state, Mapping) or state.get("kind") != kind:
-        got = state.get("kind", "something else") if isinstance(state, Mapping) else type(state).__name__
-        raise StateError(f"expected the state of a {kind}, got that of {got}; build the controller that was saved")
-    if state.get("settings") != dict(settings):
-        raise StateError(
-            f"the state was saved with settings {state.get('settings')}, this {kind} has {dict(settings)}; "
-            "build it with the saved settings, or start anew"
-        )
-    if not keys <= set(state):
-        raise StateError(f"the state of a {kind} needs {sorted(keys)}, got {sorted(state)}; it was cut or edited")

@@ -170,10 +170,9 @@ class StagedHorizon(_Schedule):
 
 @dataclass(eq=False, repr=False)
 class TTIHorizon(StagedHorizon):
-    """The paper's TTI baseline: a `StagedHorizon` with the paper's table.
+    """The paper's TTI baseline: a `StagedHorizon` with the table of its appendix "Baseline Implementations".
 
-    The table is in the Elastic Horizon paper's appendix "Baseline Implementations". Eq. 4 can't make it, because its K are
-    not multiples of 15; see `MultiplicativeHorizon`.
+    Eq. 4 (`MultiplicativeHorizon`) can't make this table, because its K are not multiples of 15.
 
     >>> [TTIHorizon().horizon_at(t) for t in (0, 50, 100, 150)]
     [15, 20, 30, 50]

@@ -1,10 +1,9 @@
-"""One controller that many processes share.
+"""One controller that many processes of a machine share.
 
-The process that makes a SharedHorizon owns it: K moves only there. A copy in another process (by fork, or by pickling under
+The process that makes a SharedHorizon owns it. A copy in another process (by fork, or by pickling under
 spawn and forkserver) reads K from a memory-mapped file and appends each outcome to a journal with a single write. If each
 episode has its own K, the owner also writes the controller to a file after each update, which the copies read. Processes share
 no lock, so a killed one leaves nothing locked. The journal only grows, because a process may be appending to it at any time.
-All processes must run on one machine.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class SharedHorizon:
     Stable-Baselines3 from a callback's ``_on_rollout_end``), and leave ``update_every`` of `ElasticTimeLimit` at None.
 
     Args:
-        controller: The controller that decides. From now on, do not call its `record` or `update` directly.
+        controller: Do not call its `record` or `update` directly from now on.
 
     >>> from eh_gym.horizon import ElasticHorizon
     >>> with SharedHorizon(ElasticHorizon(k0=12, min_successes=1)) as shared:
@@ -96,7 +95,7 @@ class SharedHorizon:
 
     @property
     def horizon_for(self) -> HorizonFor:
-        """The controller's ``horizon_for``, for any process. Raises AttributeError if all episodes have one K."""
+        """The controller's ``horizon_for``. Raises AttributeError if all episodes have one K."""
         if self._keys is None:
             raise AttributeError("this controller has one K for all episodes")  # at each reset: no repr, which is slow
         if os.getpid() != self._owner:
@@ -200,7 +199,6 @@ class SharedHorizon:
         weakref.finalize(self, os.close, self._journal).atexit = False
 
     def _publish(self, controller: HorizonController) -> None:
-        """Shows the present K to the other processes."""
         if self._keys is not None:
             new = self._folder / "controller.new"
             try:

@@ -1,7 +1,4 @@
-"""A horizon for each task, from the task's own successes.
-
-The tasks of a benchmark recur: BFCL has 480 for training, AppWorld 90. So each can have the K that it needs.
-"""
+"""A horizon for each task, because the tasks of a benchmark recur: BFCL has 480 for training, AppWorld 90."""
 
 import dataclasses
 from collections.abc import Mapping

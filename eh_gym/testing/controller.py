@@ -12,14 +12,9 @@ from eh_gym.errors import StateError
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController
 from eh_gym.horizon.controller import episode_horizon
 
-__all__ = ["ControllerContract"]
-
 
 class ControllerContract:
-    """Tests of `eh_gym.HorizonController`. Inherit from this class and define `make`.
-
-    Controllers that have a ``close`` are closed when a test ends.
-    """
+    """Tests of `eh_gym.HorizonController`. Inherit from this class and define `make`."""
 
     _made: tuple[HorizonController, ...] = ()
 
@@ -28,11 +23,9 @@ class ControllerContract:
         raise NotImplementedError("say in make() how your controller is made")
 
     def teardown_method(self) -> None:
-        """Closes the controllers that a test has made."""
+        """Closes the controllers that a test has made, if they have a ``close``."""
         for controller in self._made:
-            close = getattr(controller, "close", None)
-            if close is not None:
-                close()
+            getattr(controller, "close", lambda: None)()
         self._made = ()
 
     def _new(self) -> HorizonController:
@@ -192,7 +185,6 @@ def live(controller: HorizonController, updates: int, first: int = 0) -> list[in
 
 
 def _refusal(controller: HorizonController, state: Any) -> str:
-    """The message of the StateError that loading `state` must raise."""
     try:
         controller.load_state_dict(state)
     except StateError as error:

@@ -1,8 +1,4 @@
-"""The contract of a text environment, as tests to inherit: one class for all, and one for environments that know their
-solutions.
-
-The tests can't tell whether the tasks and verdicts are right; that needs tests of your own.
-"""
+"""The contract of a text environment, as tests to inherit. They can't tell whether the tasks and verdicts are right."""
 
 from __future__ import annotations
 
@@ -21,8 +17,6 @@ from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
 from eh_gym.testing.malformed import MALFORMED
 from eh_gym.vector import ThreadVectorEnv
-
-__all__ = ["ExpertEnvContract", "TextEnvContract"]
 
 TextEnv = gym.Env[str, str]
 

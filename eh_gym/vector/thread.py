@@ -30,8 +30,7 @@ class ThreadVectorEnv(SyncVectorEnv):
     """Environments of one kind, each in a slot; different slots run side by side.
 
     As a ``gymnasium.vector.VectorEnv`` it behaves like ``SyncVectorEnv(..., autoreset_mode=AutoresetMode.DISABLED)``,
-    masked resets included. A slot that has ended must be reset before the next batched ``step``; as in gymnasium,
-    stepping it is an error, and here no other slot moves when that happens.
+    masked resets included.
 
     ``submit_reset`` and ``submit_step`` address one slot and return a future at once. A slot takes its next call when the
     future of its last one is done. What one slot raises reaches its own future only; the slot then needs a reset. The
@@ -86,12 +85,7 @@ class ThreadVectorEnv(SyncVectorEnv):
     # One slot at a time
 
     def submit_reset(self, slot: int, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Future[ResetResult]:
-        """Resets one slot.
-
-        Args:
-            slot: 0 .. num_envs - 1.
-            seed: As for ``gymnasium.Env.reset``.
-            options: As for ``gymnasium.Env.reset``, such as ``{"task_id": ...}``.
+        """Resets one slot, 0 .. num_envs - 1. The seed and the options are those of ``gymnasium.Env.reset``.
 
         Returns:
             A future of ``(observation, info)``.
@@ -107,16 +101,12 @@ class ThreadVectorEnv(SyncVectorEnv):
 
         Returns:
             A future of ``(observation, reward, terminated, truncated, info)``; of ``gymnasium.error.ResetNeeded`` if the
-            slot's episode has ended or failed, or none has begun.
-
-        Raises:
-            gymnasium.error.AlreadyPendingCallError: The slot's last call is not done.
-            gymnasium.error.ClosedEnvironmentError: The vector environment is closed.
+            slot's episode has ended or failed, or none has begun. Raises as `submit_reset` does.
         """
         return self._submit(slot, "submit_step", lambda: self._step_slot(slot, action))
 
     def submit_call(self, slot: int, method: Callable[[], T]) -> Future[T]:
-        """Calls a method of the slot's environment where its steps are taken. Raises as `submit_step` does."""
+        """Calls a method of the slot's environment where its steps are taken. Raises as `submit_reset` does."""
         return self._submit(slot, "submit_call", method)
 
     def _submit(self, slot: int, name: str, call: Callable[[], T]) -> Future[T]:
@@ -263,7 +253,6 @@ class ThreadVectorEnv(SyncVectorEnv):
             raise AlreadyPendingCallError(message, name)
 
     def _each(self, name: str, given: Any) -> Sequence[Any]:
-        """One value for each slot; None for each by default."""
         if given is None:
             return [None] * self.num_envs
         if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, str) or len(given) != self.num_envs:

@@ -60,7 +60,6 @@ class Frames:
         return message
 
     def _read(self, size: int, deadline: float, what: str, timeout_s: float) -> None:
-        """Reads until ``size`` bytes are unread."""
         while len(self._unread) < size:
             if not self._wait(deadline):
                 raise WorkerTimeout(f"waited {timeout_s:g} s for {what}; the worker was killed")
@@ -94,10 +93,8 @@ class Frames:
 
 def _ended(process: subprocess.Popen[bytes]) -> WorkerDied:
     try:
-        code: int | None = process.wait(PARTING_S)
+        code = process.wait(PARTING_S)
     except subprocess.TimeoutExpired:
-        code = None  # it lives, but has closed the pipe
-    if code is None:
         return WorkerDied("the worker closed its end of the pipe; it was killed")
     how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
     return WorkerDied(f"the worker {how}")

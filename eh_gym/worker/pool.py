@@ -53,7 +53,7 @@ class _Slot:
 
 
 class WorkerPool:
-    """Several workers with the same command; sessions go where the fewest are. Thread-safe.
+    """Several workers with the same command. Thread-safe.
 
     Workers start when they are first needed; one that has died is replaced when the next session is placed on it.
     In a forked copy of the process the pool begins without workers: those of the parent answer the parent.
@@ -136,10 +136,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_pool(size: int, command: Sequence[str]) -> WorkerPool:
-    """The pool of this process with this size and command, made at the first use.
-
-    Many environments share it; it lives until ``close_shared_pools`` or the end of the process.
-    """
+    """The pool of this size and command that the environments of this process share until ``close_shared_pools``."""
     key = (size, tuple(command))
     with _shared_lock:
         if key not in _shared:

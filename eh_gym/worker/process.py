@@ -250,15 +250,12 @@ class Worker:
             self._reap("it was killed")
 
     def __enter__(self) -> Worker:
-        """Starts the worker."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes the worker."""
         self.close()
 
-    # ------------------------------------------------------------------ the process
     def _refuse_in_a_fork(self) -> None:
         # Before the lock is taken: a thread of the parent may have held it at the fork, and it is never released here.
         if self._process is not None and os.getpid() != self._owner:
@@ -278,7 +275,6 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                close_fds=True,
                 start_new_session=True,
                 env=_environment(),
             )
@@ -327,8 +323,7 @@ class Worker:
 def _environment() -> dict[str, str]:
     """This process's environment without PYTHON* variables, and with a fixed hash seed.
 
-    A backend may print a set (BFCL's book_flight does, in an error). With the seed drawn by each process, the same
-    actions would be answered in other words by another worker.
+    A backend may print a set (BFCL's book_flight does, in an error), whose order depends on the hash seed.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**kept, "PYTHONHASHSEED": "0"}
@@ -355,7 +350,6 @@ def _kill_if_ours(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _described(error: Any) -> str:
-    """An error as the child described it."""
     if not isinstance(error, dict):
         return str(error)
     return f"{error.get('type')}: {error.get('message')}\n{error.get('traceback', '')}".rstrip()

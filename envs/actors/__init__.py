@@ -1,7 +1,4 @@
-"""Environments in Ray actors, on this machine and on others, with the interface of `gym.Env`.
-
-Any code that plays text environments may use it. Ray is imported when a pool is made.
-"""
+"""Environments in Ray actors, on this machine and on others. Ray is imported when a pool is made."""
 
 from envs.actors.env import RemoteEnv, in_actors
 from envs.actors.pool import ActorPool, close_shared_actors, shared_actors

@@ -18,10 +18,8 @@ from envs.making import registered
 def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
     """A spec from which `gym.make` and `eh_gym.make_vec` make environments that run in the pool.
 
-    Args:
-        env_id: The id of any text environment that `gymnasium.make` knows in this process, or MODULE:ID. It need not be
-            registered on the nodes, but the module of its class must be installed there.
-        pool: The actors that run the environments.
+    `gymnasium.make` must know `env_id`, or MODULE:ID, in this process. It need not be registered on the nodes, but the
+    module of its class must be installed there.
 
     Raises:
         ConfigError: gymnasium does not know the id.

@@ -43,10 +43,7 @@ class About:
 
 
 class EnvHost:
-    """The environments of one process.
-
-    Environments of one kind share the same things as in any process: EH-BFCL's worker processes, EH-AppWorld's warm process.
-    """
+    """The environments of one process. As in any process, those of one kind share its workers and zygotes."""
 
     def __init__(self) -> None:
         self._envs: dict[int, gym.Env[str, str]] = {}
@@ -57,7 +54,6 @@ class EnvHost:
 
         Raises:
             MissingBackendError: This node lacks the backend of one of the kinds.
-            Exception: Anything else that making one raised.
         """
         import ray
 

@@ -27,7 +27,7 @@ _OBJECT_STORE_BYTES = 100_000_000  # for a Ray started by this process; texts ne
 
 @dataclass(eq=False)
 class _Actor:
-    handle: Any  # Ray's handle
+    handle: Any
     begun: Any  # Ray's reference to the result of `begin`, which is called again when its node loses another actor
     node: str = ""  # the id of its node, once it has begun
     name: str = "a new node"  # the readable name of its node
@@ -101,7 +101,6 @@ class ActorPool:
 
         Raises:
             MissingBackendError: A node lacks the backend. The message names the node, the backend and the command.
-            Exception: Anything else that making an environment raised.
         """
         with self._lock:
             if kind.name not in self._abouts:
@@ -232,10 +231,7 @@ _shared: dict[tuple[int, str], ActorPool] = {}
 
 
 def shared_actors(size: int, address: str) -> ActorPool:
-    """The pool of this size that this process shares. It is made at the first use.
-
-    It lives until `close_shared_actors` is called or the process ends.
-    """
+    """The pool of this size that this process shares from the first use until `close_shared_actors`."""
     if (size, address) not in _shared:
         _shared[size, address] = ActorPool(size, address=address)
     return _shared[size, address]

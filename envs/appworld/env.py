@@ -1,8 +1,7 @@
 """EH-AppWorld: AppWorld's tasks, which the agent solves by writing Python, with the real engine and official evaluation.
 
 Each episode has two processes, forked from ones that have already imported AppWorld: the agent's code runs in one, the apps
-and their databases are in the other, which also gives the verdict. `harness.evaluate` computes the measures over several
-tasks, such as scenario goal completion.
+and their databases are in the other, which also gives the verdict.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from envs.appworld import data, prompt
 from envs.appworld.actions import code_of, refusal_of
 from envs.appworld.hosts import Settings, World, shared_host
 from envs.backends import backend_python
-from envs.options import named_task
+from envs.options import chosen_task
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _HARMLESS = (
@@ -71,8 +70,6 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         MissingBackendError: AppWorld or the split's data are not installed. The message names the command.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
-
     def __init__(
         self,
         split: str = "train",
@@ -110,14 +107,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             WorkerError: No world could be made.
         """
         super().reset(seed=seed)
-        task_id = named_task(options)
-        if task_id is None:
-            task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
-        elif task_id not in self.task_ids:
-            raise ConfigError(
-                f"expected a task of the split {self._split!r} such as {self.task_ids[0]!r}, got {task_id!r}; "
-                "env.unwrapped.task_ids lists all of them"
-            )
+        task_id = chosen_task(self, options, self.task_ids, f"a task of the split {self._split!r}")
         self._leave()
         self._world = self._host.open(task_id)
         self._task_id, self._steps = task_id, 0

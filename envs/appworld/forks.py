@@ -1,7 +1,6 @@
 """Processes forked from a zygote in AppWorld's virtualenv, and the messages to them, with deadlines.
 
-A zygote is a process that has imported AppWorld and forks others (backend/). Nothing is retried here: the owner of an episode
-decides about that.
+Nothing is retried here: the owner of an episode decides about that.
 """
 
 from __future__ import annotations

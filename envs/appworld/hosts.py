@@ -65,7 +65,7 @@ class World:
         self._apps, self._shell, self._zygotes, self.about = processes
         self._new = True  # whether it has had no code yet
         self._step_s = 0.0  # the time of the last step
-        self._failed = False  # whether there could be no process that reads any code
+        self._failed = False  # whether no process could be made that reads code
 
     @property
     def host_failed(self) -> bool:

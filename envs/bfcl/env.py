@@ -26,15 +26,15 @@ from eh_gym.worker import Session, backend_command, shared_pool
 from envs.backends import backend_python
 from envs.bfcl.backend.calls import LONGEST, LONGEST_PYTHON
 from envs.bfcl.splits import task_ids
-from envs.options import named_task
+from envs.options import chosen_task
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _STEP_CPU_S = 5.0  # seconds of processor time after which a message's calls are interrupted
 _PROMPTS = ("compact", "official")
 # The beginnings of errors that no step has caused: the worker was dead, belongs to another process, or was killed.
-_NOT_ITS_DOING = tuple(
-    f"the worker {what}"
-    for what in ("cannot be called", "belongs to", "was killed by signal SIGKILL", "was killed by signal SIGTERM")
+_NOT_ITS_DOING = (
+    *("the worker cannot be called", "the worker belongs to"),
+    *("the worker was killed by signal SIGKILL", "the worker was killed by signal SIGTERM"),
 )
 _RULES = """\
 You solve a user's requests by calling functions. In each message, call one or more of the functions{below}, or say in \
@@ -110,8 +110,6 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         MissingBackendError: bfcl-eval is not installed. The message names the command.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
-
     def __init__(
         self,
         split: str = "train",
@@ -155,14 +153,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             WorkerError: No worker could be started, or the worker failed while loading the entry.
         """
         super().reset(seed=seed)
-        task_id = named_task(options)
-        if task_id is None:
-            task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
-        elif not isinstance(task_id, str) or task_id not in _every_task():
-            raise ConfigError(
-                f"expected a BFCL multi-turn entry such as {self.task_ids[0]!r}, got {task_id!r}; "
-                "env.unwrapped.task_ids lists the ids of the split"
-            )
+        task_id = chosen_task(self, options, _every_task(), "a BFCL multi-turn entry")
         self._running = False
         try:
             observation = self._begin(task_id)
@@ -246,9 +237,9 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         if self._session is None or not self._session.alive:
             self._leave()
             self._session = shared_pool(self._workers, self._command).session()
-        self._about = self._describe(self._session, task_id)
-        start = {"task_id": task_id, "action_format": self._action_format, "prompt": self._prompt}
-        return str(self._session.call("start", start, self._timeout_s))
+        entry = {"task_id": task_id, "action_format": self._action_format, "prompt": self._prompt}
+        self._about = self._describe(self._session, entry)
+        return str(self._session.call("start", entry, self._timeout_s))
 
     def _tools(self) -> list[dict[str, Any]]:
         """The functions that are offered in the present turn, as OpenAI and chat templates take them."""
@@ -277,22 +268,20 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         finally:
             session.close()
 
-    def _describe(self, session: Session, task_id: str) -> Mapping[str, Any]:
+    def _describe(self, session: Session, entry: Mapping[str, str]) -> Mapping[str, Any]:
         """The data that all episodes of an entry share. They are large, so a process requests them only once."""
-        key = task_id, self._action_format, self._prompt
+        key = tuple(entry.values())
         if key not in _described:
-            entry = {"task_id": task_id, "action_format": self._action_format, "prompt": self._prompt}
             about = session.call("describe", entry, self._timeout_s)
             _described[key] = {
                 **about,
                 "names": tuple(d["name"] for d in about["functions"]),
-                "system_prompt": self._system_prompt(session, task_id, about["functions"]),
+                "system_prompt": self._system_prompt(session, entry, about["functions"]),
             }
         return _described[key]
 
-    def _system_prompt(self, session: Session, task_id: str, functions: Sequence[Mapping[str, Any]]) -> str:
+    def _system_prompt(self, session: Session, entry: Mapping[str, str], functions: Sequence[Mapping[str, Any]]) -> str:
         if self._prompt == "official":
-            entry = {"task_id": task_id, "action_format": self._action_format}
             return str(session.call("official", entry, self._timeout_s))
         if self._action_format == "native":
             return _RULES.format(below="")
@@ -343,7 +332,7 @@ def _json_schema(document: Any) -> Any:
     return schema
 
 
-_described: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+_described: dict[tuple[str, ...], Mapping[str, Any]] = {}
 
 
 @functools.cache

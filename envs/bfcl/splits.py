@@ -51,7 +51,6 @@ def task_ids(split: str, categories: Sequence[str] | None = None, domains: Seque
 
 
 def _some(what: str, wanted: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Checks the wanted names and returns them; None stands for all."""
     if wanted is None:
         return known
     if isinstance(wanted, str):

@@ -24,7 +24,7 @@ from envs.cabinet.tasks import (
     recurring_tasks,
     task_ids,
 )
-from envs.options import named_task
+from envs.options import chosen_task
 
 _CALL = re.compile(r"([a-z]+)\(([a-z0-9]*)\)")
 _MALFORMED = "error"
@@ -73,8 +73,7 @@ class CabinetEnv(gym.Env[str, str]):
             lengths have the proportions of the whole split. Demonstrations and the other splits keep all tasks.
 
     Raises:
-        ConfigError: The split is unknown, or at a reset the task id is; or no chain can be that long; or ``tasks`` is out of
-            range.
+        ConfigError: An argument is out of range, or a reset names an unknown task.
 
     Example:
         >>> env = CabinetEnv(split="dev")
@@ -86,7 +85,6 @@ class CabinetEnv(gym.Env[str, str]):
         ('right', 1.0, True)
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
     _has_lock: ClassVar[bool] = False
     _system_prompt: ClassVar[str] = _RULES.format(more="", end=" and ends the task")
 
@@ -116,14 +114,7 @@ class CabinetEnv(gym.Env[str, str]):
         """
         super().reset(seed=seed)
         self._over = True  # if the task is refused, no episode is running
-        task_id = named_task(options)
-        if task_id is None:
-            task_id = self.task_ids[int(self.np_random.integers(len(self.task_ids)))]
-        elif task_id not in task_ids("all"):
-            raise ConfigError(
-                f"expected the id of a cabinet task, such as {self.task_ids[0]!r}, got {task_id!r}; "
-                "env.unwrapped.task_ids lists the ids of the split"
-            )
+        task_id = chosen_task(self, options, task_ids("all"), "the id of a cabinet task,")
         task = make_task(task_id, locked=self._has_lock, longest=self._longest)
         chain = task.chain
         self._task = task
@@ -247,8 +238,8 @@ class CabinetLockedEnv(CabinetEnv):
 class CabinetOpenEndedEnv(CabinetEnv):
     """The cabinet in which a failed episode has no end of its own, as in AppWorld: only the horizon ends it.
 
-    A wrong code is answered with ``wrong``. After it the episode continues, but every later code is ``wrong`` too, so
-    the reward stays 0. An agent that fails continues until the horizon stops it, so a large K costs more.
+    A wrong code is answered with ``wrong``, and so is every later code. An agent that fails continues until the horizon
+    stops it, so a large K costs more.
 
     Example:
         >>> env = CabinetOpenEndedEnv()

@@ -1,8 +1,8 @@
-"""The tasks of EH-Cabinet: their ids, splits and contents, and the share that can be solved in K steps.
+"""The tasks of EH-Cabinet: their ids, splits and contents.
 
 A task is made from its id alone, so nothing is stored and every process makes the same one. No id is in two splits, but
-the same *content* can be: a chain of one drawer has only 12 x 100 contents, and 28 % of all tasks are that short, so the
-same short puzzles occur in every split. Chains of four or more drawers practically never repeat.
+the same *content* can be: a chain of one drawer has only 12 x 100 contents, and 28 % of all tasks are that short.
+Chains of four or more drawers practically never repeat.
 """
 
 import random
@@ -30,7 +30,6 @@ def _at_most(longest: int) -> tuple[float, ...]:
     return (*(1.0 - (1.0 - _STOP) ** m for m in range(1, longest)), 1.0)
 
 
-# The distribution of the chain's length.
 _LENGTH_CDF = {False: _at_most(LONGEST_CHAIN), True: _at_most(LONGEST_LOCKED_CHAIN)}
 
 
@@ -39,7 +38,6 @@ class CabinetTask:
     """The contents of one cabinet.
 
     Attributes:
-        task_id: The task's id.
         chain: The 1 to 11 drawers to read, in order.
         code: The two digits to submit.
         locked: The drawer that is locked, one of ``chain[1:]``, or None.
@@ -53,11 +51,7 @@ class CabinetTask:
     @property
     def optimal_steps(self) -> int:
         """The expert's steps, the fewest for an agent that acts only on what it has read. A lucky guess can be shorter."""
-        return _optimal_steps(len(self.chain), self.locked is not None)
-
-
-def _optimal_steps(drawers: int, locked: bool) -> int:
-    return STEPS_PER_DRAWER * drawers + (UNLOCK_STEPS if locked else 0)
+        return STEPS_PER_DRAWER * len(self.chain) + (UNLOCK_STEPS if self.locked else 0)
 
 
 def make_task(task_id: str, *, locked: bool = False, longest: int = LONGEST_CHAIN) -> CabinetTask:
@@ -85,15 +79,10 @@ def make_task(task_id: str, *, locked: bool = False, longest: int = LONGEST_CHAI
 
 
 def recurring_tasks(number: int, *, locked: bool = False, longest: int = LONGEST_CHAIN) -> tuple[str, ...]:
-    """The ids of the first training tasks whose lengths have the proportions of the whole split.
-
-    Args:
-        number: How many, 1 to 10,000.
-        locked: Whether they are tasks of EH-CabinetLocked.
-        longest: The most drawers of a chain.
+    """The ids of the first training tasks (`make_task`) whose lengths have the proportions of the whole split.
 
     Raises:
-        ConfigError: ``number`` is out of range.
+        ConfigError: ``number`` is not 1 to 10,000.
 
     Example:
         >>> ids = recurring_tasks(25)

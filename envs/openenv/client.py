@@ -63,8 +63,6 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         MissingExtraError: The ``openenv`` package is not installed.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
-
     def __init__(
         self,
         url: str,
@@ -84,9 +82,7 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         self.observation_space, self.action_space = UnicodeText(_LONGEST), UnicodeText(_LONGEST)
         self._url, self._split, self._patience_s = url.rstrip("/"), split, patience_s
         self._headers = {"Authorization": f"Bearer {checked_token(token)}"} if token else {}
-        self._make: Callable[[], Any] = lambda: GenericEnvClient(
-            base_url=self._url, message_timeout_s=timeout_s, headers=self._headers
-        ).sync()
+        self._timeout_s = timeout_s
         self._client: Any = None
         self._action_field, self._observation_field = action_field, observation_field
         self._task_ids: Sequence[str] | None = None
@@ -167,7 +163,8 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
                 if not isinstance(schema, dict) or "action" not in schema:
                     raise ConfigError(f"what answers at {self._url} is not an OpenEnv server: its /schema has no action")
                 self._action_field = _only_field(schema["action"])
-            self._client = self._make()
+            client = GenericEnvClient(base_url=self._url, message_timeout_s=self._timeout_s, headers=self._headers)
+            self._client = client.sync()
             self._client.connect()
 
     def _disconnect(self) -> None:
@@ -228,8 +225,6 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
 
 
 class _TaskIds(LazyIds):
-    """Ids that are fetched one by one."""
-
     def __init__(self, count: int, fetch: Callable[[int], str]) -> None:
         self._count, self._fetch = count, functools.cache(fetch)
 
@@ -241,7 +236,6 @@ class _TaskIds(LazyIds):
 
 
 def _only_field(schema: dict[str, Any]) -> str:
-    """The only required field of an action, which must be a text."""
     required = schema.get("required", [])
     if len(required) != 1 or schema["properties"][required[0]].get("type") != "string":
         raise ConfigError(f"expected an action with one required text field, got {required}; name the field with action_field")

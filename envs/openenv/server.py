@@ -1,7 +1,6 @@
 """``python -m envs serve EH-…``: any registered text environment as an OpenEnv server, with many sessions at once.
 
-The protocol, the sessions and the routes are those of the ``openenv`` package. This module has the environment that it
-serves, the token, and the command.
+The protocol, the sessions and the routes are those of the ``openenv`` package.
 """
 
 from __future__ import annotations
@@ -71,13 +70,7 @@ class TextObservation(Observation):  # type: ignore[misc]
 
 
 class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignore[misc]
-    """One session: Gymnasium's text environments of an id, one for each split that the client asks for.
-
-    Args:
-        env_id: The id that `gymnasium.make` takes.
-        args: What the environment takes, but the split.
-        splits: The splits that clients may play; the first is the default. An environment without splits has one, "".
-    """
+    """One session: an environment for each split that the client asks for. `make_app` explains the arguments."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -97,15 +90,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         split: str | None = None,
         index: int | None = None,
     ) -> TextObservation:
-        """Starts an episode.
-
-        Args:
-            seed: Seeds the environment.
-            episode_id: A name for the episode; one is drawn otherwise.
-            task_id: The task. Without it and `index`, the seed draws one.
-            split: The split of the task.
-            index: The place of the task in the split, in place of its id.
-        """
+        """Starts an episode of `task_id`, or of the task at `index` in the split, or else of one that the seed draws."""
         try:
             self._env = self._of(split)
             if index is not None:
@@ -252,7 +237,7 @@ def make_app(env_id: str, *, args: Mapping[str, Any], splits: Sequence[str], ses
     Args:
         env_id: The id that `gymnasium.make` takes.
         args: What the environment takes, but the split.
-        splits: The splits that may be played; the first is the default.
+        splits: The splits that may be played; the first is the default. An environment without splits has one, "".
         sessions: The most sessions at once. One more client is told that the server is full.
         idle_s: Seconds of silence after which a session is closed.
         token: What clients must send; empty for none.

@@ -1,8 +1,7 @@
 """Small changes to one version of AppWorld's engine that save time.
 
 None of them changes an app, an evaluation or a world's answers; tests/envs/appworld/test_adaptations.py compares the
-results. Anything that could change a result, such as skipping the safety guard, is not done. The adaptations rely on there
-being one world per process: what the zygote prepares can be used by one world only.
+results. They rely on there being one world per process: what the zygote prepares can be used by one world only.
 """
 
 from __future__ import annotations

@@ -90,7 +90,6 @@ class Children:
             connection.close()
 
     def _live(self, connection: socket.socket, slot: int, live: Callable[[socket.socket, int, str], None]) -> None:
-        """The whole life of a forked process."""
         try:
             try:
                 confine.die_with(self._pid)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Entry", "load_entry"]
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -36,11 +34,6 @@ class Entry:
     initial_config: dict[str, Any]
     functions: tuple[dict[str, Any], ...]
     held_out: dict[int, tuple[dict[str, Any], ...]]
-
-    @property
-    def long_context(self) -> bool:
-        """Whether the simulators pad their results, as the long_context category does."""
-        return "long_context" in self.task_id
 
 
 def load_entry(task_id: str) -> Entry:

@@ -27,8 +27,6 @@ from .execution import execute
 from .limits import LONGEST_RESULTS
 from .official import results_message, reveal_message
 
-__all__ = ["PROMPTS", "Episode", "StepResult", "instruction", "task_of"]
-
 PROMPTS = ("compact", "official")
 
 STEP_LIMIT = 20  # bfcl_eval.constants.default_prompts.MAXIMUM_STEP_LIMIT
@@ -43,7 +41,6 @@ class Task:
     """The data that all episodes of an entry share.
 
     Attributes:
-        entry: The entry.
         start: The simulators at the start, pickled. Loading them is faster than building them, and episodes share no object.
         checks: For each turn, the ground truth's results and its simulators' public attributes; None if the turn has no
             ground-truth call.
@@ -93,10 +90,16 @@ class Episode:
         self._failure: tuple[int, str] | None = None
         self._nested = False  # whether a call may have had a call as an argument
 
-    @property
-    def first_message(self) -> str:
-        """The user's first message."""
-        return self._user_message()
+    def user_message(self) -> str:
+        """The user's message of the present turn."""
+        revealed = self._task.entry.held_out.get(self._turn)
+        if revealed is None:
+            return self._task.entry.turns[self._turn]
+        if self._format == "native":
+            return REVEAL  # the documents are added to the list of tools
+        if self._official:
+            return reveal_message(revealed)
+        return "\n".join([*(json.dumps(d, separators=(",", ":")) for d in map(compact_document, revealed)), REVEAL])
 
     def step(self, action: str) -> StepResult:
         """Carries out one message of the agent. What it raises ends the episode: see `execute` and `limits`."""
@@ -142,7 +145,7 @@ class Episode:
         self._turn += 1
         self._steps = 0
         done = self._turn >= len(self._task.entry.turns)
-        observation = "The conversation is over." if done else self._user_message()
+        observation = "The conversation is over." if done else self.user_message()
         return self._result(observation, done=done, malformed=malformed)
 
     def _check_turn(self) -> None:
@@ -170,16 +173,6 @@ class Episode:
         success, failure = done and self._failure is None, self._failure if done else None
         apart = tuple(results) if self._format == "native" else ()
         return StepResult(observation, done, success, self._turn, len(results), malformed, failure, apart)
-
-    def _user_message(self) -> str:
-        revealed = self._task.entry.held_out.get(self._turn)
-        if revealed is None:
-            return self._task.entry.turns[self._turn]
-        if self._format == "native":
-            return REVEAL  # the documents are added to the list of tools
-        if self._official:
-            return reveal_message(revealed)
-        return "\n".join([*(json.dumps(d, separators=(",", ":")) for d in map(compact_document, revealed)), REVEAL])
 
     def _show(self, calls: list[Call], results: list[str]) -> str:
         if self._official and self._format == "python":
@@ -235,7 +228,7 @@ def _build(entry: Entry) -> dict[str, Any]:
         simulators[name] = _class(name)()
         if name not in STATELESS_CLASSES:
             config = copy.deepcopy(entry.initial_config.get(name, {}))
-            simulators[name]._load_scenario(config, long_context=entry.long_context)
+            simulators[name]._load_scenario(config, long_context="long_context" in entry.task_id)
     return simulators
 
 

@@ -20,8 +20,6 @@ from typing import Any
 from .calls import Call, Methods, PlainCall, combined
 from .limits import LONGEST_RESULTS, TOO_LONG, refuse_long
 
-__all__ = ["execute"]
-
 # A cap for MathAPI's exponents, precisions and decimal places: the ground truth has 10 at most, 10**8 would hang the process.
 _MATH_CAP = 10_000
 _POWER_CAP = 200_000  # bits of an integer power
@@ -32,11 +30,8 @@ _BEFORE_BRACKET = re.compile(r"\b([a-zA-Z_]\w*)\s*(?=\()")
 def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested: bool = True) -> str:
     """Carries out one call and returns its result in bfcl-eval's words. An error is a result too.
 
-    Args:
-        call: As decoded.
-        methods: The simulators' methods by name.
-        room: The characters that the result may have. A longer one is an error.
-        nested: Whether this call or an earlier one of the episode may have had a call as an argument.
+    A result of more than `room` characters is an error. `nested` is whether this call or an earlier one of the episode may
+    have had a call as an argument.
 
     Raises:
         MemoryError: This must end the episode, so that its memory is free for the other episodes.

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["CPU_S", "LONGEST_RESULTS", "TOO_LONG", "limited", "prepare", "refuse_long"]
-
 CPU_S = 5.0  # the default processor time for one message; the ground truth's messages take milliseconds
 # Characters of all results of one message. Along the ground truth a result has up to 32,000, and a message could have 34 of them.
 # In the native format the worker sends each result twice, with up to 12 bytes for a character, in a frame of 64 MiB.

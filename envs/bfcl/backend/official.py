@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-__all__ = ["results_message", "reveal_message", "system_prompt", "tool_document", "with_hint"]
-
 Document = dict[str, Any]
 
 # bfcl_eval.utils._get_language_specific_hint; upstream adds it to the documents that are shown from the start.

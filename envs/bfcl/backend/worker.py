@@ -11,8 +11,6 @@ from .episode import PROMPTS, Episode, compact_document, instruction, load_simul
 from .limits import CPU_S, limited, prepare
 from .official import system_prompt, tool_document, with_hint
 
-__all__ = ["handle"]
-
 load_simulators()  # before memory is limited: an import that fails for want of it can leave a broken module behind
 prepare()
 _episodes: dict[int, Episode] = {}
@@ -40,7 +38,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         assert params["action_format"] in FORMATS, params["action_format"]
         assert params["prompt"] in PROMPTS, params["prompt"]
         episode = _episodes[params["session"]] = Episode(params["task_id"], params["action_format"], params["prompt"])
-        return episode.first_message
+        return episode.user_message()
     if method == "finish":
         _episodes.pop(params["session"], None)
         return None
