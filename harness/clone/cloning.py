@@ -2,7 +2,7 @@
 
 Without it, a model with random weights never succeeds, and a small pretrained one hardly ever. All rewards of a group are then
 equal, and every advantage is 0. Cloning stops at a loss target, not after a number of steps, because the loss of a tiny model
-falls in a phase transition whose time varies with the seed. A pretrained model with LoRA learns in its adapters.
+falls in a phase transition whose time varies with the seed.
 """
 
 import dataclasses
@@ -104,7 +104,6 @@ def demonstrations(
 
 
 def _written(policy: Policy, task_id: str, played: Demonstration, *, group: int) -> Trajectory:
-    """Writes a demonstration in the policy's tokens."""
     trajectory = Trajectory(task_id, group=group, system_prompt=played.info["system_prompt"])
     conversation = Conversation(policy.chat, played.observations[0], played.info)
     trajectory.add_prompt(conversation.prompt_ids)
@@ -131,9 +130,6 @@ def warm_start(
     """Trains the policy to imitate the expert, in place: its adapters if it has some, otherwise all weights.
 
     `on_batch` is called after each batch with its number and its loss, and `on_episode` with each demonstration.
-
-    Raises:
-        ConfigError: There are no demonstrations; see `demonstrations`.
     """
     play = partial(demonstrations, env, policy, settings, on_episode=on_episode)
     rate = settings.rate(policy.model.num_parameters(), lora=has_lora(policy.model))

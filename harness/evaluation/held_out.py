@@ -38,11 +38,7 @@ class HeldOut:
 
     @staticmethod
     def choose(config: GRPOConfig, env_id: str | EnvSpec, ranks: Ranks) -> tuple[Environments, Sequence[str]]:
-        """Finds the held-out tasks of a run, and this rank's environments for them: as many as in training.
-
-        Raises:
-            ConfigError: The environment has no such split.
-        """
+        """Finds the held-out tasks of a run, and this rank's environments for them: as many as in training."""
         args = config.environment.arguments(config.evaluation.split)
         slots = config.slots_of_rank(ranks.size)
         played = config.environment

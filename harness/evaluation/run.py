@@ -1,8 +1,4 @@
-"""One evaluation: mean@k and best@k of a policy on held-out tasks, at a fixed K.
-
-The policy may be a model, a model behind an OpenAI-compatible endpoint, the environment's own expert, random actions, or empty
-actions. With `out` every episode is kept as soon as it ends, and the same evaluation continues after a stop.
-"""
+"""One evaluation: mean@k and best@k of a policy on held-out tasks, at a fixed K."""
 
 from __future__ import annotations
 
@@ -35,8 +31,6 @@ from harness.settings.section import advice_in_python, changed, flat, python_nam
 from harness.terminal.watch import unreached
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
-
-__all__ = ["evaluate_policy", "run"]
 
 
 def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None) -> EvalResult:
@@ -84,7 +78,6 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
         curve = saturation(valid)
         result = dataclasses.replace(
             summarise(lines, whole_split=len(tasks) >= of, endpoint=config.policy == ENDPOINT),
-            split_tasks=of,
             not_official=config.departures(whole_split=len(tasks) >= of),
             saturation=curve,
         )
@@ -177,7 +170,6 @@ def _play(
     requests: Sequence[EpisodeRequest],
     on_end: Callable[[Trajectory], None],
 ) -> list[Trajectory]:
-    """Plays the episodes with the policy that `config` names."""
     if config.policy in SCRIPTS:
         return play_script(config.policy, environments, requests, horizon=config.horizon, on_end=on_end)
     if config.policy == ENDPOINT:

@@ -16,8 +16,6 @@ from rich.table import Table
 from eh_gym.errors import ConfigError
 from harness.evaluation.intervals import effective_episodes, wilson_interval
 
-__all__ = ["Saturation", "saturation", "saturation_table"]
-
 _TOLERANCE = 0.02
 
 

@@ -30,8 +30,6 @@ from harness.sweep.analysis import SuiteTable, success_curve
 from harness.sweep.runs import Run, Suite
 from harness.sweep.suites import suite_file
 
-__all__ = ["Drawing", "draw_evaluation_curves", "draw_suite"]
-
 # Okabe and Ito's colours, without the yellow, which is hard to see on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
 _STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
@@ -182,8 +180,7 @@ def draw_evaluation_curves(evaluations: Sequence[KeptEvaluation]) -> list[Drawin
     """Draws success and cost under each K for each evaluation."""
     drawn = []
     for kept in evaluations:
-        get = kept.settings.get
-        drawn += _curve(f"{get('model') or get('policy')} on {get('env')}, {get('split')}", kept.episodes)
+        drawn += _curve(kept.title, kept.episodes)
     return drawn
 
 

@@ -24,8 +24,6 @@ from harness.sweep.analysis import suite_table
 from harness.sweep.runs import Suite, all_runs
 from harness.sweep.suites import suite_file
 
-__all__ = ["draw", "write_page", "write_report"]
-
 
 def write_page(out: Path, template: str, **values: Any) -> None:
     """Fills a template and writes the page, completely or not at all.

@@ -16,9 +16,6 @@ import pandas as pd
 from harness.sweep.runs import Arm, Run, Suite
 from harness.sweep.suites import PAPER_SUITES
 
-__all__ = ["COLUMNS", "Plateau", "SuiteTable", "paired_difference", "plateau", "run_numbers", "success_curve"]
-__all__ += ["baseline_of", "suite_numbers", "suite_table"]
-
 COLUMNS = {
     "before": ("mean@k before %", "percent"),
     "mean_at_k": ("mean@k %", "percent"),

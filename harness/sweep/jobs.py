@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Job", "cpu_cores", "job_slots", "run_jobs"]
-
 _PATIENCE_S = 10.0  # how long a child that was asked to end may take
 _TAIL = 15  # lines of the log of a job that failed
 

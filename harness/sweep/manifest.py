@@ -17,8 +17,6 @@ from harness.records.files import read_object, write_whole
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import flat
 
-__all__ = ["has_ended", "run_name", "write_manifest"]
-
 
 def run_name(config: GRPOConfig) -> str:
     """Returns the name of a run: its environment, its wrapper, a digest of its settings, and its seed.

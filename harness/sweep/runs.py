@@ -24,8 +24,6 @@ from harness.settings.grpo import flat_settings
 from harness.sweep.manifest import has_ended
 from harness.sweep.suites import SUITES
 
-__all__ = ["Arm", "Run", "Suite", "all_runs", "read_run", "read_suites"]
-
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 _TOTALS = ("tokens/total", "time/total_s")  # every update has them
 

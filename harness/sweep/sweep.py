@@ -39,8 +39,6 @@ from harness.training.command import recipe_config
 if TYPE_CHECKING:
     from harness.sweep.analysis import SuiteTable
 
-__all__ = ["Sweep", "parse", "print_table", "read_tables", "sweep"]
-
 _PROG = "python -m harness.sweep"
 _PAPER_UPDATES = 200  # for which TTI's stages are
 
