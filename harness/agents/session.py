@@ -79,7 +79,7 @@ class Session:
             return self._taken.call
 
     def waiting(self) -> list[ModelCall]:
-        """The requests in line, which `next_call` returns after the present one."""
+        """The requests in line, after the present one."""
         with self._changed:
             return [waiting.call for waiting in self._line]
 

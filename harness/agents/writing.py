@@ -32,7 +32,7 @@ def written_calls(calls: Iterable[Json]) -> list[Json]:
 
 
 def _text(arguments: Any) -> str:
-    """The arguments as JSON. A text could not be read as an object, and stays as it is."""
+    """The arguments as JSON. A text is no object, and stays as it is."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 

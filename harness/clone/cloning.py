@@ -169,14 +169,11 @@ def warm_start(
 
 
 def clone_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int, device: str) -> str:
-    """Returns the name of a clone's folder: a hash of everything that decides it, also the weights and the expert's texts.
-
-    `device` is where it is trained: another kind of device rounds differently.
-    """
+    """Returns the name of a clone's folder: a hash of what decides it, also the weights, the expert's texts and the `device`."""
     spec, chat, key = env.spec, policy.chat, hashlib.blake2b(digest_size=16)
     arguments = sorted((k, repr(v)) for k, v in spec.kwargs.items()) if spec else []
     name = [spec.id, arguments, *map(repr, spec.additional_wrappers)] if spec else repr(env)
-    kind = torch.device(device).type
+    kind = torch.device(device).type  # another one rounds differently
     how = [str(policy.model.dtype), policy.packs, lora_rank, torch.__version__, torch.get_num_threads(), kind]
     # These ids show the template, and how observations are cut.
     texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]

@@ -80,9 +80,9 @@ class EvaluationFolder:
 
 @dataclass(frozen=True)
 class KeptEvaluation:
-    """An evaluation as its folder has it. The `result` is None before the end.
+    """An evaluation as its folder has it. The `result` is None before the end, and `episodes` a file.
 
-    The `settings` are those of `harness.evaluate`, with the name of the split. `episodes` is the file of the episodes.
+    The `settings` are those of `harness.evaluate`, with the name of the split.
     """
 
     folder: Path

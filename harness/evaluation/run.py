@@ -82,7 +82,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
             saturation=curve,
         )
         if folder:
-            folder.end({"config": _jsonable(flat(config)), "result": dataclasses.asdict(result)})
+            folder.end({"config": flat(config), "result": dataclasses.asdict(result)})
     except (EHError, KeyboardInterrupt) as error:
         if ended or isinstance(error, (SamplerError, KeyboardInterrupt)):
             how = "run the same command again for the rest" if folder else "nothing is kept; with --out it goes on from here"
@@ -147,14 +147,10 @@ def evaluate_policy(
         return run(config, Console(quiet=not show), env=spec)
 
 
-def _jsonable(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-
-
 def _kept(config: EvaluateConfig, split: str) -> dict[str, Any]:
     """The settings that decide the episodes, and a digest of the model's weights, which more training changes."""
     weights = sorted(Path(config.policy).glob("*.safetensors"))
-    return {**_jsonable(config.decisive()), "split": split, **({"weights": sha256(*weights)} if weights else {})}
+    return {**config.decisive(), "split": split, **({"weights": sha256(*weights)} if weights else {})}
 
 
 def _default_split(env_id: str, script: bool) -> str:

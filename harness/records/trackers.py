@@ -19,7 +19,7 @@ from harness.records.files import room_for, write_whole
 def open_trackers(
     names: Sequence[str], settings: Mapping[str, Any], run_dir: Path, next_update: int
 ) -> list[_TensorBoard | _WeightsAndBiases]:
-    """Opens the trackers of a new or resumed run. Each takes the finite metrics of one update after the other.
+    """Opens the trackers of a new or resumed run.
 
     In Weights & Biases, the name of the folder and the id in its file ``tracker-id`` name the run.
 

@@ -27,9 +27,6 @@ def write_episodes_page(
 
     If more than `most` episodes are logged, whole updates of every run are skipped, evenly. The last update of a run stays, and
     evaluations stay complete. The page links `report`, in the same folder.
-
-    Raises:
-        StateError: An episode log is damaged.
     """
     logs = [
         (f"{run.folder.name}: {arm.label}, seed {run.seed} on {suite.env}", run.episodes) for suite, arm, run in all_runs(suites)

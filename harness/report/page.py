@@ -41,7 +41,7 @@ def write_page(out: Path, template: str, **values: Any) -> None:
 def write_report(
     suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation], out: Path, *, episodes: str, shown: int, logged: int
 ) -> None:
-    """Writes the page, completely or not at all. It links `episodes`, the page of `shown` of the `logged` episodes."""
+    """Writes the page. It links `episodes`, the page of `shown` of the `logged` episodes."""
     runs, address = all_runs(suites), episodes if shown else ""
     write_page(
         out,
@@ -66,7 +66,6 @@ def draw(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list
 
 
 def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
-    """Each suite, as the template needs it."""
     return [
         {
             "title": f"{suite_file(suite.name).title} on {suite.env}",

@@ -116,7 +116,7 @@ def errors_in_one_line(console: Console) -> Iterator[None]:
         yield
     except EHError as error:
         if "TORCHELASTIC_RUN_ID" in os.environ and os.environ["LOCAL_RANK"] != "0":
-            time.sleep(_OTHERS_S)  # whoever is not ended meanwhile has an error of its own
+            time.sleep(_OTHERS_S)  # a rank that is still alive then has an error of its own
         end_with_error(console, str(error), code=1 if isinstance(error, UserCodeError) else 2)
     except KeyboardInterrupt as stop:
         console.print("; ".join(["stopped", *map(str, stop.args)]), highlight=False, soft_wrap=True, markup=False)
@@ -183,11 +183,7 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
 
 
 def _registry(shown: Collection[str] | None) -> ConstructorRegistry:
-    """How tyro makes flags from settings.
-
-    Args:
-        shown: The settings that the help shows; None for all.
-    """
+    """How tyro makes flags from settings. `shown` are those that the help shows; None for all."""
     registry = ConstructorRegistry()
 
     @registry.struct_rule

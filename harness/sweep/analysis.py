@@ -213,7 +213,7 @@ class SuiteTable:
     plateau: Plateau | None = None
 
     def cells(self, keys: Sequence[str]) -> pd.DataFrame:
-        """Returns columns of the table as text, with their headings, and the number of runs as ``n``."""
+        """Returns columns as text, with their headings, and the number of runs as ``n``."""
         shown = {"n": self.runs.astype(str)} | {
             COLUMNS[key][0]: [
                 cell(COLUMNS[key][1], *spread, seeds=n)
@@ -242,7 +242,7 @@ def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str
 
 
 def suite_table(suite: Suite) -> SuiteTable:
-    """Makes the table of a suite, from the runs that have ended."""
+    """Makes the table of a suite from the runs that have ended."""
     numbers = suite_numbers(suite)
     labels = [arm.label for arm in suite.arms]
     spreads = numbers.groupby(level=0, sort=False).agg(["mean", "std", "count"]).reindex(labels)
