@@ -75,7 +75,7 @@ class ModelCall:
         stop: Texts that end the answer.
         stream: Whether the answer is sent as events.
         api: The form of the request and of its answer.
-        body_hash: A hash of the content.
+        body_hash: A hash of the request's body.
         logprobs: Whether the answer shows the log-probability of each token.
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
         model: The name that the request gives the model; the answer repeats it.

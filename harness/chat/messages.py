@@ -46,7 +46,8 @@ class MessageFormat:
 
     def ids(self, messages: Sequence[Message]) -> list[int]:
         """The ids of a conversation, up to the place where the model starts to write."""
-        return _joining(lambda some: self._chat.messages_ids(some, self._offered), self._rendered(messages))
+        offered = [] if self._written_out else self.tools
+        return _joining(lambda some: self._chat.messages_ids(some, offered), self._rendered(messages))
 
     def following_ids(self, said: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
         """The ids from the end of the reply `said` to the place where the model writes again; `new` are the messages between."""
@@ -81,11 +82,6 @@ class MessageFormat:
         if self.tools and not reply.malformed and not reply.unfinished:
             return dict(json.loads(reply.action))
         return {"role": "assistant", "content": reply.action}
-
-    @property
-    def _offered(self) -> list[Any]:
-        """The functions that the template gets."""
-        return [] if self._written_out else self.tools
 
     def _rendered(self, messages: Sequence[Message], *, begins: bool = True) -> list[Message]:
         """The messages as the template takes them. `begins` adds the functions to the system prompt if need be."""

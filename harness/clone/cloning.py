@@ -59,14 +59,14 @@ def demonstrations(
     max_steps: int = _MAX_STEPS,
     on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> list[Trajectory]:
-    """Plays at most `count` tasks with the expert, and writes them in the policy's tokens.
+    """Plays tasks with the expert, and writes them in the policy's tokens.
 
     Args:
         env: An environment with the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``.
         policy: The policy, whose chat format makes the ids.
         settings: The limits on an episode's steps and tokens. Tasks that exceed them are skipped.
         waste: The probability that a step is a random action.
-        count: The number of episodes. There are fewer if too few tasks fit the settings.
+        count: The most episodes.
         seed: Draws the tasks and the wasted steps.
         max_steps: An episode is stopped after this many steps.
         on_episode: Called with each episode that is taken.

@@ -22,7 +22,7 @@ def wilson_interval(p: float, n: float) -> tuple[float, float]:
 
 
 def effective_episodes(tasks: Sequence[Sequence[bool]]) -> float:
-    """The number of independent episodes whose share of successes varies as much as that of these, by task.
+    """The number of independent episodes whose share of successes varies as much as that of `tasks`' episodes.
 
     The k episodes of one task are alike, so the interval of mean@k cannot treat them as independent. It takes V, the variance of
     the mean share between tasks, and the number of independent episodes that would have this variance (the design effect):

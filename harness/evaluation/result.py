@@ -76,7 +76,7 @@ class EvalResult(Shares):
         success_lengths: The number of steps of each success, ascending. It gives the success under shorter horizons.
         steps_per_optimum: The mean of steps / the expert's steps, over the successes with a known expert; None without them.
         truncated: The share of episodes that K, the environment's own limit or the context stopped.
-        environment_errors: The number of episodes whose environment failed. No other field counts them.
+        environment_errors: The number of episodes whose environment failed.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
         category_mean: The mean of the categories' mean@k, BFCL's multi-turn score; None without categories.
         parts: The results of each environment, if there are several, and of each category and difficulty.
@@ -229,7 +229,7 @@ def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:
 
 
 def result_table(title: str, result: EvalResult) -> Table:
-    """Returns the result as a table to print."""
+    """Returns a table to print."""
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("successes", f"{result.successes}/{result.episodes}")
     for what, share, interval in score_rows(result):

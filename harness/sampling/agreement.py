@@ -52,7 +52,7 @@ def check_agreement(model: PreTrainedModel, *, sampled: bool = True, trained: bo
     small feed-forward layers and windows of 16 tokens.
 
     Args:
-        model: The policy's model, with packed attention if it trains on packed rows.
+        model: The policy's model, with packed attention if it trains on packed rows. Its weights are not read.
         sampled: Whether `TransformersSampler` samples with it.
         trained: Whether it is trained.
 

@@ -130,7 +130,7 @@ def end_with_error(console: Console, text: str, code: int = 2) -> NoReturn:
 
 
 def _chosen(default: T, words: Sequence[str]) -> T:
-    """The settings with the classes that the command line chooses: their fields are flags, too."""
+    """The settings with the classes that the command line chooses."""
     for field in settings_in(default):
         value, choice = getattr(default, field.name), choice_of(field)
         if choice and (name := flag_of(words, choice.flag)):
@@ -163,7 +163,7 @@ def _without_flag(settings: Any) -> Iterator[str]:
 
 
 def _check_names(default: Any, words: Sequence[str]) -> None:
-    """Raises ConfigError for a flag that the command does not have, or that is for another choice."""
+    """Raises ConfigError for a flag that is unknown or for another choice."""
     hidden = {*_without_flag(default)}
     known = {name for name, _, _ in leaves(default)} - hidden | {"help"}
     for flag, name in given_flags(words).items():

@@ -233,7 +233,7 @@ def from_recipe(name: str | Path, chosen: Mapping[str, str] | None = None) -> GR
 
 
 def flat_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a ``config.json`` by the names of their flags. `flat` needs settings that are checked.
+    """Returns the settings of a ``config.json`` by the names of their flags, unchecked: also those of an earlier version.
 
     >>> flat_settings({"updates": 3, "horizon": {"wrapper": "fixed", "fixed": {"k0": 9}}, "evaluation": {"tasks": 8}})
     {'updates': 3, 'wrapper': 'fixed', 'k0': 9, 'eval_tasks': 8}
