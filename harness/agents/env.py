@@ -89,11 +89,7 @@ class AgentEnv(gym.Env[str, str]):
         self._interrupted = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
-        """Ends the agent of the last episode, starts the agent, and waits for its first request.
-
-        Raises:
-            WorkerError: The agent can't be started, or has ended without a request.
-        """
+        """Ends the agent of the last episode, starts a new one, and waits for its first request."""
         super().reset(seed=seed)
         task_id = named_task(options)
         if task_id is None:
@@ -151,11 +147,9 @@ class AgentEnv(gym.Env[str, str]):
         self._running.stop_soon(self._grace_s)
         if why != "horizon":
             self._session.end(_over(why))
-        elif self._at_k == "stop":
-            said = ModelAnswer(f"The budget of {self._calls} calls is used up.")
-            self._session.end(budget_used_up(self._calls), last=said)
         else:
-            self._session.end(budget_used_up(self._calls))
+            last = ModelAnswer(f"The budget of {self._calls} calls is used up.") if self._at_k == "stop" else None
+            self._session.end(budget_used_up(self._calls), last)
 
     def verdict(self) -> tuple[str, float, bool, bool, Info]:
         """Waits a few seconds until a stopped agent has ended, and returns what it says, as the answer to a step."""
@@ -173,7 +167,7 @@ class AgentEnv(gym.Env[str, str]):
             running.stop(0.0)
 
     def close(self) -> None:
-        """Ends the agent of the last episode, and kills it if it does not end by itself."""
+        """Ends the agent, and kills it if it does not end by itself."""
         session, running = self._session, self._running
         self._session = self._running = self._call = None
         if session is not None:
@@ -183,7 +177,7 @@ class AgentEnv(gym.Env[str, str]):
             session.close()
 
     def _ended(self) -> Ended:
-        """How the agent ended. An agent that makes no call and does not end has failed."""
+        """How the agent ended. A silent one has failed."""
         assert self._running is not None
         return self._running.ended or Ended(failure=f"the agent was silent for {self._timeout_s:g} s")
 
@@ -225,7 +219,7 @@ def write_action(answer: ModelAnswer) -> str:
 
 
 def read_action(action: str) -> ModelAnswer:
-    """Reads an action. A text that `write_action` has not written becomes an answer without calls.
+    """Reads an action. Any other text becomes an answer without calls.
 
     >>> read_action(write_action(ModelAnswer("open(a)", finish_reason="length"))).finish_reason, read_action("open(a)").text
     ('length', 'open(a)')

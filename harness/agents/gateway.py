@@ -160,7 +160,6 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _answer(self, session: Session, route: str, content: bytes) -> None:
-        """Waits for the answer to a request, and sends it."""
         try:
             if route not in _APIS:
                 raise Refusal(f"POST knows {' and '.join(_APIS)}, not /{route}", status=405, code="method_not_allowed")
@@ -199,7 +198,6 @@ class _Handler(BaseHTTPRequestHandler):
         return session, found[2]
 
     def _content(self) -> bytes:
-        """The body of the request."""
         length = self.headers.get("Content-Length")
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower() and length is None:
             return self._chunks()
@@ -259,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _descriptors() -> int:
-    """Raises the number of descriptors that this process may have as far as the system allows, and returns it."""
+    """Raises this process's limit of descriptors as far as the system allows, and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS refuses "unlimited"
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

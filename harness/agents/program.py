@@ -1,7 +1,4 @@
-"""Runs an agent: a Python function or a command. It gets a task and the address of the model, and returns a verdict.
-
-If an agent raises, exits with an error, or returns no verdict, the failure is its own. `Ended` says which.
-"""
+"""Runs an agent: a Python function or a command. It gets a task and the address of the model, and returns a verdict."""
 
 import asyncio
 import copy
@@ -74,7 +71,7 @@ class Running:
             self._kill()
 
     def stop_soon(self, grace_s: float) -> None:
-        """Does the same, and does not wait for it."""
+        """Does the same without waiting."""
         threading.Thread(target=self.stop, args=(grace_s,), name="eh-agent-end", daemon=True).start()
 
     def _run(self) -> None:

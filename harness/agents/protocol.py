@@ -1,10 +1,9 @@
 """OpenAI's chat completions and responses, as far as agent frameworks use them: reading requests.
 
-Both APIs become one form. A message has a role, and text as its content. The arguments of a call are an object, because
-frameworks repeat a call's JSON with other spaces. So a model's answer in a later request equals `ModelAnswer.message`. A
-request for something that the run can't do is refused with a sentence. ``tool_choice="required"`` and ``parallel_tool_calls``,
-which the agent can check by itself, are accepted but do not constrain the model. The run's own sampling is in place of a
-request's, and a ``response_format`` is a wish.
+Both APIs become one form. The arguments of a call are an object, because frameworks repeat a call's JSON with other spaces. So a
+model's answer in a later request equals `ModelAnswer.message`. What the run can't do is refused with a sentence.
+``tool_choice="required"`` and ``parallel_tool_calls``, which the agent can check by itself, are accepted but do not constrain the
+model. The run's sampling replaces a request's, and a ``response_format`` is a wish.
 """
 
 import hashlib
@@ -47,13 +46,7 @@ _OVERRIDDEN: dict[str, tuple[Any, ...]] = {
 
 
 class Refusal(EHError):
-    """An error for the client: a status and OpenAI's error object. Clients do not retry it.
-
-    Args:
-        message: A sentence that says what is refused and what is possible.
-        status: The HTTP status.
-        code: The error's code, as clients compare it.
-    """
+    """An error for the client: an HTTP status and OpenAI's error object. Clients compare its `code`, and do not retry it."""
 
     def __init__(self, message: str, *, status: int = 400, code: str = "unsupported_value") -> None:
         super().__init__(message)
@@ -82,7 +75,7 @@ class ModelCall:
         stop: Texts that end the answer.
         stream: Whether the answer is sent as events.
         api: The form of the request and of its answer.
-        body_hash: A hash of the content.
+        body_hash: A hash of the request's body.
         logprobs: Whether the answer shows the log-probability of each token.
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
         model: The name that the request gives the model; the answer repeats it.
@@ -113,7 +106,6 @@ class ModelAnswer:
         calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``. Their arguments are
             objects. Ids are unique in a session.
         reasoning: The thought; empty if there was none.
-        finish_reason: The reason why the model stopped.
         prompt_tokens: The tokens of the conversation.
         completion_tokens: The sampled tokens.
         logprobs: Each sampled token's text and log-probability; None if they are not shown.
@@ -140,13 +132,7 @@ def model_list(name: str = MODEL) -> Json:
 
 
 def read_call(content: bytes, api: Api, temperature: float | None = None, *, strict: bool = False) -> ModelCall:
-    """Reads a request.
-
-    Args:
-        content: The request's body.
-        api: Its form.
-        temperature: The temperature of the run; None if it has none.
-        strict: Refuse the options that would be overridden.
+    """Reads the body of a request. `temperature` is the run's. With `strict`, options that have no effect are refused.
 
     Raises:
         Refusal: The body is broken, or asks for something that is not possible.

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Answer = ModelAnswer | Refusal
 
-_KEPT = 16  # The number of answers that a session keeps for late retries.
-_LOOK_S = 0.5  # How often a waiting request checks that its client is still there.
+_KEPT = 16  # answers, for late retries
+_LOOK_S = 0.5  # from one check that a waiting client is still there to the next
 _MOST_WAITING = 256  # requests of a session
 _MOST_CONNECTIONS = 320  # of a session: those that wait, and some that are idle
 
@@ -79,7 +79,7 @@ class Session:
             return self._taken.call
 
     def waiting(self) -> list[ModelCall]:
-        """The requests in line, which `next_call` returns after the present one."""
+        """The requests in line, after the present one."""
         with self._changed:
             return [waiting.call for waiting in self._line]
 
@@ -97,7 +97,7 @@ class Session:
     def end(self, answer: Refusal, last: ModelAnswer | None = None) -> None:
         """Answers every waiting and every later request with `answer`. A second end does nothing.
 
-        The first of these requests gets `last` instead. An agent that never stops calling is then stopped by `answer`.
+        The first of these requests gets `last` instead.
         """
         with self._changed:
             if self._end is None:

@@ -28,21 +28,11 @@ def _events(events: Iterable[Json], last: str = "") -> bytes:
 
 def written_calls(calls: Iterable[Json]) -> list[Json]:
     """Calls for a client, with arguments as JSON text."""
-    return [
-        {
-            "id": call["id"],
-            "type": "function",
-            "function": {
-                "name": call["function"]["name"],
-                "arguments": _text(call["function"]["arguments"]),
-            },
-        }
-        for call in calls
-    ]
+    return [call | {"function": call["function"] | {"arguments": _text(call["function"]["arguments"])}} for call in calls]
 
 
 def _text(arguments: Any) -> str:
-    """The arguments as JSON. A text could not be read as an object, and stays as it is."""
+    """The arguments as JSON. A text is no object, and stays as it is."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 

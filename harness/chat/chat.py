@@ -4,11 +4,8 @@ An episode is one list of token ids that only grows: the prompt, what the model 
 ids are kept as they are; only new text is tokenised. To find the text that the template puts between two messages, a conversation
 of marker texts is rendered once. So any template works that delimits its turns (Qwen, Llama 3, ChatML, …).
 
-As a result, the ids of a conversation are always a prefix of the ids of its next turn. Some templates would change earlier
-messages when later ones follow: Qwen3's strips the thinking of earlier replies. This is detected at the start and reported in
-`ChatFormat.notes`. What the model wrote stays.
-
-`harness.chat.reasoning` knows how models write their thoughts, `harness.chat.tools` how they write function calls.
+So the ids of a conversation are always a prefix of those of its next turn. Some templates would change earlier messages: Qwen3's
+strips the thinking of earlier replies. `ChatFormat.notes` reports this. What the model wrote stays.
 """
 
 import json
@@ -66,8 +63,7 @@ class ChatFormat:
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
 
     Attributes:
-        stop_ids: The tokens that end a reply.
-        reasoning: How the model writes its thoughts.
+        stop_ids: All tokens that end a reply.
         notes: What the template would do to a growing conversation and is not done here; one sentence each.
 
     Raises:
@@ -89,12 +85,7 @@ class ChatFormat:
         self._tool_format: ToolFormat | None = None  # made when functions are on offer, because a parser may need TRL
 
     def tool_format(self) -> ToolFormat:
-        """How the model writes function calls. The first call adds the token that ends them to `stop_ids`.
-
-        Raises:
-            ConfigError: The template has no calls, or no parser for them is known.
-            MissingExtraError: The parser needs TRL.
-        """
+        """How the model writes function calls. Raises as `ToolFormat` does. The token that ends calls joins `stop_ids`."""
         if self._tool_format is None:
             self._tool_format = ToolFormat(self._tokenizer, self._template, self._special)
             self.stop_ids |= {self._tool_format.end_id}

@@ -33,9 +33,6 @@ class MessageFormat:
     """The messages of a conversation with some functions on offer.
 
     Messages are as in `harness.agents.protocol.ModelCall.messages`. An assistant's may also have ``"reasoning"``.
-
-    Raises:
-        MissingExtraError: The model's template has functions, and the parser for its calls needs TRL.
     """
 
     def __init__(self, chat: ChatFormat, tools: Sequence[Any]) -> None:
@@ -48,21 +45,18 @@ class MessageFormat:
                 self._written_out = True
 
     def ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of a conversation, up to the place where the model starts to write. Raises ConfigError if the template does."""
-        return _joining(lambda some: self._chat.messages_ids(some, self._offered), self._rendered(messages))
+        """The ids of a conversation, up to the place where the model starts to write."""
+        offered = [] if self._written_out else self.tools
+        return _joining(lambda some: self._chat.messages_ids(some, offered), self._rendered(messages))
 
     def following_ids(self, said: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """The ids from the end of the reply `said` to the place where the model writes again; `new` are the messages between.
-
-        Raises:
-            ConfigError: The chat template refuses the messages.
-        """
+        """The ids from the end of the reply `said` to the place where the model writes again; `new` are the messages between."""
         rendered = self._rendered([said, *new], begins=False)
         names = [] if self._written_out else [call["function"]["name"] for call in said.get("tool_calls", ())]
         return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])
 
     def read(self, ids: Sequence[int]) -> Reply:
-        """Splits a sampled reply into its thought and its action. With functions on offer, the action is a message as JSON."""
+        """As `ChatFormat.read`, with the functions on offer."""
         if not self._written_out:
             return self._chat.read(ids, self.tools)
         reply = self._chat.read(ids)
@@ -78,12 +72,9 @@ class MessageFormat:
             calls.append({"type": "function", "function": {"name": name, "arguments": arguments}})
         if reply.unfinished:
             return reply
-        message: Message = {
-            "role": "assistant",
-            "content": _CALL.sub("", reply.action).strip() if calls else reply.action,
-        }
+        message: Message = {"role": "assistant", "content": reply.action}
         if calls:
-            message["tool_calls"] = calls
+            message |= {"content": _CALL.sub("", reply.action).strip(), "tool_calls": calls}
         return replace(reply, action=json.dumps(message))
 
     def said(self, reply: Reply) -> Message:
@@ -91,11 +82,6 @@ class MessageFormat:
         if self.tools and not reply.malformed and not reply.unfinished:
             return dict(json.loads(reply.action))
         return {"role": "assistant", "content": reply.action}
-
-    @property
-    def _offered(self) -> list[Any]:
-        """The functions that the template gets."""
-        return [] if self._written_out else self.tools
 
     def _rendered(self, messages: Sequence[Message], *, begins: bool = True) -> list[Message]:
         """The messages as the template takes them. `begins` adds the functions to the system prompt if need be."""

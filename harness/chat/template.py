@@ -24,14 +24,11 @@ _CLOCK = (
 
 
 class Template:
-    """A tokenizer's chat template. Its errors become a ConfigError that names the model.
+    """A tokenizer's chat template. Its errors become a ConfigError that names the model. `source` is its text.
 
     Args:
         tokenizer: A tokenizer with a chat template.
         kwargs: Further variables of the template, such as ``{"enable_thinking": False}``.
-
-    Attributes:
-        source: The template's text.
 
     Raises:
         ConfigError: There is no chat template, or it has no such variable.
@@ -50,11 +47,7 @@ class Template:
                 )
 
     def __call__(self, messages: Sequence[Message], *, tools: Sequence[Any] = (), reply_next: bool = True) -> str:
-        """The conversation as text. With `reply_next` it ends at the place where the model starts to write.
-
-        Raises:
-            ConfigError: The template refuses the conversation.
-        """
+        """The conversation as text, with `reply_next` up to where the model starts to write. Raises ConfigError if refused."""
         offered = list(tools) or None
         source = str(self._tokenizer.get_chat_template(tools=offered))
         try:
@@ -75,7 +68,7 @@ class Template:
         return str(text)
 
     def takes(self, messages: Sequence[Message], mark: str) -> bool:
-        """Whether the template renders the conversation, with the text `mark` in it."""
+        """Whether the template renders the conversation with `mark` in it."""
         try:
             return mark in self(messages)
         except ConfigError:

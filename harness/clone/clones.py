@@ -17,7 +17,7 @@ from harness.types.seeding import derive_seed
 
 
 def clone_expert(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display, run: Path) -> Path:
-    """Returns a model folder: the policy with the expert cloned into it. If it is missing, `policy` is trained for it.
+    """Returns a model folder: the policy with the expert cloned into it. If it is missing, `policy` is trained.
 
     The folder is in ``clones`` of the cache. For a Python program's own environment, whose code can't be compared, it is in the
     run's folder.

@@ -2,7 +2,7 @@
 
 Without it, a model with random weights never succeeds, and a small pretrained one hardly ever. All rewards of a group are then
 equal, and every advantage is 0. Cloning stops at a loss target, not after a number of steps, because the loss of a tiny model
-falls in a phase transition whose time varies with the seed. A pretrained model with LoRA learns in its adapters.
+falls in a phase transition whose time varies with the seed.
 """
 
 import dataclasses
@@ -59,14 +59,14 @@ def demonstrations(
     max_steps: int = _MAX_STEPS,
     on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> list[Trajectory]:
-    """Plays at most `count` tasks with the expert, and writes them in the policy's tokens.
+    """Plays tasks with the expert, and writes them in the policy's tokens.
 
     Args:
         env: An environment with the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``.
         policy: The policy, whose chat format makes the ids.
         settings: The limits on an episode's steps and tokens. Tasks that exceed them are skipped.
         waste: The probability that a step is a random action.
-        count: The number of episodes. There are fewer if too few tasks fit the settings.
+        count: The most episodes.
         seed: Draws the tasks and the wasted steps.
         max_steps: An episode is stopped after this many steps.
         on_episode: Called with each episode that is taken.
@@ -104,7 +104,6 @@ def demonstrations(
 
 
 def _written(policy: Policy, task_id: str, played: Demonstration, *, group: int) -> Trajectory:
-    """Writes a demonstration in the policy's tokens."""
     trajectory = Trajectory(task_id, group=group, system_prompt=played.info["system_prompt"])
     conversation = Conversation(policy.chat, played.observations[0], played.info)
     trajectory.add_prompt(conversation.prompt_ids)
@@ -131,9 +130,6 @@ def warm_start(
     """Trains the policy to imitate the expert, in place: its adapters if it has some, otherwise all weights.
 
     `on_batch` is called after each batch with its number and its loss, and `on_episode` with each demonstration.
-
-    Raises:
-        ConfigError: There are no demonstrations; see `demonstrations`.
     """
     play = partial(demonstrations, env, policy, settings, on_episode=on_episode)
     rate = settings.rate(policy.model.num_parameters(), lora=has_lora(policy.model))
@@ -173,14 +169,11 @@ def warm_start(
 
 
 def clone_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int, device: str) -> str:
-    """Returns the name of a clone's folder: a hash of everything that decides it, also the weights and the expert's texts.
-
-    `device` is where it is trained: another kind of device rounds differently.
-    """
+    """Returns the name of a clone's folder: a hash of what decides it, also the weights, the expert's texts and the `device`."""
     spec, chat, key = env.spec, policy.chat, hashlib.blake2b(digest_size=16)
     arguments = sorted((k, repr(v)) for k, v in spec.kwargs.items()) if spec else []
     name = [spec.id, arguments, *map(repr, spec.additional_wrappers)] if spec else repr(env)
-    kind = torch.device(device).type
+    kind = torch.device(device).type  # another one rounds differently
     how = [str(policy.model.dtype), policy.packs, lora_rank, torch.__version__, torch.get_num_threads(), kind]
     # These ids show the template, and how observations are cut.
     texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]

@@ -1,7 +1,6 @@
 """A model behind an OpenAI-compatible chat endpoint: requests, answers and errors.
 
-Such a server takes and returns text without token ids and log-probabilities, so its replies can't be trained on. The `openai`
-client retries with backoff. `harness.evaluation.play_endpoint` plays episodes with it.
+Such a server takes and returns text without token ids and log-probabilities, so its replies can't be trained on.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from eh_gym.surrogates import escaped
 
 if TYPE_CHECKING:
     import openai
-
-__all__ = ["ChatEndpoint", "ContextFull", "EndpointReply"]
 
 Message = dict[str, Any]
 _SEEDS = 2**31  # every server takes seeds below this
@@ -82,9 +79,6 @@ class ChatEndpoint:
             waits with exponential backoff, or for as long as the server says.
         deadline_s: The seconds for which the server may be silent, in each try.
         template_kwargs: Further variables of the chat template, for servers such as vLLM's that take them.
-
-    Attributes:
-        url: The URL of the endpoint.
 
     Raises:
         ConfigError: The key or the model's name is missing.

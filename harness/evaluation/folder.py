@@ -1,7 +1,7 @@
 """The folder of an evaluation: its settings, every episode as soon as it ends, and finally the result.
 
 If the command is stopped, the same command continues. A command that asks for more tasks or rollouts plays only the missing
-episodes, which their seeds identify. `harness.records.episode_log` keeps the episodes of training runs.
+episodes, which their seeds identify.
 """
 
 import contextlib
@@ -37,7 +37,8 @@ class EvaluationFolder:
         self._folder = folder
         wanted = json.loads(json.dumps(settings, default=str))
         new = not (folder / _SETTINGS).exists()
-        if new and folder.exists() and (not folder.is_dir() or _strangers(folder)):
+        left = {".lock", f"{_SETTINGS}.part"}  # by an evaluation that was killed before its settings were written
+        if new and folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - left):
             raise ConfigError(f"{folder} exists and holds no evaluation; give --out a new folder")
         with contextlib.ExitStack() as opened:
             opened.enter_context(
@@ -79,9 +80,9 @@ class EvaluationFolder:
 
 @dataclass(frozen=True)
 class KeptEvaluation:
-    """An evaluation as its folder has it. The `result` is None before the end.
+    """An evaluation as its folder has it. The `result` is None before the end, and `episodes` a file.
 
-    The `settings` are those of `harness.evaluate`, with the name of the split. `episodes` is the file of the episodes.
+    The `settings` are those of `harness.evaluate`, with the name of the split.
     """
 
     folder: Path
@@ -90,17 +91,18 @@ class KeptEvaluation:
     episodes: Path
 
     @property
+    def title(self) -> str:
+        """Who plays what, such as "expert on EH-Cabinet-v0, all"."""
+        get = self.settings.get
+        return f"{get('model') or get('policy')} on {get('env')}, {get('split')}"
+
+    @property
     def environment_args(self) -> dict[str, Any]:
         """The arguments of ``gym.make`` that the evaluation was run with."""
         return {"split": self.settings["split"], **self.settings["env_args"]}
 
     def first_of_each_task(self) -> list[dict[str, Any]]:
-        """Returns the line of each task's first episode. Episodes whose environment failed are left out.
-
-        Raises:
-            ConfigError: There is no episode.
-            StateError: The log is damaged.
-        """
+        """Returns the line of each task's first episode. Episodes whose environment failed are left out."""
         seed, lines = self.settings["seed"], {}
         for line in read_episodes(self.episodes):
             # After a stop, an episode whose environment failed is played again. Its second line counts.
@@ -109,11 +111,6 @@ class KeptEvaluation:
         if not lines:
             raise ConfigError(f"{self.folder} has no episode that ended; run the same command of harness.evaluate again")
         return list(lines.values())
-
-
-def _strangers(folder: Path) -> list[Path]:
-    """The files that do not come from an evaluation that was killed before its settings were written."""
-    return [path for path in folder.iterdir() if path.name not in (".lock", f"{_SETTINGS}.part")]
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -131,12 +128,7 @@ def evaluations_in(folder: Path) -> list[Path]:
 
 
 def evaluation_of(folder: Path, env: str) -> KeptEvaluation:
-    """Reads an evaluation of `env`, an environment's name without its version.
-
-    Raises:
-        ConfigError: The folder holds no evaluation of this environment.
-        StateError: A file in it is damaged.
-    """
+    """Reads an evaluation. Raises ConfigError unless it is of `env`, an environment's name without its version."""
     if not is_evaluation(folder):
         raise ConfigError(f"{folder} holds no evaluation; give the --out folder of harness.evaluate")
     kept = read_evaluation(folder)
@@ -147,11 +139,7 @@ def evaluation_of(folder: Path, env: str) -> KeptEvaluation:
 
 
 def read_evaluation(folder: Path) -> KeptEvaluation:
-    """Reads an evaluation's folder.
-
-    Raises:
-        StateError: A file is damaged.
-    """
+    """Reads an evaluation's folder. Raises StateError if a file is damaged."""
     settings, ended = read_object(folder / _SETTINGS), folder / _RESULT
     return KeptEvaluation(folder, settings, read_object(ended)["result"] if ended.exists() else None, folder / _EPISODES)
 

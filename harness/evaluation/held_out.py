@@ -38,14 +38,9 @@ class HeldOut:
 
     @staticmethod
     def choose(config: GRPOConfig, env_id: str | EnvSpec, ranks: Ranks) -> tuple[Environments, Sequence[str]]:
-        """Finds the held-out tasks of a run, and this rank's environments for them: as many as in training.
-
-        Raises:
-            ConfigError: The environment has no such split.
-        """
-        args = config.environment.arguments(config.evaluation.split)
-        slots = config.slots_of_rank(ranks.size)
-        played = config.environment
+        """Finds the held-out tasks of a run, and this rank's environments for them: as many as in training."""
+        played, slots = config.environment, config.slots_of_rank(ranks.size)
+        args = played.arguments(config.evaluation.split)
         environments = Environments(env_id, args, slots, played.env_threads, played.success_threshold)
         return environments, held_out_tasks(environments, config.evaluation.tasks) if config.evaluation.tasks else ()
 

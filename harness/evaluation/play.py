@@ -70,11 +70,7 @@ def play_script(
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays episodes without a model; `name` is one of `SCRIPTS`.
-
-    Raises:
-        ConfigError: The environment has no expert, or no random actions.
-    """
+    """Plays episodes without a model; `name` is one of `SCRIPTS`."""
     envs = environments.open(FixedHorizon(horizon), episodes=1)
     base: Any = envs.envs[0].unwrapped
     needed = {"expert": "expert", "random": "random_action"}.get(name)
@@ -165,11 +161,7 @@ def run_to_the_end(played: Coroutine[Any, Any, T]) -> T:
 
 
 def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:
-    """Returns the first `count` tasks of a split, or of every N-th task (`every`). None takes all, or 128 of a generated split.
-
-    Raises:
-        ConfigError: The split holds no task.
-    """
+    """Returns the first `count` tasks of a split, or of every N-th task (`every`). None: all, or 128 of a generated split."""
     env = checked_environment(spec_of(environments.env_id), environments.args)
     task_ids = tasks_of(env)
     if not len(task_ids):

@@ -43,9 +43,7 @@ def play_with_endpoint(
     If the conversation and the room for an answer exceed the model's context, the episode ends with the reason "context".
     `endpoint` is called in the event loop that uses the endpoint. There are never more requests at a time than slots.
 
-    Raises:
-        ConfigError: See `ChatEndpoint.reply`.
-        SamplerError: See `ChatEndpoint.reply`. The message says how many episodes were played.
+    Raises as `ChatEndpoint.reply` does. The message of a SamplerError says how many episodes were played.
     """
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
     played = 0

@@ -1,7 +1,4 @@
-"""The result of an evaluation: mean@k and best@k with 95 % intervals, and lengths; computed from episodes, or as a table.
-
-`harness.evaluation.play` plays the episodes, and `harness.evaluation.folder` keeps them.
-"""
+"""The result of an evaluation: mean@k and best@k with 95 % intervals, and lengths; computed from episodes, or as a table."""
 
 from __future__ import annotations
 
@@ -70,23 +67,21 @@ class EvalResult(Shares):
 
     Attributes:
         rollouts: The number of episodes per task, the k.
-        successes: The number of successful episodes.
         best_interval: The 95 % interval of `best_at_k`.
         all_interval: The 95 % interval of `all_at_k`.
         reward_mean: The mean reward of an episode.
         length_mean: The mean number of steps of all episodes.
         length_success_mean: The mean number of steps of the successes; None without a success.
-        length_success_p90: The 90th percentile of the steps of the successes; None without a success.
+        length_success_p90: Their 90th percentile, likewise.
         success_lengths: The number of steps of each success, ascending. It gives the success under shorter horizons.
         steps_per_optimum: The mean of steps / the expert's steps, over the successes with a known expert; None without them.
         truncated: The share of episodes that K, the environment's own limit or the context stopped.
-        environment_errors: The number of episodes whose environment failed. No other field counts them.
+        environment_errors: The number of episodes whose environment failed.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
         category_mean: The mean of the categories' mean@k, BFCL's multi-turn score; None without categories.
         parts: The results of each environment, if there are several, and of each category and difficulty.
         usage: The usage of an endpoint for the episodes that count; None without an endpoint.
         saturation: Success and tokens under each smaller K; None if the agent was told K.
-        split_tasks: The number of tasks that the split has; 0 if it is not known.
         not_official: With ``--official``, the flags by which the score is not official.
     """
 
@@ -107,7 +102,6 @@ class EvalResult(Shares):
     parts: tuple[Part, ...] = field(repr=False)
     usage: Usage | None = None
     saturation: Saturation | None = field(default=None, repr=False)
-    split_tasks: int = 0
     not_official: tuple[str, ...] = ()
 
 
@@ -184,7 +178,6 @@ def _valid(episodes: Iterable[Line]) -> list[Line]:
 
 
 def _by_task(episodes: Iterable[Line]) -> list[list[Line]]:
-    """The episodes of each task."""
     tasks: dict[str, list[Line]] = {}
     for t in episodes:
         tasks.setdefault(t["task_id"], []).append(t)
@@ -236,7 +229,7 @@ def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:
 
 
 def result_table(title: str, result: EvalResult) -> Table:
-    """Returns the result as a table to print."""
+    """Returns a table to print."""
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("successes", f"{result.successes}/{result.episodes}")
     for what, share, interval in score_rows(result):

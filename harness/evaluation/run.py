@@ -1,8 +1,4 @@
-"""One evaluation: mean@k and best@k of a policy on held-out tasks, at a fixed K.
-
-The policy may be a model, a model behind an OpenAI-compatible endpoint, the environment's own expert, random actions, or empty
-actions. With `out` every episode is kept as soon as it ends, and the same evaluation continues after a stop.
-"""
+"""One evaluation: mean@k and best@k of a policy on held-out tasks, at a fixed K."""
 
 from __future__ import annotations
 
@@ -35,8 +31,6 @@ from harness.settings.section import advice_in_python, changed, flat, python_nam
 from harness.terminal.watch import unreached
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
-
-__all__ = ["evaluate_policy", "run"]
 
 
 def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None) -> EvalResult:
@@ -84,12 +78,11 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
         curve = saturation(valid)
         result = dataclasses.replace(
             summarise(lines, whole_split=len(tasks) >= of, endpoint=config.policy == ENDPOINT),
-            split_tasks=of,
             not_official=config.departures(whole_split=len(tasks) >= of),
             saturation=curve,
         )
         if folder:
-            folder.end({"config": _jsonable(flat(config)), "result": dataclasses.asdict(result)})
+            folder.end({"config": flat(config), "result": dataclasses.asdict(result)})
     except (EHError, KeyboardInterrupt) as error:
         if ended or isinstance(error, (SamplerError, KeyboardInterrupt)):
             how = "run the same command again for the rest" if folder else "nothing is kept; with --out it goes on from here"
@@ -154,14 +147,10 @@ def evaluate_policy(
         return run(config, Console(quiet=not show), env=spec)
 
 
-def _jsonable(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-
-
 def _kept(config: EvaluateConfig, split: str) -> dict[str, Any]:
     """The settings that decide the episodes, and a digest of the model's weights, which more training changes."""
     weights = sorted(Path(config.policy).glob("*.safetensors"))
-    return {**_jsonable(config.decisive()), "split": split, **({"weights": sha256(*weights)} if weights else {})}
+    return {**config.decisive(), "split": split, **({"weights": sha256(*weights)} if weights else {})}
 
 
 def _default_split(env_id: str, script: bool) -> str:
@@ -177,7 +166,6 @@ def _play(
     requests: Sequence[EpisodeRequest],
     on_end: Callable[[Trajectory], None],
 ) -> list[Trajectory]:
-    """Plays the episodes with the policy that `config` names."""
     if config.policy in SCRIPTS:
         return play_script(config.policy, environments, requests, horizon=config.horizon, on_end=on_end)
     if config.policy == ENDPOINT:

@@ -16,8 +16,6 @@ from rich.table import Table
 from eh_gym.errors import ConfigError
 from harness.evaluation.intervals import effective_episodes, wilson_interval
 
-__all__ = ["Saturation", "saturation", "saturation_table"]
-
 _TOLERANCE = 0.02
 
 
@@ -67,13 +65,10 @@ class Saturation:
 def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
     """Computes the curve: what an evaluation with the same seeds gives under each K up to the one that was played.
 
-    The interval is Wilson's, for as many independent episodes as vary like these; see `harness.evaluation.result.summarise`.
+    The interval is Wilson's, for `effective_episodes`. Without episodes there is no curve.
 
     Args:
         episodes: The lines of one evaluation in the log, in any order, without episodes whose environment failed.
-
-    Returns:
-        The curve; None if there is no episode.
 
     Raises:
         ConfigError: The episodes had no limit, or not all the same.

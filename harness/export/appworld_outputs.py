@@ -20,8 +20,6 @@ class AppWorldOutputs:
 
     Attributes:
         experiment: The name of the experiment, with the split at its end.
-        split: The split.
-        tasks: The number of tasks.
         missing: The number of the split's tasks without an episode. ``appworld evaluate`` needs all of them.
         differing: The tasks whose verdict differed when their code ran again.
         solved_but_stopped: The tasks that were solved but not completed before the episode was stopped. They count as failures

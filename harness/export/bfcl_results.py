@@ -32,7 +32,6 @@ class BFCLResults:
         folder: The folder for ``bfcl evaluate --result-dir``.
         name: The name for ``bfcl evaluate --model``.
         needs_key: Whether the name's handler needs ``OPENAI_API_KEY``, with any text.
-        entries: The number of entries.
         missing: The number of BFCL's 800 entries without an episode. If it is not 0, bfcl-eval needs ``--partial-eval``.
     """
 
@@ -46,14 +45,8 @@ class BFCLResults:
 def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> BFCLResults:
     """Writes ``OUT/NAME/multi_turn/BFCL_v4_multi_turn_CATEGORY_result.json`` for each category that was played.
 
-    Args:
-        source: The folder of an evaluation of EH-BFCL.
-        out: The folder for the files. Files with the same names are overwritten.
-        name: A name in bfcl-eval's list of models, whose handler must decode the action format of the episodes. By default, a
-            suitable one.
-
-    Raises:
-        ConfigError: The folder holds no evaluation of EH-BFCL, or no episode.
+    `source` is the folder of an evaluation of EH-BFCL. `name` is in bfcl-eval's list of models, and its handler must decode the
+    action format of the episodes. By default it is a suitable one.
     """
     kept = evaluation_of(source, "EH-BFCL")
     action_format = kept.environment_args.get("action_format", "python")

@@ -25,12 +25,7 @@ class Export:
 
 
 def export(wanted: Export, console: Console) -> None:
-    """Writes the files, and prints where they are and the command that scores them.
-
-    Raises:
-        ConfigError: The folder holds no such episodes, or the files can't be written.
-        StateError: A file in the folder is damaged.
-    """
+    """Writes the files, and prints where they are and the command that scores them."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)

@@ -66,7 +66,7 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Turns the error of a collective into a clear one if another rank has stopped or does not answer."""
+        """Raises a clear error if a collective fails because another rank has stopped or does not answer."""
         try:
             yield
         except RuntimeError as error:  # gloo and NCCL raise it
@@ -135,10 +135,7 @@ class Ranks:
     def fill(self, module: nn.Module, device: str, dtype: torch.dtype | None = None) -> None:
         """Copies rank 0's weights and buffers to every rank's `device`, one tensor at a time. Without torchrun it does nothing.
 
-        Args:
-            module: The same module on every rank. Its tensors need data only on rank 0. Sharded tensors are skipped.
-            device: The device of this rank.
-            dtype: The type of the weights; None keeps the type of each weight.
+        Sharded tensors are skipped. `dtype` is the type of the weights; None keeps that of each weight.
         """
         if self.group is None:
             return
@@ -193,7 +190,7 @@ class Ranks:
         register_fsdp_forward_method(model, "score_batch")
 
     def close(self) -> None:
-        """Closes the group of ranks."""
+        """Closes the group."""
         if self.group is not None:
             dist.destroy_process_group()
 

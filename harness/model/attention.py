@@ -193,16 +193,16 @@ def packed_attention(
     """Causal attention within each segment and to its parent, with the signature of transformers' interface.
 
     Args:
-        module: The layer; used only without segments.
+        module: The layer.
         query: [1, heads, T, dim].
         key: [1, kv_heads, T, dim]; `heads` is a multiple of `kv_heads`.
         value: [1, kv_heads, T, dim].
         attention_mask: Must be `no_mask` or None with segments.
-        dropout: Passed on without segments; `load_policy` has set it to 0.
+        dropout: 0, by `load_policy`.
         scaling: The factor of the scores; by default 1 / sqrt(dim).
-        sliding_window: The number of tokens that a token sees, including itself; None for all of them.
+        sliding_window: As in `attention_windows`.
         segments: The segments of the row; None calls transformers' own SDPA.
-        **rest: Passed on to transformers' SDPA without segments; otherwise not used.
+        **rest: For transformers' SDPA.
 
     Returns:
         The output, [1, T, heads, dim], and None in place of the attention weights.

@@ -1,9 +1,8 @@
 """Turns episodes into tensors: which episodes go through the model together, and how they are laid out.
 
 `pack` puts the episodes one after the other in a single row, without padding. The episodes of a group begin with the same
-tokens, mostly the prompt of their task. If these are many, they are in the row only once. `collate` is for models that can't be
-packed: it gives each episode its own row, padded on the right. Only the tokens that the model wrote are scored. The scores have
-the shape [B, A]: B episodes with at most A such tokens each.
+tokens, mostly the prompt of their task. If these are many, they are in the row only once. `collate` pads the episodes on the
+right, for models that can't be packed. Only the tokens that the model wrote are scored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +46,7 @@ class Batch:
 
 
 def pack(trajectories: Sequence[Tokens], *, device: torch.device | str = "cpu") -> Batch:
-    """Puts all episodes in one row. The episodes of a group share one segment for the tokens that all of them begin with."""
+    """Puts all episodes in one row. Those of a group share a segment for their common beginning."""
     rows: list[np.ndarray] = []
     lengths: list[int] = []
     parents: list[int] = []
@@ -154,7 +153,6 @@ def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: i
 
 
 def _families(trajectories: Sequence[Tokens]) -> list[list[int]]:
-    """The indices of each group's episodes."""
     found: dict[int, list[int]] = {}
     for i, t in enumerate(trajectories):
         found.setdefault(t.group, []).append(i)

@@ -72,7 +72,7 @@ def float32_head(model: PreTrainedModel) -> Tensor | None:
 def float32_logits(model: PreTrainedModel, weight: Tensor | None = None) -> Iterator[None]:
     """In this context, the model's own forward pass computes its logits in float32, as `token_scores` does.
 
-    `weight` is what `float32_head` returned for the present weights. It saves time if many passes follow.
+    `weight` is what `float32_head` returned for the present weights.
     """
     layer = _output_layer(model)
     own = vars(layer)

@@ -1,7 +1,4 @@
-"""The policy: a causal language model, its tokenizer and its chat format.
-
-`harness.sampling` samples with the policy and `harness.update` trains it.
-"""
+"""The policy: a causal language model, its tokenizer and its chat format."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -54,7 +51,7 @@ class Policy:
 
     @property
     def packs(self) -> bool:
-        """Whether the model takes packed rows, which hold episodes one after the other."""
+        """Whether the model takes packed rows: several episodes without padding."""
         return bool(self.model.config._attn_implementation == PACKED)
 
     def batch(self, trajectories: Sequence[Tokens]) -> Batch:
@@ -95,7 +92,7 @@ class Policy:
     def checkpoint_activations(self, *, keep_attention: bool = False) -> None:
         """Makes the backward pass compute each layer's activations again, instead of storing them.
 
-        `keep_attention` stores the output of attention all the same. It does not change the gradients.
+        `keep_attention` stores the output of attention all the same.
         """
         model = self.model  # later versions of transformers warn about the second name
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
@@ -116,8 +113,7 @@ class Policy:
     def save(self, folder: Path, *, dtype: torch.dtype | None = None, write: bool = True) -> None:
         """Writes a Hugging Face folder that ``from_pretrained`` loads. Adapters are merged into the weights.
 
-        If the model is sharded, every rank must call this, and one of them has `write`. `dtype` None keeps the type of the
-        weights.
+        If the model is sharded, every rank must call this, and one of them has `write`. `dtype` None keeps the weights' type.
         """
         sharded = any(isinstance(p, DTensor) for p in self.model.parameters())
         if has_lora(self.model) or sharded:
@@ -160,8 +156,6 @@ def load_policy(
 ) -> Policy:
     """Loads a Hugging Face folder or a hub id. With `packing` it trains on packed episodes, if the model can.
 
-    `settings` say how the chat is written; None has the defaults.
-
     Raises:
         ConfigError: There is no model at `path`, its files are damaged, its chat template can't be used, or it has LongRoPE.
     """
@@ -193,7 +187,7 @@ def load_policy(
 def _find(path: str | Path) -> None:
     """Raises ConfigError at once for a model that is not there: transformers would ask an unreachable hub for a minute.
 
-    What can be a folder alone is not asked for there: a text that begins like a path, has two slashes, or is in a folder.
+    A text that begins like a path, has two slashes, or lies in a folder is no hub id, so the hub is not asked.
     """
     name, folder = str(path), Path(path)
     if folder.is_dir():

@@ -123,12 +123,11 @@ def new_tiny_policy(
 
 
 def _changed(chat: ChatFormat, actions: Iterable[str]) -> list[str]:
-    """Returns the actions that the tokenizer does not give back unchanged."""
+    """The actions that the tokenizer changes."""
     return [action for action in set(actions) if chat.read(chat.reply_ids(action)).action != action]
 
 
 def _check_actions(chat: ChatFormat, actions: Sequence[str], max_action_tokens: int | None) -> None:
-    """Raises ConfigError if the model could not write the expert's actions."""
     if changed := _changed(chat, actions):
         text = min(changed)
         raise ConfigError(

@@ -38,13 +38,7 @@ def write_episodes(
     traceback. ``unscored`` marks an agent's episode whose reward nobody knows. A turn has its thought, its action, its
     observation, their numbers of tokens, and whether the action was cut or malformed. ``system_prompt`` and ``tools`` name
     files under ``system-prompts/``, because thousands of episodes share one. ``advantage`` is null if the episode is not in
-    the loss.
-
-    Args:
-        folder: The folder ``episodes`` of the run.
-        update: The index of the update.
-        trajectories: The update's episodes.
-        chosen: The episodes that are in the loss, with their advantages.
+    the loss; `chosen` are those that are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shared = {t.system_prompt: _shared(folder, t) for t in trajectories}
@@ -57,10 +51,7 @@ def write_episodes(
 
 
 class EpisodeWriter:
-    """Appends each episode of an evaluation to a file when it ends. A line is as in `write_episodes`, with null for the update.
-
-    An unfinished last line, left by a killed process, is removed.
-    """
+    """Appends each episode of an evaluation to a file, as `write_episodes` does. A line that a kill cut short is removed."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +67,7 @@ class EpisodeWriter:
 
 
 def episode_files(folder: Path) -> list[Path]:
-    """Returns the files of an episode log in the order of their updates. The list is empty if nothing was logged."""
+    """Returns the files of an episode log in the order of their updates."""
     return sorted(folder.glob("update-*[0-9].jsonl"))
 
 
@@ -105,7 +96,7 @@ def _as_json(line: Mapping[str, Any]) -> str:
 
 
 def _shared(folder: Path, t: Trajectory) -> dict[str, str]:
-    """Writes what many episodes share, unless its files exist, and returns the fields of a line that name them."""
+    """Writes what many episodes share, and returns the fields of a line that name the files."""
     names = {"system_prompt": _write_shared(folder, t.system_prompt, ".txt")}
     if t.tools:
         names["tools"] = _write_shared(folder, json.dumps(t.tools, ensure_ascii=False), ".json")
@@ -126,7 +117,7 @@ def _write_shared(folder: Path, text: str, ending: str) -> str:
 def episode_line(
     t: Trajectory, shared: Mapping[str, str], update: int | None = None, advantage: float | None = None
 ) -> dict[str, Any]:
-    """The line of an episode in the log. `shared` are the fields that name texts of many episodes."""
+    """The line of an episode in the log. `shared` are the fields that `_shared` returns."""
     return {
         "update": update,
         **{name: getattr(t, name) for name in _LOGGED},

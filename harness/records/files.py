@@ -127,12 +127,8 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
 
     The lock of a killed process is free. File systems without locks are not protected.
 
-    Args:
-        folder: The folder.
-        busy: The message of the error if another process has the lock.
-
     Raises:
-        ConfigError: The folder can't be made, or another process holds the lock for 10 seconds.
+        ConfigError: The folder can't be made, or another process holds the lock for 10 seconds; `busy` is then the message.
     """
     make_folder(folder, "--out")
     with room_for(folder):

@@ -25,7 +25,6 @@ class MetricsLog:
 
     Raises:
         StateError: Lines before `next_update` are missing, or can't be read.
-        ConfigError: Weights & Biases did not take a new run.
     """
 
     def __init__(
@@ -50,8 +49,7 @@ class MetricsLog:
 
         A NaN or infinite value becomes null in the file. Trackers do not get it.
 
-        Raises:
-            ConfigError: A name is not in the glossary and does not begin with ``custom/``. Then nothing is written.
+        If `check_names` refuses a name, nothing is written.
         """
         check_names(metrics)
         row = {"update": update} | {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}

@@ -1,7 +1,4 @@
-"""The folder of a run: a new run makes it and writes its settings into it, and a resumed run reads them again.
-
-`harness.training.checkpoint` has the checkpoints in it, and `harness.report` reads the folders of finished runs.
-"""
+"""The folder of a run: a new run makes it and writes its settings into it, and a resumed run reads them again."""
 
 import itertools
 import json
@@ -38,11 +35,7 @@ def folder_of(config: GRPOConfig) -> Path:
 
 
 def prepare(config: GRPOConfig, run_dir: Path | None = None) -> Path:
-    """Makes the folder of a new run, with its settings in it.
-
-    Raises:
-        ConfigError: The folder already holds a run, or can't be made.
-    """
+    """Makes the folder of a new run, with its settings in it. Raises ConfigError if it already holds a run."""
     run_dir = run_dir or folder_of(config)
     settings = run_dir / "config.json"
     taken = ConfigError(f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out")
@@ -114,15 +107,14 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """Returns the newest complete checkpoint in a folder, or None."""
-    found = checkpoints_in(folder)
-    return found[-1] if found else None
+    return next(reversed(checkpoints_in(folder)), None)
 
 
 def checkpoint_to_resume(run_dir: Path) -> Path | None:
     """Returns the newest checkpoint of a run; None if the run was stopped before its first one.
 
     Raises:
-        StateError: The run has metrics but no checkpoint, so it can't continue, and beginning again would overwrite the metrics.
+        StateError: The run has metrics, which beginning again would overwrite, but no checkpoint.
     """
     checkpoint = latest_checkpoint(run_dir / "checkpoints")
     path = run_dir / "metrics.jsonl"
@@ -142,6 +134,6 @@ def forget(run_dir: Path, *, made: bool) -> None:
 
 
 def free_folder(name: Path) -> Path:
-    """Returns the folder `name`. If it holds a run, returns the first of `name-2`, `name-3`, ... that does not."""
+    """Returns the first of `name`, `name-2`, `name-3`, ... that holds no run."""
     numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
     return next(folder for folder in itertools.chain([name], numbered) if not (folder / "config.json").exists())

@@ -1,6 +1,6 @@
 """Where a run's metrics go beside metrics.jsonl: TensorBoard and Weights & Biases (`--trackers`).
 
-A run never reads them back. If a service fails during a run, a warning says so, and the service gets no more metrics.
+If a service fails during a run, a warning says so, and the service gets no more metrics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.records.files import room_for, write_whole
 def open_trackers(
     names: Sequence[str], settings: Mapping[str, Any], run_dir: Path, next_update: int
 ) -> list[_TensorBoard | _WeightsAndBiases]:
-    """Opens the trackers of a new or resumed run. Each takes the finite metrics of one update after the other.
+    """Opens the trackers of a new or resumed run.
 
     In Weights & Biases, the name of the folder and the id in its file ``tracker-id`` name the run.
 
@@ -75,7 +75,7 @@ class _TensorBoard:
 
 
 class _WeightsAndBiases:
-    """A run in Weights & Biases, whose package reads the project from WANDB_PROJECT. After a failure it gets no more metrics."""
+    """A run in Weights & Biases, whose package reads the project from WANDB_PROJECT."""
 
     def __init__(self, run_dir: Path, settings: Mapping[str, Any]) -> None:
         import wandb

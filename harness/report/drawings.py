@@ -30,8 +30,6 @@ from harness.sweep.analysis import SuiteTable, success_curve
 from harness.sweep.runs import Run, Suite
 from harness.sweep.suites import suite_file
 
-__all__ = ["Drawing", "draw_evaluation_curves", "draw_suite"]
-
 # Okabe and Ito's colours, without the yellow, which is hard to see on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
 _STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
@@ -49,7 +47,7 @@ _SEEDS = "Thick lines are means over seeds, thin lines are single seeds, and rib
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: what it shows, how to read it, the picture, and what it shows in words, for screen readers."""
+    """One figure. `alternative` says what it shows in words, for screen readers."""
 
     title: str
     caption: str
@@ -61,7 +59,6 @@ class Drawing:
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode('ascii')}"
 
     def _repr_html_(self) -> str:
-        """Returns what a notebook shows."""
         words = f"<b>{escape(self.title)}.</b> {escape(self.caption)}"
         return f'<figure><img src="{self.data_uri()}" alt="{escape(self.alternative)}"><figcaption>{words}</figcaption></figure>'
 
@@ -98,7 +95,6 @@ def draw_suite(suite: Suite, table: SuiteTable) -> list[Drawing]:
 
 
 def _success(runs: Mapping[str, Sequence[Run]], *, by_tokens: bool, held_out: bool) -> Drawing:
-    """Draws success by update, or by the tokens until then."""
     what = "held-out episodes at K = k_max"
     if not held_out:
         what = "training episodes at the K of that time, as the mean of 5 updates"
@@ -117,7 +113,6 @@ def _success(runs: Mapping[str, Sequence[Run]], *, by_tokens: bool, held_out: bo
 
 
 def _by_update(name: str, runs: Mapping[str, Sequence[Run]]) -> Drawing:
-    """Draws a metric by update."""
     title, metric, updates, axis, caption = _BY_UPDATE[name]
     lines = {}
     for label, some in runs.items():
@@ -182,8 +177,7 @@ def draw_evaluation_curves(evaluations: Sequence[KeptEvaluation]) -> list[Drawin
     """Draws success and cost under each K for each evaluation."""
     drawn = []
     for kept in evaluations:
-        get = kept.settings.get
-        drawn += _curve(f"{get('model') or get('policy')} on {get('env')}, {get('split')}", kept.episodes)
+        drawn += _curve(kept.title, kept.episodes)
     return drawn
 
 

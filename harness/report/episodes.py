@@ -27,17 +27,12 @@ def write_episodes_page(
 
     If more than `most` episodes are logged, whole updates of every run are skipped, evenly. The last update of a run stays, and
     evaluations stay complete. The page links `report`, in the same folder.
-
-    Raises:
-        StateError: An episode log is damaged.
     """
     logs = [
         (f"{run.folder.name}: {arm.label}, seed {run.seed} on {suite.env}", run.episodes) for suite, arm, run in all_runs(suites)
     ]
     for kept in evaluations:
-        get = kept.settings.get
-        what = f"{get('model') or get('policy')} on {get('env')}, {get('split')}, K = {get('horizon')}"
-        logs.append((f"{kept.folder.name}: {what}", [kept.episodes]))
+        logs.append((f"{kept.folder.name}: {kept.title}, K = {kept.settings.get('horizon')}", [kept.episodes]))
     logged = sum(path.read_bytes().count(b"\n") for _, files in logs for path in files)
     if not logged:
         return 0, 0

@@ -24,8 +24,6 @@ from harness.sweep.analysis import suite_table
 from harness.sweep.runs import Suite, all_runs
 from harness.sweep.suites import suite_file
 
-__all__ = ["draw", "write_page", "write_report"]
-
 
 def write_page(out: Path, template: str, **values: Any) -> None:
     """Fills a template and writes the page, completely or not at all.
@@ -43,7 +41,7 @@ def write_page(out: Path, template: str, **values: Any) -> None:
 def write_report(
     suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation], out: Path, *, episodes: str, shown: int, logged: int
 ) -> None:
-    """Writes the page, completely or not at all. It links `episodes`, the page of `shown` of the `logged` episodes."""
+    """Writes the page. It links `episodes`, the page of `shown` of the `logged` episodes."""
     runs, address = all_runs(suites), episodes if shown else ""
     write_page(
         out,
@@ -68,7 +66,6 @@ def draw(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list
 
 
 def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
-    """Each suite, as the template needs it."""
     return [
         {
             "title": f"{suite_file(suite.name).title} on {suite.env}",

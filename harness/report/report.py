@@ -34,12 +34,7 @@ class Report:
 
 
 def report(wanted: Report, console: Console) -> None:
-    """Writes the pages and prints where they are.
-
-    Raises:
-        ConfigError: A folder holds no run, sweep or evaluation, or the page can't be written.
-        StateError: A file in a folder is damaged.
-    """
+    """Writes the pages and prints where they are. Raises as `figures` does."""
     runs = [path for path in wanted.runs if path.suffix != ".html"]  # runs/* has an earlier report, too
     common = Path(*runs) if len(runs) < 2 else Path(os.path.commonpath([path.absolute() for path in runs]))
     out = wanted.out or common / "report.html"

@@ -66,9 +66,8 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
     """Returns a table with a row for each evaluation, finished or not. Links to their episodes count from `first`."""
     rows = []
     for kept in evaluations:
-        get, result = kept.settings.get, kept.result
-        what = f"{get('model') or get('policy')} on {get('env')}, {get('split')}"
-        row = {"evaluation": str(kept.folder), "what": what, "K": str(get("horizon")), "state": "not ended"}
+        result, k = kept.result, str(kept.settings.get("horizon"))
+        row = {"evaluation": str(kept.folder), "what": kept.title, "K": k, "state": "not ended"}
         if result is not None:
             for kind in ("mean", "best"):
                 low, high = (100 * end for end in result[f"{kind}_interval"])

@@ -32,8 +32,8 @@ def make_sampler(
     """Makes the sampler of a policy. A vLLM engine or server receives the policy's weights here for the first time.
 
     Args:
-        settings: Which sampler, and how it is set up.
-        policy: The policy whose weights it samples with.
+        settings: Which sampler.
+        policy: Whose weights it samples with.
         device: The device of vLLM's engine, or from which weights are sent to servers; None for the policy's.
         sends: Whether this process sends the weights to the servers. If several processes share the servers, one of them sends.
         slots: The most requests at once, for an engine in this process; None for the engine's default.
@@ -43,10 +43,9 @@ def make_sampler(
     """
     max_context = settings.max_context or None
     if isinstance(settings, VLLMServerSampling):
-        urls = settings.url.split(",")
         return VLLMServerSampler(
             policy.model,
-            urls,
+            settings.url.split(","),
             max_context=max_context,
             device=device,
             sends=sends,

@@ -44,7 +44,7 @@ class SlotCache(Cache):
         return self._capacity - 1
 
     def reserve(self, rows: int, columns: int) -> None:
-        """Makes room for `rows` episodes of up to `columns` tokens. Stored keys and values are kept."""
+        """Makes room for `rows` episodes of up to `columns` tokens, and keeps what is stored."""
         if rows <= self._rows and columns < self._capacity:
             return
         if rows > self._rows:  # doubled, because episodes come one by one and each growth copies everything
@@ -89,7 +89,7 @@ class SlotCache(Cache):
             buffer[b, :, :length] = kept
 
     def copy_row(self, source: int, target: int, start: int, stop: int) -> None:
-        """Copies the keys and values of one row's columns from `start` to before `stop` into the same columns of another."""
+        """Copies the columns from `start` to before `stop` of one row into those of another."""
         for buffer in (*self._keys, *self._values):
             buffer[target, :, start:stop] = buffer[source, :, start:stop]
 

@@ -1,8 +1,7 @@
 """Samples with the same module that is trained, through transformers. It works on any device and needs no engine.
 
 The key-value cache is kept over the turns of an episode. A common beginning of several episodes, such as the prompt of a group,
-is computed once. Finished requests leave the batch at once. Each request draws from its own seed. For paged memory, CUDA graphs
-and tensor parallelism, use vLLM (`harness.sampling.vllm.engine`).
+is computed once. For paged memory, CUDA graphs and tensor parallelism, use vLLM (`harness.sampling.vllm.engine`).
 """
 
 from collections.abc import Hashable
@@ -18,7 +17,7 @@ from eh_gym.errors import ConfigError
 from harness.model.attention import attention_windows
 from harness.model.head import float32_head, float32_logits
 from harness.sampling.slot_cache import SlotCache
-from harness.types.sampler import Sample, SampleRequest, check_request, spans
+from harness.types.sampler import Sample, SampleRequest, check_request, sample_of, spans
 from harness.types.seeding import uniforms
 
 # Fewer common tokens are not shared: the extra forward pass would cost more than it saves.
@@ -98,7 +97,7 @@ class TransformersSampler:
 
     @property
     def pending(self) -> int:
-        """The number of submitted requests that have not come back yet."""
+        """See `Sampler.pending`."""
         return len(self._running)
 
     @torch.inference_mode()
@@ -179,7 +178,6 @@ class TransformersSampler:
                 self._swap(session.row, row)
 
     def _swap(self, row: int, other: int) -> None:
-        """Swaps the rows of two sessions."""
         if row == other:
             return
         a, b = self._rows[row], self._rows[other]
@@ -189,9 +187,7 @@ class TransformersSampler:
 
     def _finish(self, state: _RequestState) -> Sample:
         del self._running[state.request.session]
-        reason = "stop" if state.ids[-1] in state.request.stop_ids else "length"
-        ids, logprobs, versions = state.ids, state.logprobs, state.versions
-        return Sample(ids, logprobs, reason, versions[0], spans(versions))  # type: ignore[arg-type]
+        return sample_of(state.request, state.ids, state.logprobs, spans(state.versions))
 
     def _prefill(self, new: list[_RequestState]) -> None:
         """Computes prompts. A common beginning is computed for the first of them and then copied."""
@@ -321,7 +317,6 @@ def _is_finished(state: _RequestState) -> bool:
 
 
 def _common_prefix(a: list[int], b: list[int]) -> int:
-    """The length of the longest common prefix."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:  # nearly always: a conversation only grows
         return n

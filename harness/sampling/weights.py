@@ -19,12 +19,12 @@ from harness.types.sampler import Sampler
 class SampledWeights:
     """The weights that the sampler samples with, and their hand-over from the policy after an update.
 
-    In the simplest case the sampler reads the policy's own model. It needs a copy in two cases: if it samples while the policy is
-    trained, and if the policy is sharded over ranks and the sampler does not gather the shards itself.
+    The sampler reads the policy's own model. It reads a copy if it samples `ahead`, or if the policy is sharded and the sampler
+    does not gather the shards itself.
 
     Args:
         policy: The policy that is trained, with all of its weights on this rank or on rank 0.
-        ahead: Whether episodes are sampled while the policy is trained.
+        ahead: Whether the sampler samples while the policy is trained.
         ranks: The processes that train together.
         on_host: Whether a copy is kept in the host's memory, because an engine or a server has the weights on its GPU already.
             Otherwise a copy is on the policy's device.
@@ -51,7 +51,7 @@ class SampledWeights:
             self._ranks.fill(self.policy.model, device)
 
     def copy(self) -> None:
-        """Copies the policy's weights, if the sampler reads a copy."""
+        """Updates the sampler's copy, if it reads one."""
         if self._copied:
             self._ranks.copy_weights(self._trained.model, self.policy.model)
 

@@ -116,7 +116,7 @@ def errors_in_one_line(console: Console) -> Iterator[None]:
         yield
     except EHError as error:
         if "TORCHELASTIC_RUN_ID" in os.environ and os.environ["LOCAL_RANK"] != "0":
-            time.sleep(_OTHERS_S)  # whoever is not ended meanwhile has an error of its own
+            time.sleep(_OTHERS_S)  # a rank that is still alive then has an error of its own
         end_with_error(console, str(error), code=1 if isinstance(error, UserCodeError) else 2)
     except KeyboardInterrupt as stop:
         console.print("; ".join(["stopped", *map(str, stop.args)]), highlight=False, soft_wrap=True, markup=False)
@@ -130,7 +130,7 @@ def end_with_error(console: Console, text: str, code: int = 2) -> NoReturn:
 
 
 def _chosen(default: T, words: Sequence[str]) -> T:
-    """The settings with the classes that the command line chooses: their fields are flags, too."""
+    """The settings with the classes that the command line chooses."""
     for field in settings_in(default):
         value, choice = getattr(default, field.name), choice_of(field)
         if choice and (name := flag_of(words, choice.flag)):
@@ -163,7 +163,7 @@ def _without_flag(settings: Any) -> Iterator[str]:
 
 
 def _check_names(default: Any, words: Sequence[str]) -> None:
-    """Raises ConfigError for a flag that the command does not have, or that is for another choice."""
+    """Raises ConfigError for a flag that is unknown or for another choice."""
     hidden = {*_without_flag(default)}
     known = {name for name, _, _ in leaves(default)} - hidden | {"help"}
     for flag, name in given_flags(words).items():
@@ -183,11 +183,7 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
 
 
 def _registry(shown: Collection[str] | None) -> ConstructorRegistry:
-    """How tyro makes flags from settings.
-
-    Args:
-        shown: The settings that the help shows; None for all.
-    """
+    """How tyro makes flags from settings. `shown` are those that the help shows; None for all."""
     registry = ConstructorRegistry()
 
     @registry.struct_rule

@@ -123,9 +123,6 @@ def official(env: str) -> dict[str, Any]:
 
     >>> official("EH-AppWorld-v0")
     {'official': True, 'temperature': 0.0, 'split': 'test_normal', 'horizon': 50}
-
-    Raises:
-        ConfigError: The environment is no benchmark's.
     """
     own = _OFFICIAL.get(_name(env))
     if own is None:

@@ -148,11 +148,7 @@ class GRPOConfig(Section):
             )
 
     def check_ranks(self) -> None:
-        """Checks the settings for a run under torchrun. No flag says that a run is one, so the constructor can't check them.
-
-        Raises:
-            ConfigError: A setting does not work under torchrun.
-        """
+        """Raises ConfigError for a setting that does not work under torchrun. The constructor can't know what starts the run."""
         if self.sampling.sampler == "vllm" and self.max_staleness:
             raise ConfigError(
                 "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out "
@@ -194,7 +190,7 @@ class GRPOConfig(Section):
         return json.dumps({"format": _FORMAT, **table_of(self)}, indent=2)
 
     def public(self) -> dict[str, Any]:
-        """Returns the settings that may be shown elsewhere, by the names of their flags: without this machine's folders."""
+        """Returns the settings by the names of their flags, without this machine's folders."""
         shown = {name: str(value) if isinstance(value, Path) else value for name, value in flat(self).items()}
         model = Path(self.model.model)
         return {k: v for k, v in shown.items() if k not in ("out", "tasks")} | {
@@ -224,9 +220,6 @@ def from_recipe(name: str | Path, chosen: Mapping[str, str] | None = None) -> GR
     Args:
         name: See `GRPOConfig.recipe`.
         chosen: Another ``wrapper`` or ``sampler`` than the recipe's. The recipe may have a table for it.
-
-    Raises:
-        ConfigError: There is no such recipe, or it has a wrong setting.
     """
     table = dict(read_recipe(name))
     for part in dataclasses.fields(GRPOConfig):
@@ -240,7 +233,7 @@ def from_recipe(name: str | Path, chosen: Mapping[str, str] | None = None) -> GR
 
 
 def flat_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a ``config.json`` by the names of their flags, without a check: those of other versions, too.
+    """Returns the settings of a ``config.json`` by the names of their flags, unchecked: also those of an earlier version.
 
     >>> flat_settings({"updates": 3, "horizon": {"wrapper": "fixed", "fixed": {"k0": 9}}, "evaluation": {"tasks": 8}})
     {'updates': 3, 'wrapper': 'fixed', 'k0': 9, 'eval_tasks': 8}

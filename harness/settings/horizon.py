@@ -31,11 +31,7 @@ Horizon = HorizonController | NamedHorizon | None
 
 
 def new_controller(horizon: Horizon) -> HorizonController | None:
-    """Makes the controller of a run. It is a fresh one, because runs may share the pattern.
-
-    Raises:
-        ConfigError: The class of MODULE:CLASS can't be made, or the controller was an object of a Python program.
-    """
+    """Makes the controller of a run. It is a fresh one, because runs may share the pattern."""
     if isinstance(horizon, NamedHorizon):
         if horizon.name.startswith(GIVEN):
             raise ConfigError(

@@ -32,14 +32,7 @@ def recipes() -> dict[str, Path]:
 
 
 def recipe_file(name: str | Path) -> Path | None:
-    """Returns the file of a recipe; None for "paper".
-
-    Args:
-        name: The name of a recipe of this project, or the path of a file. A path has a slash in it or ends in .toml.
-
-    Raises:
-        ConfigError: There is no such recipe.
-    """
+    """Returns the file of a recipe; None for "paper". A `name` with a slash in it, or that ends in .toml, is a path."""
     if str(name) == PAPER:
         return None
     known = recipes()

@@ -41,7 +41,7 @@ class Section:
     """What precedes the settings' names where those of all sections are together, such as in flags."""
 
     def __new__(cls: type[S], *_: Any, **given: Any) -> S:
-        """Refuses names that are no settings, and says which one may be meant."""
+        """Refuses names that are no settings."""
         check_names(cls, given)
         return super().__new__(cls)
 
@@ -124,10 +124,7 @@ def choice_of(field: dataclasses.Field[Any]) -> Choice | None:
 def filled(settings: T, table: Mapping[str, Any], where: str = "") -> T:
     """Returns settings like these, with the values of a table in their places, at every depth.
 
-    Args:
-        settings: A section, or another dataclass.
-        table: Values by the names of fields. The value of a section is a table.
-        where: What precedes the names in error messages, such as ``"loss."``.
+    The value of a section in the table is a table. `where`, such as ``"loss."``, precedes the names in error messages.
 
     Raises:
         ConfigError: There is no such setting, or a value is wrong.
@@ -148,7 +145,7 @@ def filled(settings: T, table: Mapping[str, Any], where: str = "") -> T:
 
 
 def table_of(settings: Any) -> dict[str, Any]:
-    """Returns the settings as a table that JSON and TOML can keep, from which `filled` makes them again."""
+    """Returns the settings as a table for JSON and TOML, from which `filled` makes them again."""
     table: dict[str, Any] = {}
     for field in settings_in(settings):
         value, choice = getattr(settings, field.name), choice_of(field)

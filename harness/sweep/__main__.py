@@ -17,8 +17,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with errors_in_one_line(console):
         try:
             settings = parse(sys.argv[1:] if argv is None else argv)
-            train = settings.train
-            played = train.environment
+            played = settings.train.environment
             if played.env_workers == "local" and not played.agent:  # otherwise every run would report a missing backend
                 make_environment(spec_of(played.env), played.arguments()).close()
             failed = sweep(settings, console)

@@ -16,9 +16,6 @@ import pandas as pd
 from harness.sweep.runs import Arm, Run, Suite
 from harness.sweep.suites import PAPER_SUITES
 
-__all__ = ["COLUMNS", "Plateau", "SuiteTable", "paired_difference", "plateau", "run_numbers", "success_curve"]
-__all__ += ["baseline_of", "suite_numbers", "suite_table"]
-
 COLUMNS = {
     "before": ("mean@k before %", "percent"),
     "mean_at_k": ("mean@k %", "percent"),
@@ -216,7 +213,7 @@ class SuiteTable:
     plateau: Plateau | None = None
 
     def cells(self, keys: Sequence[str]) -> pd.DataFrame:
-        """Returns columns of the table as text, with their headings, and the number of runs as ``n``."""
+        """Returns columns as text, with their headings, and the number of runs as ``n``."""
         shown = {"n": self.runs.astype(str)} | {
             COLUMNS[key][0]: [
                 cell(COLUMNS[key][1], *spread, seeds=n)
@@ -245,7 +242,7 @@ def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str
 
 
 def suite_table(suite: Suite) -> SuiteTable:
-    """Makes the table of a suite, from the runs that have ended."""
+    """Makes the table of a suite from the runs that have ended."""
     numbers = suite_numbers(suite)
     labels = [arm.label for arm in suite.arms]
     spreads = numbers.groupby(level=0, sort=False).agg(["mean", "std", "count"]).reindex(labels)

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from eh_gym.errors import ConfigError
 
-__all__ = ["Job", "cpu_cores", "job_slots", "run_jobs"]
-
 _PATIENCE_S = 10.0  # how long a child that was asked to end may take
 _TAIL = 15  # lines of the log of a job that failed
 
@@ -40,9 +38,6 @@ def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threa
 
     There are as many as `jobs`. 0 makes as many as the `gpus`, or without these the `cores`, are enough for. A job needs
     `per_job` of the GPUs, which more slots share. Without GPUs it has `per_job` processes of `threads` threads (0: one per core).
-
-    Raises:
-        ConfigError: A job needs more GPUs than there are.
 
     >>> job_slots(0, gpus=["0", "1"], per_job=1, cores=8, threads=1)
     [{'CUDA_VISIBLE_DEVICES': '0'}, {'CUDA_VISIBLE_DEVICES': '1'}]

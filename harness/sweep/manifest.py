@@ -17,13 +17,11 @@ from harness.records.files import read_object, write_whole
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import flat
 
-__all__ = ["has_ended", "run_name", "write_manifest"]
-
 
 def run_name(config: GRPOConfig) -> str:
     """Returns the name of a run: its environment, its wrapper, a digest of its settings, and its seed.
 
-    The digest covers the settings that differ from the paper's. So a new setting does not rename earlier runs.
+    The digest covers the settings that differ from the paper's, so that a new setting does not rename earlier runs.
 
     >>> run_name(GRPOConfig(updates=3)) == run_name(GRPOConfig(updates=3, out=Path("x")))
     True
@@ -55,7 +53,7 @@ def write_manifest(
 ) -> None:
     """Writes ``OUT/suites/SUITE.json``, with the seeds of an earlier sweep of the suite too. A damaged one is replaced.
 
-    `base` has the settings that all arms share. Each arm has its own ones, by the names of their flags, and all of them.
+    `base` are the settings that the arms share. `arms` has, by label, an arm's own settings, by their flags, and all of them.
 
     Raises:
         ConfigError: The earlier sweep had other settings.
@@ -63,7 +61,7 @@ def write_manifest(
     path, shared = out / "suites" / f"{suite}.json", _settings(base)
     try:
         earlier = read_object(path)
-        before = earlier["base"]  # an older version's may be without a setting
+        before = earlier["base"]
         if differing := [name for name in before if name in shared and before[name] != shared[name]]:
             raise ConfigError(f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out")
         seeds = sorted({*seeds, *(run["seed"] for arm in earlier["arms"] for run in arm["runs"])})

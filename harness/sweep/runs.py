@@ -24,8 +24,6 @@ from harness.settings.grpo import flat_settings
 from harness.sweep.manifest import has_ended
 from harness.sweep.suites import SUITES
 
-__all__ = ["Arm", "Run", "Suite", "all_runs", "read_run", "read_suites"]
-
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 _TOTALS = ("tokens/total", "time/total_s")  # every update has them
 
@@ -147,12 +145,7 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads one run folder.
-
-    Raises:
-        ConfigError: The folder holds no run.
-        StateError: A file is damaged.
-    """
+    """Reads one run folder. Raises as `read_suites` does."""
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; give the folder of a run or of a sweep")
     if not (folder / "config.json").exists():
@@ -204,7 +197,7 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
     for (env, model), alike in by_kind.items():
         settings = [{k: v for k, v in run.config.items() if k not in _NO_MATTER} for run in alike]
         names = dict.fromkeys(name for one in settings for name in one)
-        # A run of another version may be without a setting.
+        # Another wrapper or sampler has other settings.
         differ = [name for name in names if len({json.dumps(one[name]) for one in settings if name in one}) > 1]
         arms: dict[str, Arm] = {}
         for run, one in zip(alike, settings, strict=True):

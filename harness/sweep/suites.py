@@ -19,8 +19,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["ARMS", "PAPER_SUITES", "SUITES", "SuiteFile", "suite_file"]
-
 PAPER_SUITES = ("saturation", "convergence", "comparison", "percentile", "headroom", "ema")
 """The paper's suites, in the order in which ``--suite all`` runs them."""
 

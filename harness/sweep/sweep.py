@@ -39,8 +39,6 @@ from harness.training.command import recipe_config
 if TYPE_CHECKING:
     from harness.sweep.analysis import SuiteTable
 
-__all__ = ["Sweep", "parse", "print_table", "read_tables", "sweep"]
-
 _PROG = "python -m harness.sweep"
 _PAPER_UPDATES = 200  # for which TTI's stages are
 
@@ -73,7 +71,7 @@ class Sweep:
 
     @property
     def out(self) -> Path:
-        """The folder of the sweep. Several suites in one folder share their runs."""
+        """The folder of the sweep. Its suites share their runs."""
         return self.train.out or Path("runs/sweep")
 
     @property
@@ -85,9 +83,6 @@ class Sweep:
         """Returns for each arm of a suite its own settings, by the names of their flags, and all of its settings.
 
         All arms are evaluated at the same K, unless the suite says a larger one for an arm.
-
-        Raises:
-            ConfigError: An arm has impossible settings.
         """
         train, found = self.train, {}
         arms = {text: self._read(text) for text in self.arm} if suite == ARMS else suite_file(suite).arms
@@ -145,9 +140,6 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
     """Carries out a sweep and prints its tables. Returns the names of the runs that failed.
 
     `program` is the command that carries out a run, Python first. ``--resume FOLDER`` is appended to it.
-
-    Raises:
-        ConfigError: A setting is wrong, another sweep works in the folder, or the folder has the suite with other settings.
     """
 
     def say(text: str) -> None:
@@ -196,7 +188,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
 
 
 def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
-    """Returns the tables of suites, from the runs that have ended."""
+    """Returns the tables of suites."""
     from harness.sweep.analysis import suite_table  # pandas takes a second to import
     from harness.sweep.runs import read_suites
 
@@ -251,11 +243,7 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
 
 
 def parse(words: Sequence[str]) -> Sweep:
-    """Reads the settings from a command line. A ``--`` before the flags of harness.grpo may be there.
-
-    Raises:
-        ConfigError: A flag is for a single run, or the suite sets it.
-    """
+    """Reads the settings from a command line. A ``--`` before the flags of harness.grpo may be there."""
     words = [word for word in words if word != "--"]
     given = set(given_flags(words).values())
     if "resume" in given:

@@ -32,7 +32,7 @@ _HEADER = (
 
 
 class Display:
-    """Shows one run on a console. If the console is not a terminal, there are no bars. `names` are those of `in_python`."""
+    """Shows one run on a console. `names` are those of `in_python`."""
 
     def __init__(self, console: Console, names: Mapping[str, str] | None = None) -> None:
         self._console, self._names = console, names or {}
@@ -42,7 +42,7 @@ class Display:
         self._console.print(in_python(text, self._names), highlight=False, soft_wrap=True, markup=False)
 
     def plan(self, config: GRPOConfig, run_dir: Path, *, resume: bool, controller: HorizonController | None = None) -> None:
-        """Prints a table of what the run will do. `controller` is the object that a Python program has given, if any."""
+        """Prints what the run will do. `controller` is the object that a Python program has given, if any."""
         table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
         tasks, per_task = config.tasks_per_update, config.group_size
         played = config.environment

@@ -44,7 +44,7 @@ def unreached(episodes: Iterable[tuple[float, bool, float | None]]) -> str:
 
 
 def _too_small(rows: Sequence[Mapping[str, float]]) -> str:
-    """A warning if K bound in most of the last updates and success did not rise; empty if not."""
+    """A warning if K is too small, as `Watch` defines it; empty if not."""
     binds, success = [row.get("horizon/binds", 0.0) for row in rows], [row["rollout/success"] for row in rows]
     half = RECENT // 2
     if len(rows) < RECENT or sum(binds) <= half or sum(success[half:]) - sum(success[:half]) > half * _RISE:

@@ -56,28 +56,37 @@ def build(
 ) -> Run:
     """Builds a run, from its newest checkpoint if it is resumed and has one.
 
-    The tasks come first, so that a setting that does not fit them is refused before a model is loaded. The policy is made whole,
-    and only then copied for the sampler and sharded over the ranks. `harness.training.loop.train` explains the arguments.
-
-    Raises:
-        ConfigError: A setting does not fit the environment, the model or the machine.
-        StateError: The checkpoint or the metrics are damaged.
+    The tasks come first, so that a setting that does not fit them is refused before a model is loaded.
+    `harness.training.loop.train` explains the arguments.
     """
     ranks, given = ranks or Ranks(), given or Given()
-    _check_machine(config, ranks)
+    if not config.model.model:
+        raise ConfigError("no model is named; give --model FOLDER or a hub id, or --recipe quickstart")
+    if ranks.sharded:
+        config.check_ranks()
+    check_engine(config.sampling, pick_device(config.model.device))
     tasks = _choose_tasks(config, given, ranks, display)
     device = ranks.device(pick_device(config.model.device))
     checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
     policy = _make_policy(config, tasks.env, folder, display, device=device, ranks=ranks, resumed=bool(checkpoint))
     tasks.env.close()
     trained = _prepare_training(config, policy, folder, display, device=device, ranks=ranks, checkpoint=checkpoint)
-    state = trained.state
-    sampler = _start_sampler(config, trained, device=device, ranks=ranks)
+    state, next_update = trained.state, trained.state.get("next_update", 0)
+    make = functools.partial(
+        make_sampler,
+        config.sampling,
+        device=device,
+        sends=ranks.first,
+        dtype=config.model.dtype,
+        slots=config.slots_of_rank(ranks.size),
+        sharers=ranks.size,
+    )
+    sampler = trained.weights.start(make, next_update)  # with the checkpoint's weights
     run = Run(
         config=config,
         folder=folder,
         ranks=ranks,
-        next_update=state.get("next_update", 0),
+        next_update=next_update,
         batches=_batches(config, tasks, policy, sampler, ranks=ranks, interrupts=interrupts),
         controller=tasks.controller,
         learner=trained.learner,
@@ -85,7 +94,7 @@ def build(
         held_out=HeldOut(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
         evaluations=state.get("evaluations", {}),
         clock=Clock(state.get("totals")),
-        log=MetricsLog(folder, state.get("next_update", 0), config.run.tracker_names(), config.public()) if ranks.first else None,
+        log=MetricsLog(folder, next_update, config.run.tracker_names(), config.public()) if ranks.first else None,
         interrupts=interrupts,
         saved=state.get("next_update"),
     )
@@ -114,17 +123,8 @@ class _Trained:
     state: Mapping[str, Any]
 
 
-def _check_machine(config: GRPOConfig, ranks: Ranks) -> None:
-    """Raises if a setting does not work under torchrun, no model is named, or no server answers."""
-    if not config.model.model:
-        raise ConfigError("no model is named; give --model FOLDER or a hub id, or --recipe quickstart")
-    if ranks.sharded:
-        config.check_ranks()
-    check_engine(config.sampling, pick_device(config.model.device))
-
-
 def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Display) -> _Tasks:
-    """Makes the parts that need no model, so that a wrong environment, split or horizon is refused within seconds."""
+    """Makes the parts that need no model."""
     played = config.environment
     slots, temperature = config.slots_of_rank(ranks.size), config.rollout.temperature
     env_id = given.env or environment(played, slots=slots, temperature=temperature)
@@ -248,26 +248,9 @@ def _prepare_training(
     return _Trained(learner=learner, weights=weights, state=state)
 
 
-def _start_sampler(config: GRPOConfig, trained: _Trained, *, device: str, ranks: Ranks) -> Sampler:
-    """Makes the sampler, which takes over the present weights. A checkpoint must have been loaded before."""
-    return trained.weights.start(
-        functools.partial(
-            make_sampler,
-            config.sampling,
-            device=device,
-            sends=ranks.first,
-            dtype=config.model.dtype,
-            slots=config.slots_of_rank(ranks.size),
-            sharers=ranks.size,
-        ),
-        trained.state.get("next_update", 0),
-    )
-
-
 def _batches(
     config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks, interrupts: Interrupts
 ) -> Batches:
-    """Makes the object that plays the episodes of the updates."""
     plan = BatchPlan(stream=tasks.stream, group_size=config.group_size, updates=config.updates, seed=config.seed)
     environments = Environments(
         env_id=tasks.env_id,

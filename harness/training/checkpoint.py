@@ -39,7 +39,7 @@ _TENSORS = "tensors"
 def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None) -> Path:
     """Writes ``update-000030`` for the next update to be done, and keeps the newest `keep` checkpoints. Returns the new one.
 
-    `write` fills a hidden folder, on every rank. The folder is renamed when all of its files are on disk.
+    `write` fills a hidden folder, on every rank.
     """
     assert keep >= 1, f"keep must be >= 1, got {keep}; a run must be resumable"
     ranks = ranks or Ranks()
@@ -60,7 +60,7 @@ def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None],
 
 
 def _publish(part: Path, target: Path, keep: int) -> None:
-    """Gives a complete checkpoint its name, and deletes the oldest ones."""
+    """Names a complete checkpoint, and deletes the oldest ones."""
     for path in [*part.rglob("*"), part]:
         sync(path)
     # An interrupted run may save the update with which it began again. Deleting comes last, because it takes long.
@@ -72,7 +72,7 @@ def _publish(part: Path, target: Path, keep: int) -> None:
 
 
 def _hide(checkpoint: Path) -> Path:
-    """Renames a checkpoint to be deleted: a kill during the deletion must not leave half of it under its name."""
+    """Takes the name from a checkpoint that is to be deleted."""
     hidden = checkpoint.with_name(f"{_PART}{checkpoint.name}")
     os.rename(checkpoint, hidden)
     return hidden

@@ -48,7 +48,7 @@ class RunRequest:
 
 
 def read_command(words: Sequence[str]) -> RunRequest:
-    """Reads the command line of harness.grpo. Raises ConfigError for a wrong flag, and the errors of `saved_config`."""
+    """Reads the command line of harness.grpo."""
     resume = flag_of(words, "resume")
     base = saved_config(Path(resume), flag_of(words, "env")) if resume else recipe_config(words)
     command = parse(
@@ -70,10 +70,7 @@ def read_command(words: Sequence[str]) -> RunRequest:
 
 
 def recipe_config(words: Sequence[str]) -> GRPOConfig:
-    """Returns the settings of the recipe that a command line names, or of the quick start.
-
-    Raises ConfigError if there is no such recipe, or if the quick start is not for what the command line names.
-    """
+    """Returns the settings of the recipe that a command line names, or of the quick start where that fits its flags."""
     recipe = flag_of(words, "recipe")
     if not recipe and (model := flag_of(words, "model")) and model != "tiny":
         raise ConfigError(

@@ -44,7 +44,7 @@ def train(
         resume: Continue from the newest checkpoint, if there is one.
         ranks: The processes that train together; None for this one alone.
         given: Objects of a Python program that replace those that the settings name.
-        on_update: Called after each update, on the first rank. If it returns True, the run ends with this update.
+        on_update: Called after each update, on the first rank. If it returns True, the run ends.
 
     Returns:
         The evaluations ``{"before": …, "after": …}``, as in ``evaluation.json``.

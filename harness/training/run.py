@@ -113,7 +113,6 @@ def _how_to_go_on(run_dir: Path | None, request: RunRequest) -> str:
 
 
 def _check_length(run_dir: Path, updates: int) -> None:
-    """Raises ConfigError if the run has already done more updates."""
     log = run_dir / "metrics.jsonl"
     done = len(read_metrics(log)) if log.exists() else 0
     if updates < done:

@@ -70,7 +70,7 @@ class Run:
             self.weights.wake()
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
-        """Writes the metrics and the episodes of an update. The metrics are on disk when this returns."""
+        """Writes the metrics and the episodes of an update."""
         if self.log is None:
             return
         self.log.write(update, metrics)

@@ -11,7 +11,6 @@ class EpisodeRequest:
     """One episode to play.
 
     Attributes:
-        task_id: The task.
         group: The index of the task in its update.
         seed: The environment's reset and every sampled turn derive their seeds from it.
     """

@@ -1,9 +1,7 @@
 """The sampler protocol. Token ids go in; token ids and the log-probabilities with which they were sampled come out.
 
-A sampler runs only when it is asked. `submit` hands over one request per turn of an episode. `step` advances every running
-request and returns the finished ones. A lockstep rollout steps until all requests are back. A streaming rollout submits the
-next turn of an episode as soon as its environment has answered. A sampler never handles text; `harness.chat.chat` turns texts
-into ids.
+A sampler runs only when it is asked: `submit` hands over one turn of an episode, and `step` advances all. It never handles text;
+`harness.chat.chat` turns texts into ids.
 """
 
 from collections.abc import Hashable, Sequence
@@ -75,7 +73,7 @@ class Sampler(Protocol):
 
     @property
     def pending(self) -> int:
-        """The number of submitted requests that have not come back yet."""
+        """The number of submitted requests that `step` has not returned yet."""
         ...
 
     def submit(self, request: SampleRequest) -> None:
@@ -161,6 +159,11 @@ def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) 
             f"prompt ({len(ids)} tokens) and max_tokens ({request.max_tokens}) exceed the context of {max_context}; "
             "end the episode or lower max_tokens"
         )
+
+
+def sample_of(request: SampleRequest, ids: list[int], logprobs: list[float], versions: tuple[tuple[int, int], ...]) -> Sample:
+    """Makes the sample of a request that has ended. `versions` are those of `Sample`, and there is at least one token."""
+    return Sample(ids, logprobs, "stop" if ids[-1] in request.stop_ids else "length", versions[0][0], versions)
 
 
 def spans(versions: Sequence[int]) -> tuple[tuple[int, int], ...]:

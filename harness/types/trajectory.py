@@ -68,7 +68,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """Tokens that one pass of the model can score: each sampled token comes after exactly those that it was sampled after.
+    """Tokens that one pass of the model can score: before each sampled token are the tokens that the model saw.
 
     Attributes:
         group: The index of the task in its update. Sequences of a group begin with the same tokens.
@@ -88,7 +88,6 @@ class Trajectory:
     """One episode.
 
     Attributes:
-        task_id: The task.
         group: The index of the task in its update; the episodes of a group share it.
         seed: The environment and the sampled turns derive their seeds from it.
         horizon: The K of this episode; 0 for no limit.
@@ -101,12 +100,10 @@ class Trajectory:
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
         tools: The functions on offer from the start; for the log.
         prompt: The first observation, for the log.
-        turns: One entry per step.
         reward: What the episode has earned, by the rule in `eh_gym.rewards`.
         keeps_reward: Whether a truncated episode keeps what it has earned.
         unscored: Whether nobody knows what it has earned, because an agent failed; `settle` then decides.
         success: The environment's verdict.
-        end: Why the episode ended.
         error: The environment's error, if `end` is "environment-error".
         retries: How often the episode was started again because its environment had failed.
         failed_tokens: The tokens of all failed attempts, including this one if `end` is "environment-error".
@@ -157,10 +154,7 @@ class Trajectory:
         self.info = {name: value for name, value in info.items() if name not in ("system_prompt", "tools", "call")}
 
     def add_answer(self, answer: StepResult) -> EndReason | None:
-        """Records the environment's answer to the last turn, and decides whether the episode is over.
-
-        Args:
-            answer: The observation, reward, `terminated`, `truncated` and info of ``env.step``.
+        """Records the answer of ``env.step`` to the last turn, and decides whether the episode is over.
 
         Returns:
             Why the episode ended, which is then also its `end`; None while it goes on.

@@ -9,8 +9,7 @@ The sources are:
 - Truncated importance weights of tokens, between an engine and its trainer: Yao et al., "Your Efficient RL Framework Secretly
   Brings You Off-Policy RL Training", 2025. Keeping the ratio separate from these weights: "decoupled PPO", arXiv 2110.00641.
 
-B is the number of episodes, S the number of tokens. `mask` marks the tokens that the model wrote. `harness.update.update`
-chooses the episodes and forms the batches.
+B is the number of episodes, S the number of tokens.
 """
 
 import torch

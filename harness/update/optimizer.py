@@ -84,7 +84,7 @@ class HostMoments:
 
     @torch.no_grad()
     def to_host(self) -> None:
-        """Moves the moments to the host's memory."""
+        """Moves them to the host's memory."""
         for (p, name), flat in self._host.items():
             state = self._optimizer.state[p]
             host = flat.view(_local(p).shape)
@@ -95,7 +95,7 @@ class HostMoments:
 
     @torch.no_grad()
     def to_device(self) -> None:
-        """Moves the moments to their parameters' device."""
+        """Moves them to their parameters' device."""
         for (p, name), flat in self._host.items():
             moment = torch.empty_like(p)
             _local(moment).copy_(flat.view(_local(p).shape), non_blocking=True)

@@ -1,7 +1,4 @@
-"""Tries an update of the largest micro-batch before the first rollout, so that a lack of memory shows in the first minute.
-
-The gradients are dropped before the optimizer's step, so no weight and no moment changes.
-"""
+"""Tries an update of the largest micro-batch before the first rollout, so that a lack of memory shows in the first minute."""
 
 import dataclasses
 import math
@@ -22,10 +19,10 @@ _GIB = {"G": 1.0, "M": 1 / 1024}
 
 
 def try_update(learner: Learner, config: GRPOConfig) -> None:
-    """Carries out an update of the largest micro-batches that the settings allow, and restores everything.
+    """Carries out an update of the largest micro-batches that the settings allow. Every rank must call this.
 
-    Every rank must call this. Weights, moments, the learning rate and the random state are the same afterwards, bit by bit. If
-    the memory is too small, the ConfigError says by how much, and which flags save some.
+    Weights, moments, the learning rate and the random state are the same afterwards, bit by bit. If the memory is too small, a
+    ConfigError says by how much, and which flags save some.
     """
     model, optimizer = learner.policy.model, learner.optimizer
     shape = model.config.get_text_config()
@@ -35,6 +32,7 @@ def try_update(learner: Learner, config: GRPOConfig) -> None:
     rates = [group["lr"] for group in optimizer.param_groups]
     once = dataclasses.replace(learner.optimization, minibatches=1, learning_rate=0.0)
     trial = dataclasses.replace(learner, optimization=once)
+    # Without gradients, the optimizer's step changes no weight and no moment.
     dropping = optimizer.register_step_pre_hook(lambda *_: optimizer.zero_grad())
     try:
         with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):

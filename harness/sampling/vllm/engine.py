@@ -27,23 +27,17 @@ from envs.cache import cache_dir
 from harness.model.lora import plain_parameters
 from harness.sampling.vllm.settings import FLOAT32_LOGITS, cache_tokens, check_model, sampling_parameters
 from harness.sampling.vllm.worker import pack_on_cpu
-from harness.types.sampler import Sample, SampleRequest, check_request, spans
+from harness.types.sampler import Sample, SampleRequest, check_request, sample_of, spans
 
 _CPU_CACHE_BYTES = 512 << 20  # without a limit, vLLM takes most of the machine's memory
 
 
 @dataclass
 class _RequestState:
-    """A request in flight, and what was sampled for it so far."""
-
     request: SampleRequest
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-
-    def sample(self) -> Sample:
-        reason = "stop" if self.ids[-1] in self.request.stop_ids else "length"
-        return Sample(self.ids, self.logprobs, reason, self.versions[0], spans(self.versions))  # type: ignore[arg-type]
 
 
 class VLLMSampler:
@@ -132,7 +126,7 @@ class VLLMSampler:
 
     @property
     def pending(self) -> int:
-        """The number of submitted requests that have not come back yet."""
+        """See `Sampler.pending`."""
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:
@@ -172,7 +166,8 @@ class VLLMSampler:
                     raise SamplerError(f"vLLM ended a request with {new.finish_reason!r}: {state.request}")
                 self._prompt_tokens += len(state.request.prompt_ids)
                 self._cached_tokens += output.num_cached_tokens or 0
-                done.append((int(output.request_id), state.request, state.sample()))
+                sample = sample_of(state.request, state.ids, state.logprobs, spans(state.versions))
+                done.append((int(output.request_id), state.request, sample))
                 del self._running[output.request_id], self._names[state.request.session]
         return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from eh_gym.errors import ConfigError, SamplerError
 
 _CONNECT_S = 10.0  # for a connection; a slower server counts as gone
-# For an answer, likewise, unless it samples for others meanwhile: then this request only waits for its turn.
+# For an answer. A server that samples for others meanwhile is not gone: this request waits for its turn.
 CALL_S = 600.0
 
 

@@ -19,7 +19,7 @@ from eh_gym.errors import ConfigError, SamplerError
 from harness.sampling.vllm.http import ServerGone, ServerRefused, VLLMServer
 from harness.sampling.vllm.settings import check_model, check_server, sampling_parameters
 from harness.sampling.vllm.transfer import NCCLSender, weights_file
-from harness.types.sampler import Sample, SampleRequest, check_request
+from harness.types.sampler import Sample, SampleRequest, check_request, sample_of
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class VLLMServerSampler:
 
     @property
     def pending(self) -> int:
-        """The number of submitted requests that have not come back yet."""
+        """See `Sampler.pending`."""
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:
@@ -167,7 +167,6 @@ class VLLMServerSampler:
         self._threads.shutdown(wait=True)
 
     def _send(self, request: SampleRequest, number: int) -> None:
-        """Sends a request to the server of its episode."""
         engine = self._engine_of(request.session)
         name = f"{id(self):x}-{next(self._numbers)}"
         self._running[name] = _RequestState(request, number, engine)
@@ -186,7 +185,7 @@ class VLLMServerSampler:
         return engine
 
     def _ask(self, server: VLLMServer, name: str, request: SampleRequest) -> None:
-        """Sends one request and puts the answer into the queue; runs on a thread."""
+        """Puts the answer to one request into the queue; runs on a thread."""
         answer: Sample | Exception
         try:
             choice = server.generate(name, list(request.prompt_ids), sampling_parameters(request))
@@ -231,7 +230,7 @@ class VLLMServerSampler:
             raise SamplerError(f"none of the servers {self._urls} received the weights")
 
     def _send_over_nccl(self, servers: tuple[VLLMServer, ...], *, regroup: bool) -> None:
-        """Sends the weights to all servers at once. Makes a new group if the servers have changed, or with `regroup`."""
+        """Sends the weights to all servers at once. A new group is made if the servers have changed, or with `regroup`."""
         if not servers:
             return
         try:
@@ -264,5 +263,4 @@ def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:
         raise SamplerError(f"vLLM ended a request with {choice['finish_reason']!r} after {len(ids)} tokens: {request}")
     logprobs = [float(token["logprob"]) for _, token in zip(ids, choice["logprobs"]["content"], strict=True)]
     versions = tuple((int(span["version"]), span["end"] - span["start"]) for span in choice["weight_versions"])
-    reason = "stop" if ids[-1] in request.stop_ids else "length"
-    return Sample(ids, logprobs, reason, versions[0][0], versions)  # type: ignore[arg-type]
+    return sample_of(request, ids, logprobs, versions)

@@ -1,7 +1,4 @@
-"""What the engine and the servers have in common: the parameters of a request, and checks of the model and of a server.
-
-docs/vllm.md has the commands that start servers.
-"""
+"""What the engine and the servers have in common: the parameters of a request, and checks of the model and of a server."""
 
 import json
 from collections.abc import Mapping

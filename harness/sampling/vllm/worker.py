@@ -10,7 +10,7 @@ import torch
 
 
 class PolicyWeights:
-    """The method that vLLM adds to its worker. It is called through ``/collective_rpc``."""
+    """What vLLM adds to its worker. ``/collective_rpc`` calls the method."""
 
     model_runner: Any
     reload_weights: Any

@@ -19,14 +19,6 @@ def installed():
     return root
 
 
-@pytest.mark.parametrize("name", ["judge-7", "root-7"])
-def test_data_that_an_earlier_version_has_installed_are_found(name):
-    write_world(data.mini_dir() / name, mini=["m_1", "m_2"])
-    (data.mini_dir() / "agent" / "data").mkdir(parents=True)
-    assert data.root_of("mini") == data.mini_dir() / name
-    assert data.task_ids("mini") == ("m_1", "m_2")
-
-
 def test_the_tasks_come_in_appworlds_order_without_their_tags(installed):
     (installed / "data" / "datasets" / "train.txt").write_text("b_1\n a_2:hard \n\na_1\n")
     assert data.task_ids("train") == ("b_1", "a_2", "a_1")
