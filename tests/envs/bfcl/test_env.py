@@ -23,11 +23,6 @@ def finish(env, action=None):
     raise AssertionError("the episode does not end")
 
 
-def pool_pids(workers):
-    env = gym.make("EH-BFCL-v0", workers=workers)
-    return shared_pool(workers, env.unwrapped._command).pids
-
-
 @pytest.mark.parametrize("action_format", ["python", "hermes", "native"])
 def test_ground_truth_earns_800_of_800(make, action_format):
     def play_all(category):
@@ -149,7 +144,7 @@ def test_many_environments_share_the_workers_and_keep_apart(make):
     with ThreadPoolExecutor(16) as threads:
         together = list(threads.map(transcript, envs, [ids[i % len(ids)] for i in range(64)]))
     assert together == [alone[ids[i % len(ids)]] for i in range(64)]
-    assert len(pool_pids(2)) <= 2
+    assert len(shared_pool(2, envs[0].unwrapped._command).pids) <= 2
 
 
 def test_a_dead_worker_ends_its_episodes_and_only_those(make):

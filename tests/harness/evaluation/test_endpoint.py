@@ -68,10 +68,10 @@ def test_an_answer_has_the_seconds_since_its_request_and_no_tokens_that_nobody_c
 def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
     def seeds(slots: int, seed: int) -> list[int]:
         with chat_server.serve(chat_server.cabinet_agent) as server:
-            quiet(server.url, slots=slots, rollouts=2, seed=seed, temperature=0.5, max_action_tokens=7)
-        assert {request[k] for request in server.requests for k in ("model", "temperature", "max_tokens")} == {
-            *("cabinet-7b", 0.5, 7)
-        }
+            told = {"temperature": 0.5, "max_action_tokens": 7, "chat_template_kwargs": '{"enable_thinking": false}'}
+            quiet(server.url, slots=slots, rollouts=2, seed=seed, **told)
+        sent = {"model": "cabinet-7b", "temperature": 0.5, "max_tokens": 7, "chat_template_kwargs": {"enable_thinking": False}}
+        assert all(request | sent == request for request in server.requests)
         return sorted(request["seed"] for request in server.requests)
 
     alone = seeds(1, seed=0)
@@ -345,9 +345,3 @@ def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:
         quiet(server.url, tasks=1, horizon=3)
     assert server.requests[1]["messages"][-1]["content"] == "ok"  # the environment got the answer alone
     assert server.requests[2]["messages"][-1]["content"] == f"{UNFINISHED}\nerror"
-
-
-def test_variables_of_the_template_are_sent_to_the_server(chat_server: Any) -> None:
-    with chat_server.serve(chat_server.cabinet_agent) as server:
-        quiet(server.url, tasks=1, horizon=1, chat_template_kwargs='{"enable_thinking": false}')
-    assert server.requests[0]["chat_template_kwargs"] == {"enable_thinking": False}

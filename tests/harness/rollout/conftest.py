@@ -154,5 +154,5 @@ def make_envs(slots: int, threads: int, **arguments: Any) -> ThreadVectorEnv:
 
 @pytest.fixture
 def fake() -> SimpleNamespace:
-    """The fakes: ``Sampler``, ``Chat``, ``Env``, ``envs(slots, threads, …)``, ``requests(n)``."""
-    return SimpleNamespace(Sampler=FakeSampler, Chat=FakeChat, Env=FakeEnv, envs=make_envs, requests=requests)
+    """The fakes: ``Sampler``, ``Chat``, ``envs(slots, threads, …)``, ``requests(n)``."""
+    return SimpleNamespace(Sampler=FakeSampler, Chat=FakeChat, envs=make_envs, requests=requests)

@@ -44,9 +44,3 @@ def test_paths_that_look_alike_give_different_seeds():
         (0, 0),
     ]
     assert len({derive_seed(*path) for path in paths}) == len(paths)
-
-
-def test_a_longer_stream_starts_with_the_shorter_one():
-    np.testing.assert_array_equal(uniforms(9, 100)[:7], uniforms(9, 7))
-    assert uniforms(9, 0).shape == (0,)
-    assert uniforms(9, 5).dtype == np.float64
