@@ -37,8 +37,7 @@ SUPPORT = Path(cabinet_agent.__file__).parent
 @pytest.fixture(scope="module")
 def model(trained: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    trained.model.save_pretrained(folder)
-    trained.tokenizer.save_pretrained(folder)
+    trained.save(folder)
     return folder
 
 
@@ -187,7 +186,7 @@ def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_eval
     def play(task: dict[str, Any], base_url: str) -> float:
         nonlocal calls
         calls += 1
-        if calls == 1:
+        if calls == 9:
             never_asks(task, base_url)
         return float(asks(task, base_url) is not None) if calls % 3 == 0 else has_a_typo(task, base_url)
 

@@ -93,14 +93,14 @@ def test_no_more_requests_at_once_than_slots(chat_server: Any) -> None:
     assert server.most_at_once == 2
 
 
-def test_an_empty_message_and_one_that_is_cut_are_actions(chat_server: Any) -> None:
+def test_an_empty_message_and_a_cut_one_are_actions_and_half_a_surrogate_pair_is_sent_as_its_escape(chat_server: Any) -> None:
     def answer(request: dict[str, Any], before: int) -> Any:
-        return {"body": chat_server.completion(request, None if before % 2 else "open(", "length")}
+        return {"body": chat_server.completion(request, None if before % 2 else "open(\ud83d", "length")}
 
     with chat_server.serve(answer) as server:
         assert quiet(server.url, tasks=1, horizon=4).length_mean == 4.0
     asked = server.requests[-1]["messages"]
-    assert [message["content"] for message in asked[2::2]] == ["open(", "", "open("]
+    assert [message["content"] for message in asked[2::2]] == [r"open(\ud83d", "", r"open(\ud83d"]
     assert [message["role"] for message in asked] == ["system", *["user", "assistant"] * 3, "user"]
 
 
@@ -261,12 +261,6 @@ def test_an_answer_that_is_no_chat_completion_is_an_error(chat_server: Any, body
         pytest.raises(SamplerError, match="chat completion"),
     ):
         quiet(server.url)
-
-
-def test_half_a_surrogate_pair_is_sent_as_its_escape(chat_server: Any) -> None:
-    with chat_server.serve(lambda *_: "a \ud83d") as server:
-        quiet(server.url, tasks=1, horizon=2)
-    assert server.requests[1]["messages"][2]["content"] == r"a \ud83d"
 
 
 def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
