@@ -18,8 +18,6 @@ from eh_gym.horizon import (
     EpisodeOutcome,
     FixedHorizon,
     KeyedHorizon,
-    SharedHorizon,
-    StagedHorizon,
 )
 from eh_gym.wrappers import ElasticTimeLimit
 
@@ -377,24 +375,3 @@ def test_its_spec_makes_it_again_around_the_same_controller():
     assert gym.make(env.spec).controller is controller
     further_out = gym.make(gym.wrappers.TransformReward(env, abs).spec)
     assert further_out.env.controller is controller
-
-
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_environments_in_gymnasiums_processes_share_one_controller(context):
-    with SharedHorizon(StagedHorizon({0: 2, 1: 3})) as shared:
-
-        def make():
-            return ElasticTimeLimit(gym.make("CartPole-v1"), shared, success=never)
-
-        envs = gym.vector.AsyncVectorEnv([make] * 2, context=context)
-        try:
-            envs.reset(seed=0)
-            lengths = []
-            while len(lengths) < 3:
-                *_, truncations, infos = envs.step(np.array([0, 1]))
-                if truncations.all():
-                    lengths.append(infos["outcome"]["length"].tolist())
-                    shared.update()
-        finally:
-            envs.close()
-    assert lengths == [[2, 2], [3, 3], [3, 3]]

@@ -106,15 +106,7 @@ def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:
 
 @pytest.fixture
 def stale(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
-    return changed(
-        quick,
-        max_staleness=3,
-        rollout="streaming",
-        updates=6,
-        eval_tasks=0,
-        env_threads=4,
-        slots=6,
-    )
+    return changed(quick, max_staleness=3, rollout="streaming", updates=6, eval_tasks=0, env_threads=4, slots=6)
 
 
 def episodes_of(config: GRPOConfig) -> list[dict[str, Any]]:
