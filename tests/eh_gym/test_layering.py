@@ -12,23 +12,10 @@ import eh_gym
 ROOT = Path(eh_gym.__file__).resolve().parents[1]
 
 # What each package may import besides the standard library and itself.
-ALLOWED = {
-    "eh_gym": {"numpy", "gymnasium"},
-    "envs": {"numpy", "gymnasium", "eh_gym"},
-}
+ALLOWED = {"eh_gym": {"numpy", "gymnasium"}, "envs": {"numpy", "gymnasium", "eh_gym"}}
 # What runs in a backend's own virtualenv may import what is installed there; the fresh interpreters below show that
 # importing the environment does not.
-_WITH_APPWORLD = {
-    "appworld",
-    "anyio",
-    "freezegun",
-    "httpx",
-    "inflection",
-    "sqlalchemy",
-    "sqlmodel",
-    "starlette",
-    "traitlets",
-}
+_WITH_APPWORLD = {"appworld", "anyio", "freezegun", "httpx", "inflection", "sqlalchemy", "sqlmodel", "starlette", "traitlets"}
 BACKEND = {
     ROOT / "envs" / "bfcl" / "backend": {"bfcl_eval", "mpmath"},
     ROOT / "envs" / "appworld" / "backend": _WITH_APPWORLD,

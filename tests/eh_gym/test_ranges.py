@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from eh_gym import ElasticHorizon, make_controller
+from eh_gym import ElasticHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range, check_fields
 
@@ -64,5 +64,3 @@ def test_an_unknown_argument_of_a_controller_is_corrected() -> None:
             super().__init__(k0=start)
 
     assert Own(start=9).k0 == 9  # a constructor of its own has arguments of its own
-    with pytest.raises(ConfigError, match="did you mean delta"):
-        make_controller("linear", detla=1)

@@ -14,7 +14,6 @@ from eh_gym.horizon import (
     KeyedHorizon,
     SharedHorizon,
     StagedHorizon,
-    TTIHorizon,
 )
 
 NAN = float("nan")
@@ -51,8 +50,6 @@ def test_a_record_of_anything_else_says_what_to_pass(outcome):
     ("name", "settings", "expected"),
     [
         ("elastic", {"k0": 12, "alpha": 0.3}, ElasticHorizon(k0=12, alpha=0.3)),
-        ("fixed", {"k0": 7}, FixedHorizon(7)),
-        ("tti", {}, TTIHorizon()),
         ("eh_gym.horizon:FixedHorizon", {"k0": 7}, FixedHorizon(7)),
         ("eh_gym:ElasticHorizon", {}, ElasticHorizon()),
         ("staged", json.loads('{"stages": {"0": 15, "50": 20}}'), StagedHorizon({0: 15, 50: 20})),

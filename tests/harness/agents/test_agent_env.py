@@ -90,11 +90,6 @@ def raises_without_words(task: Any, base_url: str) -> Any:
     raise Unspeakable
 
 
-def has_no_verdict(task: Any, base_url: str) -> str:
-    says(base_url, "go")
-    return "half"
-
-
 def hangs_on(task: Any, base_url: str) -> Any:
     says(base_url, "go")
     time.sleep(60)
@@ -114,7 +109,6 @@ def command(code: str) -> str:
         (raises_without_words, "Unspeakable: (its text can't be made"),
         (raises_later, "ValueError: spilled the tea"),
         (exits, "SystemExit: bye"),
-        (has_no_verdict, "got 'half'"),
         (command("print(1); raise ValueError(4711)"), "ValueError: 4711"),
         (
             command('sys.stderr.write("TypeError: x is no y" + chr(10) + "Node.js v20"); os._exit(1)'),
@@ -297,14 +291,6 @@ def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count
     assert caller.done.wait(30)
     told = ["answer 0", "answer 1", *said]
     assert caller.told == [*told, *[(404, "horizon_reached")] * (5 - len(told))]
-
-
-def test_an_agent_that_ends_after_its_kth_call_has_not_been_cut_off(env: Any) -> None:
-    wrapped = limited(env(Caller()), 5)
-    wrapped.reset()
-    last = [wrapped.step("answer") for _ in range(5)][-1]
-    assert last[1:4] == (1.0, True, False)
-    assert last[4]["outcome"]["success"]
 
 
 def test_tasks_have_ids_and_splits(tmp_path: Path) -> None:

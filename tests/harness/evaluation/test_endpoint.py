@@ -68,10 +68,10 @@ def test_an_answer_has_the_seconds_since_its_request_and_no_tokens_that_nobody_c
 def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
     def seeds(slots: int, seed: int) -> list[int]:
         with chat_server.serve(chat_server.cabinet_agent) as server:
-            quiet(server.url, slots=slots, rollouts=2, seed=seed, temperature=0.5, max_action_tokens=7)
-        assert {request[k] for request in server.requests for k in ("model", "temperature", "max_tokens")} == {
-            *("cabinet-7b", 0.5, 7)
-        }
+            told = {"temperature": 0.5, "max_action_tokens": 7, "chat_template_kwargs": '{"enable_thinking": false}'}
+            quiet(server.url, slots=slots, rollouts=2, seed=seed, **told)
+        sent = {"model": "cabinet-7b", "temperature": 0.5, "max_tokens": 7, "chat_template_kwargs": {"enable_thinking": False}}
+        assert all(request | sent == request for request in server.requests)
         return sorted(request["seed"] for request in server.requests)
 
     alone = seeds(1, seed=0)
@@ -93,14 +93,14 @@ def test_no_more_requests_at_once_than_slots(chat_server: Any) -> None:
     assert server.most_at_once == 2
 
 
-def test_an_empty_message_and_one_that_is_cut_are_actions(chat_server: Any) -> None:
+def test_an_empty_message_and_a_cut_one_are_actions_and_half_a_surrogate_pair_is_sent_as_its_escape(chat_server: Any) -> None:
     def answer(request: dict[str, Any], before: int) -> Any:
-        return {"body": chat_server.completion(request, None if before % 2 else "open(", "length")}
+        return {"body": chat_server.completion(request, None if before % 2 else "open(\ud83d", "length")}
 
     with chat_server.serve(answer) as server:
         assert quiet(server.url, tasks=1, horizon=4).length_mean == 4.0
     asked = server.requests[-1]["messages"]
-    assert [message["content"] for message in asked[2::2]] == ["open(", "", "open("]
+    assert [message["content"] for message in asked[2::2]] == [r"open(\ud83d", "", r"open(\ud83d"]
     assert [message["role"] for message in asked] == ["system", *["user", "assistant"] * 3, "user"]
 
 
@@ -263,12 +263,6 @@ def test_an_answer_that_is_no_chat_completion_is_an_error(chat_server: Any, body
         quiet(server.url)
 
 
-def test_half_a_surrogate_pair_is_sent_as_its_escape(chat_server: Any) -> None:
-    with chat_server.serve(lambda *_: "a \ud83d") as server:
-        quiet(server.url, tasks=1, horizon=2)
-    assert server.requests[1]["messages"][2]["content"] == r"a \ud83d"
-
-
 def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
     chat_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,9 +339,3 @@ def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:
         quiet(server.url, tasks=1, horizon=3)
     assert server.requests[1]["messages"][-1]["content"] == "ok"  # the environment got the answer alone
     assert server.requests[2]["messages"][-1]["content"] == f"{UNFINISHED}\nerror"
-
-
-def test_variables_of_the_template_are_sent_to_the_server(chat_server: Any) -> None:
-    with chat_server.serve(chat_server.cabinet_agent) as server:
-        quiet(server.url, tasks=1, horizon=1, chat_template_kwargs='{"enable_thinking": false}')
-    assert server.requests[0]["chat_template_kwargs"] == {"enable_thinking": False}

@@ -20,12 +20,6 @@ def test_what_is_of_the_machine_are_settings() -> None:
     assert set(OF_THE_MACHINE) <= set().union(*(flat(changed(GRPOConfig(), sampler=name)) for name in samplers))
 
 
-def test_a_folder_with_a_run_is_refused(quick: GRPOConfig) -> None:
-    prepare(quick)
-    with pytest.raises(ConfigError, match="--resume"):
-        prepare(quick)
-
-
 STARTS = """
 import os, sys
 from dataclasses import replace

@@ -37,11 +37,7 @@ class Service:
 
 @pytest.fixture
 def put(monkeypatch):
-    def put(service):
-        monkeypatch.setitem(sys.modules, "wandb", service)
-        return service
-
-    return put
+    return lambda service: monkeypatch.setitem(sys.modules, "wandb", service) or service
 
 
 def log(folder, first=0, values=(0.5,)):

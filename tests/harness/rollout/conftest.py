@@ -104,17 +104,14 @@ class FakeEnv(gym.Env[str, str]):
         self,
         delay: Callable[[str, int], float] = lambda task, step: 0.0,
         fails: Callable[[str, int], tuple[int, str] | None] = lambda task, attempt: None,
-        starts: list[str] | None = None,
         attempts: dict[tuple[str, int], int] | None = None,
     ) -> None:
         self._delay, self._fails = delay, fails
-        self._starts = starts if starts is not None else []
         self._attempts = attempts if attempts is not None else {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         assert options is not None
         self._task, self._said = options["task_id"], [str(seed)]
-        self._starts.append(self._task)
         key = (self._task, seed or 0)
         attempt = self._attempts[key] = self._attempts.get(key, -1) + 1  # a task's attempts come one after the other
         self._failure = self._fails(self._task, attempt)
@@ -154,5 +151,5 @@ def make_envs(slots: int, threads: int, **arguments: Any) -> ThreadVectorEnv:
 
 @pytest.fixture
 def fake() -> SimpleNamespace:
-    """The fakes: ``Sampler``, ``Chat``, ``Env``, ``envs(slots, threads, …)``, ``requests(n)``."""
-    return SimpleNamespace(Sampler=FakeSampler, Chat=FakeChat, Env=FakeEnv, envs=make_envs, requests=requests)
+    """The fakes: ``Sampler``, ``Chat``, ``envs(slots, threads, …)``, ``requests(n)``."""
+    return SimpleNamespace(Sampler=FakeSampler, Chat=FakeChat, envs=make_envs, requests=requests)

@@ -5,43 +5,33 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import pytest
 
 import eh_gym
 from eh_gym import FixedHorizon
 from eh_gym.worker import pool as pools
+from envs.bfcl.env import BFCLEnv
 from harness.chat.chat import Reply
 from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 
 
-class Sentences:
-    """A chat whose replies are calls, so that the workers have something to do."""
-
-    stop_ids = frozenset({0})
-    strips = False
-
-    def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
-        return list(observation.encode()[:200])
-
-    def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
-        return list(observation.encode()[:50])
-
-    def read(self, ids: list[int], tools: Sequence[Any] = ()) -> Reply:
-        return Reply("[pwd()]" if ids[0] % 3 else "Done.")
-
-
 @pytest.mark.parametrize("mode", ["streaming", pytest.param("lockstep", marks=pytest.mark.campaign)])
-def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any) -> None:
+def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     envs = eh_gym.make_vec("EH-BFCL-v0", 8, FixedHorizon(12), record=False, max_workers=8, workers=2)
     task_ids = list(envs.envs[0].unwrapped.task_ids)[::11]
-    for env in envs.envs:
-        _slow_down(env)
+    step, chat = BFCLEnv.step, fake.Chat()
+
+    def slow(env: BFCLEnv, action: str) -> Any:
+        time.sleep(0.02)  # so that the kills hit episodes in the middle
+        return step(env, action)
+
+    monkeypatch.setattr(BFCLEnv, "step", slow)
+    chat.prompt_ids = lambda system_prompt, observation, tools=(): list(observation.encode()[:200])
+    chat.read = lambda ids, tools=(): Reply("[pwd()]" if ids[0] % 3 else "Done.")
     requests = [EpisodeRequest(task, i, seed=i) for i, task in enumerate(task_ids[:32])]
     over = threading.Event()
     kills = [0]
@@ -60,7 +50,7 @@ def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any) -> 
         played = rollout(
             envs,
             fake.Sampler(),
-            Sentences(),  # type: ignore[arg-type]
+            chat,
             requests,
             Rollout(max_action_tokens=4, rollout=mode),
             on_end=lambda t: ended.append(t.task_id),
@@ -81,15 +71,3 @@ def test_every_task_is_accounted_for(fake: Any, bfcl_python: Any, mode: Any) -> 
         else:
             assert t.end in ("terminated", "horizon")
             assert all("environment failed" not in turn.observation for turn in t.turns)
-
-
-def _slow_down(env: gym.Env[str, str]) -> None:
-    """Makes the environment take 20 ms a step, so that the kills hit episodes in the middle."""
-    base: Any = env.unwrapped
-    step = base.step
-
-    def slow(action: str) -> Any:
-        time.sleep(0.02)
-        return step(action)
-
-    base.step = slow

@@ -1,9 +1,9 @@
 """Batches that play in a thread without a barrier between them, under weights that change."""
 
-import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from harness.rollout.rollout import Played, rollout
 from harness.settings.grpo import GRPOConfig
 from harness.settings.rollout import Rollout
 from harness.settings.section import changed
-from harness.training.training_run import Run
 from harness.types.request import EpisodeRequest
 
 
@@ -29,27 +28,15 @@ def some(count: int, *, first: int = 0) -> list[EpisodeRequest]:
 RULES = Rollout(max_action_tokens=5)
 
 
-def begin_batch(
-    player: ContinuousRollout,
-    requests: Sequence[EpisodeRequest],
-    rules: Rollout = RULES,
-) -> Future[Played]:
-    return player.begin(requests, rules, lambda _: None)
+def begin_batch(player: ContinuousRollout, requests: Sequence[EpisodeRequest]) -> Future[Played]:
+    return player.begin(requests, RULES, lambda _: None)
 
 
 @pytest.fixture
-def begin(fake: Any) -> Any:
-    """Begins batches on slots of the fake environment; closes what a test leaves."""
-    opened: list[ContinuousRollout] = []
-
-    def start(envs: Any, sampler: Any) -> tuple[ContinuousRollout, Callable[..., Future[Played]]]:
-        continuous = ContinuousRollout(envs, sampler, fake.Chat())
-        opened.append(continuous)
-        return continuous, functools.partial(begin_batch, continuous)
-
-    yield start
-    for continuous in opened:
-        continuous.close()
+def begin(fake: Any) -> Iterator[Any]:
+    """Plays on slots of the fake environment; closes what a test leaves."""
+    with ExitStack() as opened:
+        yield lambda *on: opened.enter_context(closing(ContinuousRollout(*on, fake.Chat())))
 
 
 def test_a_batch_does_not_wait_for_the_one_before(begin: Any, fake: Any) -> None:
@@ -60,8 +47,8 @@ def test_a_batch_does_not_wait_for_the_one_before(begin: Any, fake: Any) -> None
             release.wait(30)
         return 0.0
 
-    _, batch = begin(fake.envs(4, 4, delay=delay), fake.Sampler())
-    first, second = batch(some(6)), batch(some(6, first=6))
+    player = begin(fake.envs(4, 4, delay=delay), fake.Sampler())
+    first, second = begin_batch(player, some(6)), begin_batch(player, some(6, first=6))
     assert [t.task_id for t in second.result(timeout=30).trajectories] == [f"task-{i}" for i in range(6, 12)]
     assert not first.done()
     release.set()
@@ -79,16 +66,16 @@ def test_nothing_is_sampled_in_a_pause(begin: Any, fake: Any) -> None:
         steps += 1
 
     sampler.before_step = count
-    continuous, batch = begin(fake.envs(4, 4), sampler)
-    playing = batch(some(200))
+    player = begin(fake.envs(4, 4), sampler)
+    playing = begin_batch(player, some(200))
     for _ in range(20):
-        with continuous.paused():
+        with player.paused():
             before = steps
             sampler.weights_changed()
             assert not threading.Event().wait(0.01)
             assert steps == before
     assert len(playing.result(timeout=60).trajectories) == 200
-    assert batch([]).result(timeout=30).trajectories == []  # a rank may have no episodes
+    assert begin_batch(player, []).result(timeout=30).trajectories == []  # a rank may have no episodes
 
 
 def test_an_error_of_the_sampling_thread_reaches_whoever_waits(begin: Any, fake: Any) -> None:
@@ -97,16 +84,16 @@ def test_an_error_of_the_sampling_thread_reaches_whoever_waits(begin: Any, fake:
     def fail() -> None:
         raise SamplerError("the engine is gone")
 
-    continuous, batch = begin(fake.envs(4, 4), sampler)
-    assert len(batch(some(4)).result(timeout=30).trajectories) == 4
+    player = begin(fake.envs(4, 4), sampler)
+    assert len(begin_batch(player, some(4)).result(timeout=30).trajectories) == 4
     sampler.before_step = fail
-    for playing in (batch(some(4)), batch(some(4))):
+    for playing in (begin_batch(player, some(4)), begin_batch(player, some(4))):
         with pytest.raises(SamplerError, match="the engine is gone"):
             playing.result(timeout=30)
-    with continuous.paused():
+    with player.paused():
         pass
     with pytest.raises(SamplerError, match="the engine is gone"):
-        batch(some(1)).result(timeout=30)
+        begin_batch(player, some(1)).result(timeout=30)
 
 
 def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:
@@ -119,25 +106,12 @@ def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:
 
 @pytest.fixture
 def stale(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
-    return changed(
-        quick,
-        max_staleness=3,
-        rollout="streaming",
-        updates=6,
-        eval_tasks=0,
-        env_threads=4,
-        slots=6,
-    )
+    return changed(quick, max_staleness=3, rollout="streaming", updates=6, eval_tasks=0, env_threads=4, slots=6)
 
 
 def episodes_of(config: GRPOConfig) -> list[dict[str, Any]]:
     assert config.out is not None
     return [e for path in sorted((config.out / "episodes").glob("*.jsonl*")) for e in read_episodes(path)]
-
-
-def tasks(config: GRPOConfig) -> list[list[str]]:
-    episodes = episodes_of(config)
-    return [[e["task_id"] for e in episodes if e["update"] == update] for update in range(config.updates)]
 
 
 def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(stale: GRPOConfig, tmp_path: Path) -> None:
@@ -149,7 +123,8 @@ def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(s
     same = ("rollout/success", "rollout/length_mean", "rollout/truncated", "tokens/update")
     for row, expected in zip(rows, run(in_turns), strict=True):
         assert {name: row[name] for name in same} == {name: expected[name] for name in same}
-    assert tasks(still) == tasks(in_turns)
+    played, expected = ([(e["update"], e["task_id"]) for e in episodes_of(each)] for each in (still, in_turns))
+    assert played == expected
 
 
 @pytest.fixture
@@ -170,20 +145,3 @@ def far_ahead(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
 def test_no_batch_begins_further_ahead_than_allowed(far_ahead: GRPOConfig, staleness: int) -> None:
     rows = run(changed(far_ahead, max_staleness=staleness))
     assert [row["rollout/policy_lag"] for row in rows] == [float(min(update, staleness)) for update in range(6)]
-
-
-def test_a_stopped_run_goes_on(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stopped(Exception):
-        pass
-
-    def stop() -> None:
-        raise Stopped
-
-    save = Run.save
-    with monkeypatch.context() as context:
-        context.setattr(Run, "save", lambda run, update, **how: stop() if update == 4 else save(run, update, **how))
-        with pytest.raises(Stopped):
-            run(stale)
-    rows = run(stale, resume=True)
-    assert [row["update"] for row in rows] == list(range(6))
-    assert [row["rollout/episodes"] for row in rows] == [16.0] * 6

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from endings import ENDS, K
 
-from eh_gym import FixedHorizon
+from eh_gym import EpisodeOutcome, FixedHorizon
 from harness.evaluation.endpoint import ChatEndpoint
 from harness.evaluation.play import play_script
 from harness.evaluation.play_endpoint import play_with_endpoint
@@ -46,7 +46,7 @@ def test_every_end_earns_what_the_table_says(
     for (name, end), t in zip(ENDS.items(), played, strict=True):
         expected = pytest.approx(end.keep if keep else end.zero), end.success, end.stopped
         assert (t.reward, t.success, t.truncated) == expected, name
-        assert (t.outcome().success, t.outcome().truncated) == (end.success, end.stopped), name
+        assert t.outcome() == EpisodeOutcome(min(len(end.rewards), K), K, end.success, end.stopped, name)
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])

@@ -59,12 +59,7 @@ class Scripted:
         pass
 
 
-def play(
-    texts: list[str],
-    *,
-    horizon: int,
-    mode: Any = "lockstep",
-) -> tuple[Trajectory, ChatFormat]:
+def play(texts: list[str], *, horizon: int, mode: Any = "lockstep") -> tuple[Trajectory, ChatFormat]:
     made = tokenizer()
     chat = ChatFormat(made)
     sampler: Any = Scripted(made, texts)
@@ -73,10 +68,6 @@ def play(
     [trajectory] = rollout(envs, sampler, chat, [request], Rollout(rollout=mode))
     envs.close()
     return trajectory, chat
-
-
-def trained_text(trajectory: Trajectory, chat: ChatFormat) -> str:
-    return chat.text([i for i, kept in zip(trajectory.ids, trajectory.action_mask, strict=True) if kept])
 
 
 def test_the_environment_gets_the_answer_and_the_log_both() -> None:
@@ -132,7 +123,8 @@ def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:
     envs.close()
     assert (trajectory.success, trajectory.reward) == (True, 1.0)
     assert {turn.reasoning for turn in trajectory.turns} == {"Next one."}
-    assert trained_text(trajectory, chat) == "".join(texts)
+    written = [i for i, kept in zip(trajectory.ids, trajectory.action_mask, strict=True) if kept]
+    assert chat.text(written) == "".join(texts)
     text = chat.text(trajectory.ids)
     assert text.count("<tool_response>") >= text.count('<tool_call>\n{"name": "') - 1 > 3
     assert '<|im_start|>user\n{"name": "sort"' in text

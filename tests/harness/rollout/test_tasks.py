@@ -5,19 +5,6 @@ from harness.rollout.tasks import TaskStream
 TASKS = [f"t{i}" for i in range(10)]
 
 
-def test_every_pass_meets_every_task_once() -> None:
-    stream = TaskStream([TASKS], per_update=3, seed=0)
-    met = [task for update in range(20) for task in stream.batch(update)]
-    passes = [met[i : i + 10] for i in range(0, 60, 10)]
-    assert all(sorted(p) == TASKS for p in passes)
-    assert len({tuple(p) for p in passes}) > 1  # each pass has an order of its own
-
-
-def test_the_order_in_which_updates_are_asked_for_changes_nothing() -> None:
-    forward, backward = (TaskStream([TASKS], per_update=4, seed=1) for _ in range(2))
-    assert [forward.batch(u) for u in range(9)] == [backward.batch(u) for u in reversed(range(9))][::-1]
-
-
 def test_seeds_differ_and_a_large_update_wraps_around() -> None:
     assert TaskStream([TASKS], per_update=10, seed=0).batch(0) != TaskStream([TASKS], per_update=10, seed=1).batch(0)
     assert len(TaskStream([TASKS], per_update=25, seed=0).batch(0)) == 25
@@ -30,6 +17,8 @@ def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_ow
     first, second = [t for t in met if t in TASKS], [t for t in met if t not in TASKS]
     assert (len(first), len(second)) == (40, 20)
     assert {len([t for t in batch if t in TASKS]) for batch in batches} == {2, 3}  # 8/3 of 4
-    assert all(sorted(first[i : i + 10]) == TASKS for i in range(0, 40, 10))
+    passes = [first[i : i + 10] for i in range(0, 40, 10)]
+    assert all(sorted(p) == TASKS for p in passes)
+    assert len({tuple(p) for p in passes}) > 1  # each has an order of its own
     assert all(sorted(second[i : i + 3]) == ["x", "y", "z"] for i in range(0, 18, 3))
     assert [stream.batch(u) for u in reversed(range(15))][::-1] == batches

@@ -25,24 +25,9 @@ def test_an_environment_that_fails_to_close_keeps_nothing_else_open() -> None:
     def fail() -> None:
         raise RuntimeError("its server is gone")
 
-    parts = {name: part(name) for name in ("weights", "log")}
-    others: dict[str, Any] = dict.fromkeys(
-        (
-            "config",
-            "folder",
-            "ranks",
-            "next_update",
-            "controller",
-            "learner",
-            "held_out",
-            "evaluations",
-            "clock",
-            "interrupts",
-        )
-    )
-    run = Run(**others, **parts, batches=SimpleNamespace(close=fail))  # type: ignore[arg-type]
+    run: Any = SimpleNamespace(weights=part("weights"), log=part("log"), batches=SimpleNamespace(close=fail))
     with pytest.raises(RuntimeError, match="its server is gone"):
-        run.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        Run.__exit__(run, KeyboardInterrupt, KeyboardInterrupt(), None)
     assert closed == ["weights", "log"]
 
 

@@ -19,23 +19,6 @@ def test_an_episode_grows_with_its_mask() -> None:
     assert (t.action_tokens, t.versions) == (2, [7])
 
 
-@pytest.mark.parametrize(
-    ("end", "truncated"),
-    [("terminated", False), ("horizon", True), ("truncated", True), ("context", True), ("environment-error", False)],
-)
-def test_the_outcome_has_the_reason_of_the_end_and_a_truncated_episode_no_reward(end: Any, truncated: bool) -> None:
-    for keeps in (False, True):
-        t = Trajectory("task", 0, horizon=6, success=end == "terminated", keeps_reward=keeps)
-        t.turns = [Turn("a", "o", cut=False, malformed=False)] * 4
-        for reward in (0.25, -2, np.float32(0.5)):
-            t.add_answer(("seen", reward, False, False, {}))
-        t.stop(end)
-        assert t.reward == (0.0 if truncated and not keeps else -1.25)
-    outcome = t.outcome()
-    assert (outcome.length, outcome.horizon, outcome.truncated, outcome.task_id) == (4, 6, truncated, "task")
-    assert outcome.success == (end == "terminated")
-
-
 def answered(reward: float = 0.0, terminated: bool = False, truncated: bool = False, **info: Any) -> Trajectory:
     """An episode of one turn with this answer."""
     t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
@@ -56,7 +39,7 @@ def test_the_first_message_and_an_answer_are_recorded() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
     t.begin("first", {"task_id": "task", "system_prompt": "rules", "optimal_steps": np.int64(4)})
-    assert json.dumps(t.optimal_steps) == "4"
+    assert json.dumps([t.optimal_steps, answered(reward=np.float32(0.5)).reward]) == "[4, 0.5]"
     for one in (np.True_, np.int64(1), np.float32(1)):
         assert answered(reward=1.0, terminated=True, success=one).success is True
 
@@ -77,3 +60,4 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_the_end_of_an_episode_is_recorded_with_its_reason(answer: dict[str, Any], end: str, success: bool) -> None:
     t = answered(**answer)
     assert (t.end, t.success, t.error is not None) == (end, success, end == "environment-error")
+    assert t.outcome().truncated == (end in ("horizon", "truncated"))

@@ -49,35 +49,15 @@ def test_a_failed_environment_is_in_no_mean(policy: Policy) -> None:
     assert choose([*group, lost]) == choose(group)
 
 
-def test_truncated_episodes_count_in_the_mean_and_have_the_weight_that_they_are_given(policy: Policy) -> None:
-    group = [
-        episode(policy, 0, "open(a)", reward=1.0),
-        episode(policy, 0, "open(b)", reward=0.0),
-        episode(policy, 0, "open(c)", reward=0.0, end="horizon"),
-    ]
-    # The mean is 1/3, with the truncated episode in it.
-    for weight, expected in ((1.0, [2 / 3, -1 / 3, -1 / 3]), (0.3, [2 / 3, -1 / 3, -0.1]), (0.0, [2 / 3, -1 / 3])):
+@pytest.mark.parametrize("end", ["horizon", "truncated", "context"])
+def test_stopped_episodes_count_in_the_mean_and_have_the_weight_that_they_are_given(policy: Policy, end: Any) -> None:
+    """One that filled the context keeps its weight: with less, writing much would take a failure out of the loss."""
+    ends = ["terminated", "terminated", end]
+    group = [episode(policy, 0, f"open({i})", reward=float(i == 0), end=how) for i, how in enumerate(ends)]
+    # The mean is 1/3, with the stopped episode in it.
+    for weight, last in ((1.0, [-1 / 3]), (0.3, [-0.1]), (0.0, [])):
+        expected = [2 / 3, -1 / 3, *([-1 / 3] if end == "context" else last)]
         assert [a for _, a in choose(group, truncated_weight=weight)[0]] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("end", "weight"), [("horizon", 0.5), ("truncated", 0.5), ("context", 1.0)])
-def test_an_episode_that_filled_the_context_keeps_its_weight(policy: Policy, end: Any, weight: float) -> None:
-    """With less, writing much would take a failure out of the loss."""
-    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0, end=end)]
-    assert choose(group, truncated_weight=0.5)[0] == [("open(a)", 0.5), ("open(b)", -0.5 * weight)]
-
-
-def test_an_update_raises_what_was_good_and_lowers_what_was_bad(policy: Policy) -> None:
-    good, bad = episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)
-    before = [sum(good.logprobs), sum(bad.logprobs)]
-    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.05)
-    metrics = update(policy, optimizer, [good, bad])
-    after = [sum(episode(policy, 0, reply, reward=0.0).logprobs) for reply in ("open(a)", "open(b)")]
-    assert after[0] > before[0]
-    assert after[1] < before[1]
-    assert all(p.grad is None for p in policy.model.parameters())  # the next rollout's memory
-    assert metrics["train/logp_difference_max"] < 1e-4
-    assert metrics["train/episodes_in_loss"] == 2
 
 
 def with_changed_history(policy: Policy, group: int, replies: list[str], *, reward: float) -> Trajectory:
@@ -125,6 +105,7 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
     with torch.no_grad():
         for p, q in zip(policies[0].model.parameters(), policies[1].model.parameters(), strict=True):
             torch.testing.assert_close(p, q - 0.1 * q.grad, atol=1e-6, rtol=1e-4)  # type: ignore[operator]
+    assert all(p.grad is None for p in policies[0].model.parameters())  # the next rollout's memory
     assert metrics["train/episodes_in_loss"] == 2
     assert metrics["train/tokens_in_loss"] == sum(written)
     assert metrics["train/logp_difference_max"] < 1e-4
