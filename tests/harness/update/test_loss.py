@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from eh_gym.answers import MOST_REWARD
-from harness.update.loss import group_advantages, kl_k3, policy_loss
+from harness.update.loss import group_advantages, importance_weights, kl_k3, policy_loss
 
 
 def tensor(rows, dtype=torch.float64):
@@ -80,6 +80,13 @@ class TestPolicyLoss:
         loss.sum().backward()
         assert torch.isfinite(loss).all()
         assert logp.grad.tolist() == [[0.0]]
+
+
+def test_importance_weights_are_capped_and_1_outside_the_mask():
+    ratio, mask = tensor([[3, 1, 0.25, 9]]), torch.tensor([[True, True, True, False]])
+    weights, capped = importance_weights(ratio.log(), 0 * ratio, mask, cap=2.0)
+    assert_close(weights, tensor([[2, 1, 0.25, 1]]))
+    assert capped.tolist() == [[True, False, False, False]]
 
 
 class TestKL:

@@ -25,6 +25,7 @@ def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     old = -3 * torch.rand(EPISODES, TOKENS, generator=g, dtype=torch.float64)
     logp, ref = (old + torch.rand(old.shape, generator=g, dtype=torch.float64) - 0.5 for _ in range(2))
     mask = torch.rand(EPISODES, TOKENS, generator=g) < 0.7
+    mask[0] = torch.arange(TOKENS) == 0  # an episode of one token
     return logp.requires_grad_(), old, ref, torch.randn(EPISODES, generator=g, dtype=torch.float64), mask
 
 
