@@ -48,7 +48,7 @@ class Pressing(BaseTextEnv):
         won = self.turns >= self.goal
         return BaseTextEnvStepOutput(
             observations=[{"role": "user", "content": "pressed"}],
-            reward=1.0 if won else 0.1,
+            reward=1.0 if won else 0.05,
             done=won or self.turns >= self.max_turns,
             metadata={},
         )
@@ -155,7 +155,7 @@ def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(to
     out = play(generator, "pressing", [{"goal": goal} for goal in goals])
     turns = [sum(mask == 1 and before == 0 for before, mask in zip([0, *m], m, strict=False)) for m in out["loss_masks"]]
     assert turns == [3, 10, 10, 10]
-    assert [round(total(reward), 6) for reward in out["rewards"]] == [1.2, 1.9, 0.0, 0.0]
+    assert [round(total(reward), 6) for reward in out["rewards"]] == [1.1, 1.45, 0.0, 0.0]
     alone = ElasticHorizon(**SETTINGS)
     update_alone(alone, goals)
     assert generator._horizon.horizon == alone.horizon
@@ -191,7 +191,7 @@ def test_each_task_has_its_own_k(tokenizer, tmp_path):
     generator = made(tokenizer, lambda request: "press", tmp_path, controller=horizon)
     for _ in range(2):
         out = play(generator, "pressing", [{"goal": goal, "task_id": f"press-{goal}"} for goal in (3, 5, 3, 5)])
-        assert [round(total(reward), 6) for reward in out["rewards"]] == [1.2, 1.4] * 2
+        assert [round(total(reward), 6) for reward in out["rewards"]] == [1.1, 1.2] * 2
         assert tuple(generator._horizon.horizon_for({"task_id": f"press-{goal}"}) for goal in (3, 5)) == (4, 6)
     [cut] = play(generator, "pressing", [{"goal": 8, "task_id": "press-3"}])["rewards"]
     assert total(cut) == 0  # it needs 8 turns, and its task has 4
