@@ -16,14 +16,14 @@ class Result(NamedTuple):
     success: bool
 
 
-def result_of(total: float, *, ended: bool, verdict: bool | None = None, threshold: float = 1.0, keep: bool = False) -> Result:
+def result_of(total: float, *, ended: bool, verdict: float | None = None, threshold: float = 1.0, keep: bool = False) -> Result:
     """Returns the reward and the success of an episode that is over.
 
     Args:
         total: The sum of its rewards.
         ended: Whether the task's rules ended it. If not, it was stopped, by K, another limit, the model's context or an error
             of the environment: it is no success, and earns 0 (Elastic Horizon paper, Sec. 3.2).
-        verdict: The environment's verdict; None if it gives none, so that the sum decides.
+        verdict: The environment's verdict, True or False or a number of which 1 is a success; None if the sum decides.
         threshold: The least sum that is a success without a verdict.
         keep: Whether a stopped episode keeps the sum instead.
 
@@ -34,7 +34,7 @@ def result_of(total: float, *, ended: bool, verdict: bool | None = None, thresho
     """
     if not ended:
         return Result(total if keep else 0.0, success=False)
-    return Result(total, succeeds(total, threshold) if verdict is None else bool(verdict))
+    return Result(total, succeeds(total, threshold) if verdict is None else bool(verdict >= 1))
 
 
 def succeeds(reward: float, threshold: float = 1.0) -> bool:
