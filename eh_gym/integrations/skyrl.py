@@ -133,8 +133,8 @@ class ElasticGymGenerator(SkyRLGymGenerator):
         total = sum(map(sum, rewards))
         won = metrics.get("success", succeeds(total)) if self._success is None else self._success(total)
         cut = not any(turns) or bool(metrics.get("truncated", not won and len(turns) >= k))
-        earned, won = result_of(total, ended=not cut, verdict=won, keep=not self._zero)
-        for step in steps if earned != total else []:
+        won = result_of(total, ended=not cut, verdict=won).success
+        for step in steps if cut and self._zero else []:  # each one, as their sum may be 0 already
             step.reward = [0.0] * len(step.reward) if isinstance(step.reward, list) else 0.0
         if _training.get() and not metrics.get("environment_error"):
             length, task = max(1, min(len(turns), k)), env_extras.get("task_id")

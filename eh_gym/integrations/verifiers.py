@@ -68,8 +68,8 @@ def elastic(
                     continue
                 k, cut = trace.agent.config.max_turns, trace.is_truncated
                 verdict = trace.metrics.get("success") if success is None else success(trace)
-                earned, won = result_of(trace.reward, ended=not cut, verdict=verdict, keep=not zero_reward_on_truncation)
-                if earned != trace.reward:
+                won = result_of(trace.reward, ended=not cut, verdict=verdict).success
+                if cut and zero_reward_on_truncation:  # each one, as their sum may be 0 already
                     trace.rewards = {n: r and r.model_copy(update={"score": 0.0}) for n, r in trace.rewards.items()}
                 trace.record_metrics({"horizon_k": k, "truncated": cut})
                 length = max(1, min(trace.num_turns, k))

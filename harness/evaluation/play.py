@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -131,18 +132,19 @@ async def _play(
 ) -> None:
     observation, info = await asyncio.wrap_future(envs.submit_reset(slot, **request.reset_arguments()))
     trajectory.begin(observation, info)
-    who, answer, end = replies(trajectory, info), None, None
-    while end is None:
-        try:
-            turn, action = await who.asend(answer)
-        except ContextFull:
-            trajectory.stop("context")
-            break
-        trajectory.turns.append(turn)
-        answer = await asyncio.wrap_future(envs.submit_step(slot, action))
-        end = trajectory.add_answer(answer)
-        if turn.unfinished:
-            turn.observation = f"{UNFINISHED}\n{turn.observation}"
+    answer, end = None, None
+    async with aclosing(replies(trajectory, info)) as who:
+        while end is None:
+            try:
+                turn, action = await who.asend(answer)
+            except ContextFull:
+                trajectory.stop("context")
+                break
+            trajectory.turns.append(turn)
+            answer = await asyncio.wrap_future(envs.submit_step(slot, action))
+            end = trajectory.add_answer(answer)
+            if turn.unfinished:
+                turn.observation = f"{UNFINISHED}\n{turn.observation}"
     env = envs.envs[slot].unwrapped
     if isinstance(env, AgentEnv):  # its agent may wait for an answer
         env.stop_agent(trajectory.end)

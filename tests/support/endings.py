@@ -29,6 +29,7 @@ ENDS = {
     "too little": End([0.5, 0.4], terminated=True, zero=0.9, keep=0.9),
     "on step K": End([0.5, 0.5, -3.0], terminated=True, info={"success": False}, zero=-2.0, keep=-2.0),
     "K": End([0.4, 0.4, 0.4, 0.4], keep=1.2, stopped=True),
+    "K, in balance": End([1.0, -2.0, 1.0, 0.0], stopped=True),
     "K, negative": End([-1.0, -1.0, -1.0, -1.0], keep=-3.0, stopped=True),
     "its own limit": End([0.6, 0.6], truncated=True, info={"success": True}, keep=1.2, stopped=True),
     "its own limit on step K": End([0.4, 0.4, 0.4], truncated=True, keep=1.2, stopped=True),

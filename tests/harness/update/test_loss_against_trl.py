@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from one_step import copied, one_step, update
 from torch import Tensor
@@ -89,6 +89,7 @@ REPLIES = ["open(a)", "list()", "submit(73)", "read() and then open(b)"]
 
 @settings(max_examples=12, deadline=None)
 @given(rewards=st.tuples(GRADED, GRADED), moved=st.integers(0, 7))
+@example(rewards=([0.0, 0.5, 0.5, 1.0], [0.1, 0.2, 0.3, 0.2]), moved=1)
 @pytest.mark.parametrize(("mode", "loss_type"), [("seq-mean", "grpo"), ("token-mean", "dapo")])
 def test_value_and_gradient_of_an_update_with_graded_rewards_and_ties(
     trained: Policy, mode: Any, loss_type: str, rewards: tuple[list[float], list[float]], moved: int
