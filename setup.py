@@ -1,4 +1,6 @@
-"""Puts recipes/*.toml of a checkout into the package harness of a wheel, as harness/recipes. All else is in setup.cfg."""
+"""Puts recipes/*.toml of a checkout into the package harness of a wheel, as harness/recipes. All else is in
+setup.cfg.
+"""
 
 from pathlib import Path
 

@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/agents.py FOLDER --repeats 2 > benchmarks/results/agents-cpu.txt
 
-Both ways play the same episodes of EH-Cabinet under K, in the streaming mode. The agents are functions in the trainer's process,
-which keep their connection. The two ways take turns, and medians are printed. CPU time is the process's own, the agents' clients
-included; wall time also shows what else the machine does. The last column is the CPU time that a step costs in addition: with a
-model that samples fast, it is a larger share.
+Both ways play the same episodes of EH-Cabinet under K, in the streaming mode. The agents are functions in the trainer's
+process, which keep their connection. The two ways take turns, and medians are printed. CPU time is the process's own,
+the agents' clients included; wall time also shows what else the machine does. The last column is the CPU time that a
+step costs in addition: with a model that samples fast, it is a larger share.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def seconds(make: Callable[[], gym.Env[Any, Any]], policy: Policy, sessions: int
 def main() -> None:
     """Prints the table."""
     parser = new_parser(__doc__)
-    parser.add_argument("model", nargs="?", default="", help="an installed model's name or a folder, besides the tiny one")
+    parser.add_argument(
+        "model", nargs="?", default="", help="an installed model's name or a folder, besides the tiny one"
+    )
     parser.add_argument("--sessions", type=int, default=64)
     parser.add_argument("--horizon", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
@@ -106,7 +108,9 @@ def main() -> None:
             for way in ways:
                 seconds(way, policy, min(4, args.sessions), 2)  # warms up
             rows = [[seconds(way, policy, args.sessions, args.horizon) for way in ways] for _ in range(args.repeats)]
-            rates = [[statistics.median(row[way][2] / row[way][clock] for row in rows) for way in (0, 1)] for clock in (0, 1)]
+            rates = [
+                [statistics.median(row[way][2] / row[way][clock] for row in rows) for way in (0, 1)] for clock in (0, 1)
+            ]
             more = 1e6 * (1 / rates[1][1] - 1 / rates[1][0])
             shown = "".join(f"{env:13.1f} {agent:7.1f} {agent / env:6.2f}" for env, agent in rates)
             print(f"{name:15}{shown} {more:12.0f}", flush=True)

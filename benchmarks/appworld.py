@@ -4,16 +4,17 @@
 
 All players play the mini world's tasks with the same code:
 
-plain     the way of AppWorld's README: `AppWorld(task_id, experiment_name)`, `world.execute` and `world.evaluate` in one
+plain     the way of AppWorld's README: `AppWorld(task_id, experiment_name)`, `world.execute` and `world.evaluate` in
+one
           warm process
 cold      a Python process that imports AppWorld, plays one episode and exits
 ours      EH-AppWorld-v0 as an agent has it, confined as far as this host allows
 before    the same of another checkout of this project, if --before names its folder
 
-The players take turns in every round, because the speed of a machine drifts. A ratio is taken within its round. Figures are
-medians with the quartiles in brackets. All seconds are taken inside the players' processes, so that no transport counts against
-them; plain's with `clock_gettime`, because AppWorld freezes the other clocks. No model takes part. The benchmark's own tasks are
-not played, because a machine may lack their data.
+The players take turns in every round, because the speed of a machine drifts. A ratio is taken within its round. Figures
+are medians with the quartiles in brackets. All seconds are taken inside the players' processes, so that no transport
+counts against them; plain's with `clock_gettime`, because AppWorld freezes the other clocks. No model takes part. The
+benchmark's own tasks are not played, because a machine may lack their data.
 """
 
 from __future__ import annotations
@@ -266,7 +267,10 @@ def beside_busy_worlds(tasks: Sequence[str], worlds: int, rounds: int) -> None:
     with ended([ours()]) as (player,):
         list(map(reset, range(rounds)))
         alone, left = list(map(reset, range(rounds))), list[float]()
-        rows = {"during steps that compute in all threads": during("burn()"), "during steps that call APIs": during(CALLS)}
+        rows = {
+            "during steps that compute in all threads": during("burn()"),
+            "during steps that call APIs": during(CALLS),
+        }
     print(f"\nA reset beside {worlds} worlds with busy threads, ms")
     print(f"{'alone':<44}{milliseconds(alone):>22}")
     for title, seconds in ({"between the steps of the others": left} | rows).items():

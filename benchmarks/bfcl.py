@@ -1,11 +1,13 @@
-"""BFCL episodes per second: ours compared with bfcl-eval's own runner and checker, and through gym with many environments.
+"""BFCL episodes per second: ours compared with bfcl-eval's own runner and checker, and through gym with many
+environments.
 
     python benchmarks/bfcl.py > benchmarks/results/bfcl-cpu.txt
 
-The first part runs in one process with bfcl-eval's virtualenv. bfcl-eval and our code take turns at playing each ground-truth
-episode from reset to verdict, so both see the same machine. The times are CPU seconds. bfcl-eval's code is the one that the
-tests compare with (tests/envs/bfcl/official.py). Its printed output is discarded, and its optional logs are off. Ours is shown
-cold, when the ground truth is replayed (once per entry), and warm. The second part plays through `gym.make`, with a thread for
+The first part runs in one process with bfcl-eval's virtualenv. bfcl-eval and our code take turns at playing each
+ground-truth episode from reset to verdict, so both see the same machine. The times are CPU seconds. bfcl-eval's code is
+the one that the tests compare with (tests/envs/bfcl/official.py). Its printed output is discarded, and its optional
+logs are off. Ours is shown cold, when the ground truth is replayed (once per entry), and warm. The second part plays
+through `gym.make`, with a thread for
 each environment. No model takes part: the messages are ground truth, made beforehand.
 """
 
@@ -67,7 +69,9 @@ def one_process(rounds: int, entries: int) -> None:
                 seconds["official"] += end - middle if round_ else 0.0
                 steps += count if round_ else 0
                 solved += success and verdict["valid"]
-        assert solved >= (entries - 1) * (rounds + 1), solved  # upstream fails a few entries because of its own aliasing
+        assert solved >= (entries - 1) * (rounds + 1), (
+            solved
+        )  # upstream fails a few entries because of its own aliasing
         table[category] = {**seconds, "steps": steps}
     print(json.dumps(table))
 
@@ -87,7 +91,9 @@ def script(ours: Any, task_id: str) -> list[list[str]]:
 
 
 def through_gym(workers: int, environments: int, episodes: int, entries: int) -> tuple[float, float, float, int]:
-    """Plays ground-truth episodes, each environment in a thread; returns seconds, CPU s here and of the workers, and steps."""
+    """Plays ground-truth episodes, each environment in a thread; returns seconds, CPU s here and of the workers, and
+    steps.
+    """
     import os
     from concurrent.futures import ThreadPoolExecutor
 
@@ -168,7 +174,10 @@ def main() -> None:
         f"\nOne process, ground-truth episodes from reset to verdict, "
         f"{args.rounds} rounds of {args.entries} interleaved, CPU ms an episode"
     )
-    print(f"{'category':<14}{'bfcl-eval':>10}{'ours cold':>11}{'ours':>7}{'ratio':>8}{'ours, episodes/s':>18}{'steps/s':>9}")
+    print(
+        f"{'category':<14}{'bfcl-eval':>10}{'ours cold':>11}{'ours':>7}{'ratio':>8}"
+        f"{'ours, episodes/s':>18}{'steps/s':>9}"
+    )
     total: dict[str, float] = {}
     for name, row in table.items():
         for key, value in row.items():
@@ -179,7 +188,9 @@ def main() -> None:
     # As many in each thread; each is played once before the clock starts.
     episodes = args.episodes // args.environments * args.environments
     seconds, here, there, steps = through_gym(args.workers, args.environments, episodes, args.entries)
-    print(f"\nThrough gym: {args.environments} environments, a thread each, worker processes: {args.workers}, all splits")
+    print(
+        f"\nThrough gym: {args.environments} environments, a thread each, worker processes: {args.workers}, all splits"
+    )
     print(
         f"{episodes} episodes: {episodes / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s; "
         f"CPU ms an episode: {1000 * here / episodes:.2f} here, {1000 * there / episodes:.2f} in the workers, "

@@ -4,20 +4,21 @@
     python benchmarks/cache.py --smoke
     python benchmarks/cache.py --episodes-file runs/bfcl/episodes/update-000000.jsonl
 
-The cache has blocks of 16 tokens, as vLLM's (0.32). A request needs blocks for its whole context and for what it will write; it
-waits until that many are free. When a request ends, its blocks stay in the cache and become free, the last of them first. The
-blocks that have been free for longest are taken for other requests. The next turn of an episode finds the blocks that are left,
-from the beginning of its context; the rest is computed again. The episodes of a task share the blocks of their prompt. After
-every turn an episode waits for its environment while others go on, so turns go round robin.
+The cache has blocks of 16 tokens, as vLLM's (0.32). A request needs blocks for its whole context and for what it will
+write; it waits until that many are free. When a request ends, its blocks stay in the cache and become free, the last of
+them first. The blocks that have been free for longest are taken for other requests. The next turn of an episode finds
+the blocks that are left, from the beginning of its context; the rest is computed again. The episodes of a task share
+the blocks of their prompt. After every turn an episode waits for its environment while others go on, so turns go round
+robin.
 
 unavoidable   the tokens of the prompts of the tasks once each, and every observation once, in millions
 all           the tokens that are computed if every slot plays, divided by the unavoidable ones
 admitted      the same under `harness.rollout.slots.fitting`, the rule that every rollout follows
 together      the mean number of episodes that take a turn at the same time under this rule
 
-Nothing here was measured on a GPU. An update on one GPU has 16 tasks of 8 episodes, an evaluation 168 of 8; of eight GPUs each
-has an eighth of both. The cache is what the recipes leave to the engine on a GPU of 80 GB. Episodes are drawn: 20 to 50 turns,
-about 18 thousand tokens each; with "half short" half of them end after 4 turns.
+Nothing here was measured on a GPU. An update on one GPU has 16 tasks of 8 episodes, an evaluation 168 of 8; of eight
+GPUs each has an eighth of both. The cache is what the recipes leave to the engine on a GPU of 80 GB. Episodes are
+drawn: 20 to 50 turns, about 18 thousand tokens each; with "half short" half of them end after 4 turns.
 """
 
 from __future__ import annotations
@@ -50,11 +51,15 @@ class Episode:
 
 
 class Cache:
-    """Free and used blocks. Free ones that still hold keys and values belong to an owner, an episode or a task's prompt."""
+    """Free and used blocks. Free ones that still hold keys and values belong to an owner, an episode or a task's
+    prompt.
+    """
 
     def __init__(self, blocks: int) -> None:
         self.unused = blocks
-        self._free: OrderedDict[object, int] = OrderedDict()  # by owner; the one that has been free for longest comes first
+        self._free: OrderedDict[object, int] = (
+            OrderedDict()
+        )  # by owner; the one that has been free for longest comes first
 
     @property
     def available(self) -> int:
@@ -85,7 +90,8 @@ class Cache:
 
 
 def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -> tuple[int, float]:
-    """Plays all episodes; returns the tokens that were computed for prompts, and the mean number of requests that ran together.
+    """Plays all episodes; returns the tokens that were computed for prompts, and the mean number of requests that ran
+    together.
 
     With `admit`, the episodes are admitted as in `harness.rollout.slots`.
     """
@@ -154,7 +160,9 @@ def unavoidable(episodes: list[Episode]) -> int:
 
 
 def drawn(tasks: int, group: int, tokens: int, short: float, rng: np.random.Generator) -> list[Episode]:
-    """Draws episodes of about `tokens` tokens: a third of each turn is written. The share `short` of them has 4 turns."""
+    """Draws episodes of about `tokens` tokens: a third of each turn is written. The share `short` of them has 4
+    turns.
+    """
     found = []
     for task in range(tasks):
         prompt = int(rng.integers(1300, 3400))
@@ -168,7 +176,9 @@ def drawn(tasks: int, group: int, tokens: int, short: float, rng: np.random.Gene
 
 
 def recorded(path: Path) -> list[Episode]:
-    """Reads the first update's episodes of a run from its log, which says the tokens of each prompt, action and observation."""
+    """Reads the first update's episodes of a run from its log, which says the tokens of each prompt, action and
+    observation.
+    """
     rows = read_episodes(path)
     rows = [row for row in rows if row["update"] == rows[0]["update"] and row["turns"]]
     return [
@@ -209,7 +219,9 @@ def main() -> None:
             ("evaluation, half short", args.eval_tasks, 0.5),
         ):
             rng = np.random.default_rng(args.seed)
-            episodes = recorded(args.episodes_file) if args.episodes_file else drawn(tasks // gpus, 8, args.tokens, short, rng)
+            episodes = (
+                recorded(args.episodes_file) if args.episodes_file else drawn(tasks // gpus, 8, args.tokens, short, rng)
+            )
             least = unavoidable(episodes)
             # Before the rule, an evaluation played 128 episodes on each of the GPUs.
             every, _ = simulate(episodes, blocks, 128 if what.startswith("eval") else 128 // gpus, admit=False)

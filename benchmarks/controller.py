@@ -3,8 +3,8 @@
     python benchmarks/controller.py [--repeats 15]
 
 Every figure is a ratio between two things that are timed in turn in this one process, in CPU seconds. The
-table gives the median of the repeats and their range. The environments do almost nothing. With real environments every ratio
-is smaller.
+table gives the median of the repeats and their range. The environments do almost nothing. With real environments every
+ratio is smaller.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def main() -> None:
          play(TimeLimit(Nothing(0.0), K), 200)),
         ("step, elastic K, reward 1", "TimeLimit", play(elastic_limit(Nothing(1.0), ElasticHorizon(k0=K)), 200),
          play(TimeLimit(Nothing(1.0), K), 200)),
-        ("step, elastic K, reward 1", "TimeLimit and episode stats", play(elastic_limit(Nothing(1.0), ElasticHorizon(k0=K)), 200),
+        ("step, elastic K, reward 1", "TimeLimit and episode stats",
+         play(elastic_limit(Nothing(1.0), ElasticHorizon(k0=K)), 200),
          play(RecordEpisodeStatistics(TimeLimit(Nothing(1.0), K)), 200)),
         ("step, elastic K, MountainCar", "TimeLimit", play(elastic_limit(car(), ElasticHorizon(k0=K)), 20),
          play(TimeLimit(car(), K), 20)),
@@ -156,7 +157,10 @@ def main() -> None:
     a, _ = compare(repeat(busy, 50), repeat(elastic.update, 50), repeats)
     share = statistics.median(a) / PAPER_STEP_S
     print()
-    print(f"128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s); it claims < 1e-3")
+    print(
+        f"128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s); it claims < "
+        "1e-3"
+    )
     shared.close()
 
 

@@ -1,4 +1,5 @@
-"""EH-CabinetLocked from K0 = 10: which controllers learn the long tasks, and with how many tokens compared with a fixed K = 50.
+"""EH-CabinetLocked from K0 = 10: which controllers learn the long tasks, and with how many tokens compared with a fixed
+K = 50.
 
     python benchmarks/false_plateau.py --runs runs/false-plateau --jobs 2
 
@@ -50,7 +51,9 @@ SETTINGS = {
     "P90 + 20, alpha 0.3": "--statistic p90 --delta 20 --alpha 0.3",
     "P50 + 18, alpha 0.5": "--statistic p50 --delta 18 --alpha 0.5",
     "P50 + 18, alpha 0.5, 70 updates": "--statistic p50 --delta 18 --alpha 0.5 --updates 70",
-    "P50 + 16, 65 updates, truncated not trained": "--statistic p50 --delta 16 --alpha 0.5 --updates 65 --truncated-weight 0",
+    "P50 + 16, 65 updates, truncated not trained": (
+        "--statistic p50 --delta 16 --alpha 0.5 --updates 65 --truncated-weight 0"
+    ),
     "a K for each kind, delta 6": KINDS + " --delta 6 --cold-growth 1",
     "a K for each kind, delta 6, 64 updates": KINDS + " --delta 6 --cold-growth 1 --updates 64",
     "a K for each kind, cold growth 0.5": KINDS + " --delta 10 --cold-growth 0.5",
@@ -112,7 +115,9 @@ def table(results: pd.DataFrame) -> str:
             lines.append(f"{name:44} {seed:4} {r.tokens:9.0f} {share[seed]:6.2f} {numbers}")
         met = ((share <= 0.7) & (of["long"] >= first["long"])).sum()
         goal = "" if name == FIRST else f"{met} of {len(of)}"
-        spread = f"{share.mean():5.2f} ±{share.std(ddof=0):4.2f} {of['long'].mean():6.3f} ± {of['long'].std(ddof=0):4.3f}"
+        spread = (
+            f"{share.mean():5.2f} ±{share.std(ddof=0):4.2f} {of['long'].mean():6.3f} ± {of['long'].std(ddof=0):4.3f}"
+        )
         means.append(f"{name:44} {spread} {goal:>9}")
     return "\n".join(lines + means)
 
@@ -141,8 +146,8 @@ def main() -> None:
         results = pd.DataFrame(list(pool.map(carry_out, wanted)), pd.MultiIndex.from_tuples(wanted))
     print(command())
     print(
-        f"{ENV}, 64 episodes an update; tokens of training; success at K = 50 on held-out tasks: {args.tasks} long ones, "
-        f"two sampled episodes each and one greedy, and {args.tasks * 2 // 3} short ones; {cpu_name()}"
+        f"{ENV}, 64 episodes an update; tokens of training; success at K = 50 on held-out tasks: {args.tasks} long "
+        f"ones, two sampled episodes each and one greedy, and {args.tasks * 2 // 3} short ones; {cpu_name()}"
     )
     print(table(results))
 

@@ -1,4 +1,6 @@
-"""What all benchmarks have in common: --help, --smoke, the line that says how to make a result again, and training a run once."""
+"""What all benchmarks have in common: --help, --smoke, the line that says how to make a result again, and training a
+run once.
+"""
 
 from __future__ import annotations
 

@@ -4,10 +4,12 @@
     python benchmarks/learning.py --from benchmarks/results/learning-runs.csv
     python benchmarks/learning.py --suite recurring --runs runs/recurring --table runs/recurring.csv
 
-Each cabinet is a sweep of its own in a folder under --runs, with the tiny model. Finished runs are not run again, and a killed
-sweep continues. The last tables put the cabinets together: each arm's final success in points from that of the best fixed K of
-that cabinet, from that of elastic, and for some pairs, seed by seed, with a 95 % interval (Student's t), and its tokens relative
-to the largest K's. --table writes a line for each run, and --from prints these tables from such a file.
+Each cabinet is a sweep of its own in a folder under --runs, with the tiny model. Finished runs are not run again, and a
+killed
+sweep continues. The last tables put the cabinets together: each arm's final success in points from that of the best
+fixed K of that cabinet, from that of elastic, and for some pairs, seed by seed, with a 95 % interval (Student's t), and
+its tokens relative to the largest K's. --table writes a line for each run, and --from prints these tables from such a
+file.
 """
 
 from __future__ import annotations
@@ -108,7 +110,9 @@ def print_together(numbers: pd.DataFrame) -> None:
     used = {name: shares(numbers.xs(name)).groupby(level="arm").mean() for name in cabinets}
     k = numbers["k_mean"].groupby(level=["environment", "arm"]).mean()
     for label in labels:
-        cells = [f"{used[name][label]:.2f}   K {k[name, label]:4.1f}" if label in used[name] else "—" for name in cabinets]
+        cells = [
+            f"{used[name][label]:.2f}   K {k[name, label]:4.1f}" if label in used[name] else "—" for name in cabinets
+        ]
         print(f"{label:24}" + "".join(f"{cell:>28}" for cell in cells))
 
 
@@ -148,7 +152,9 @@ def main() -> None:
     parser.add_argument("--shown", nargs="+", default=["elastic", "elastic, x 0.5", "P90 + 15, α=0.5, x 0.5", "TTI"])
     parser.add_argument("--figure", type=Path, default=None)
     parser.add_argument("--table", type=Path, default=None, help="a CSV file with a line for each run")
-    parser.add_argument("--from", dest="source", type=Path, default=None, help="print the tables of such a file, run nothing")
+    parser.add_argument(
+        "--from", dest="source", type=Path, default=None, help="print the tables of such a file, run nothing"
+    )
     args = parse(parser, runs=Path("runs/learning-smoke"), seeds=1, suite="comparison", cabinets=CABINETS[:1])
     if args.source is None:
         flags = [*FLAGS, *(RECURRING if args.suite == "recurring" else [])]
@@ -161,7 +167,9 @@ def main() -> None:
     if args.source is not None:
         numbers = pd.read_csv(args.source, index_col=["environment", "arm", "seed"])
     else:
-        print(f"{cpu_name()}, torch {torch.__version__}; the tiny model, 60 updates of 64 episodes, 256 held-out episodes")
+        print(
+            f"{cpu_name()}, torch {torch.__version__}; the tiny model, 60 updates of 64 episodes, 256 held-out episodes"
+        )
         found = {}
         for name in args.cabinets:
             print(f"\n{name}")

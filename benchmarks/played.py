@@ -1,4 +1,6 @@
-"""Experts' episodes for the benchmarks of environments elsewhere: their messages, their time per step, and a process's memory."""
+"""Experts' episodes for the benchmarks of environments elsewhere: their messages, their time per step, and a process's
+memory.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""Environments in Ray actors and in this process: the time of a step, the memory of an actor, and the cost of losing one.
+"""Environments in Ray actors and in this process: the time of a step, the memory of an actor, and the cost of losing
+one.
 
     OMP_NUM_THREADS=1 python benchmarks/ray_envs.py | grep -v raylet > benchmarks/results/ray-envs-cpu.txt
 
-Everything runs on one machine. A step on another machine takes the network's round trip in addition. "One at a time" plays one
-environment from one thread: this is the latency of a step. "64 at once" plays 64 environments from 64 threads: this bounds a
-rollout whose sampler needs no time. Episodes are ground truth, with messages made beforehand. Local and Ray take turns, and
-the figures are medians. Memory is PSS: a page that n processes share counts as 1/n of a page for each. "Noticed" is the time
-from the kill to the failed step's answer. "A new one" is the time to the new actor's first reset. EH-AppWorld is not measured,
-because its steps take milliseconds anyway.
+Everything runs on one machine. A step on another machine takes the network's round trip in addition. "One at a time"
+plays one
+environment from one thread: this is the latency of a step. "64 at once" plays 64 environments from 64 threads: this
+bounds a rollout whose sampler needs no time. Episodes are ground truth, with messages made beforehand. Local and Ray
+take turns, and
+the figures are medians. Memory is PSS: a page that n processes share counts as 1/n of a page for each. "Noticed" is the
+time from the kill to the failed step's answer. "A new one" is the time to the new actor's first reset. EH-AppWorld is
+not measured, because its steps take milliseconds anyway.
 """
 
 from __future__ import annotations
@@ -70,7 +73,9 @@ def ours(pid: int) -> bool:
 def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float, float]:
     """Returns the PSS in MB of an actor and of its backend's processes. The actors share the environments equally."""
     pool = ActorPool(actors, cpus=0)
-    there = [gym.make(in_actors(env_id, pool), disable_env_checker=True, **ENVS[env_id], **arguments) for _ in range(envs)]
+    there = [
+        gym.make(in_actors(env_id, pool), disable_env_checker=True, **ENVS[env_id], **arguments) for _ in range(envs)
+    ]
     some = scripts(env_id, ENVS[env_id])
     microseconds(there, some, 2)
     pids = list(processes("ray::EnvHost"))
@@ -88,7 +93,9 @@ def parent(pid: int) -> int:
 
 
 def loss() -> tuple[float, float]:
-    """Returns the seconds from the kill of an actor to the answer of its next step, and to the first reset in a new one."""
+    """Returns the seconds from the kill of an actor to the answer of its next step, and to the first reset in a new
+    one.
+    """
     pool = ActorPool(1, cpus=0)
     env = gym.make(in_actors("EH-Cabinet-v0", pool), disable_env_checker=True)
     env.reset(seed=0)
@@ -131,7 +138,8 @@ def main() -> None:
         ):
             local, remote = compare(env_id, actors, envs, some, args.repeats)
             print(
-                f"{env_id:<15}{name:<16}{actors:>6}{local:>9.0f}{remote:>9.0f}{remote / local:>7.1f}x{remote - local:>9.0f}",
+                f"{env_id:<15}{name:<16}{actors:>6}{local:>9.0f}"
+                f"{remote:>9.0f}{remote / local:>7.1f}x{remote - local:>9.0f}",
                 flush=True,
             )
     print("\nMemory of an actor, MB (PSS)")

@@ -2,12 +2,13 @@
 
     OMP_NUM_THREADS=1 python benchmarks/sampler.py MODEL [--dtype bfloat16]
 
-For each batch size, both continue prompts of 216 tokens by 32 tokens, in one thread. "apart" has random prompts with nothing in
-common, so that the sampler has nothing to share. "group" is one prompt for all, the first of a task of EH-Cabinet, as a group of
-GRPO begins. `generate` computes every prompt of the batch in either case, so it is timed once. Runs are interleaved, because the
-speed of a machine drifts; the median is printed. The last columns are the largest and the mean difference between the
-log-probabilities that the group was sampled with and those of a plain forward pass of the same model in the same type.
-With --dtype bfloat16, the float32 model samples the group beside it, and the differences from its forward pass are printed too.
+For each batch size, both continue prompts of 216 tokens by 32 tokens, in one thread. "apart" has random prompts with
+nothing in common, so that the sampler has nothing to share. "group" is one prompt for all, the first of a task of
+EH-Cabinet, as a group of GRPO begins. `generate` computes every prompt of the batch in either case, so it is timed
+once. Runs are interleaved, because the speed of a machine drifts; the median is printed. The last columns are the
+largest and the mean difference between the log-probabilities that the group was sampled with and those of a plain
+forward pass of the same model in the same type. With --dtype bfloat16, the float32 model samples the group beside it,
+and the differences from its forward pass are printed too.
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ def main() -> None:
     }
     if exact is not model:
         runs["float32"] = lambda apart, group: with_sampler(exact, group)
-    print("tokens per CPU-s; their ratios to generate; largest and mean difference of a group's log-probabilities, in nats")
+    print(
+        "tokens per CPU-s; their ratios to generate; largest and mean difference of a group's log-probabilities, in "
+        "nats"
+    )
     print(f"{'batch':5}{''.join(f'{name:>10}' for name in runs)}{'apart':>9}{'group':>8}{'max':>11}{'mean':>9}")
     for n in args.batches:
         apart, group = words[:n], [task] * n

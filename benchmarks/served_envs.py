@@ -2,12 +2,14 @@
 
     OMP_NUM_THREADS=1 python benchmarks/served_envs.py > benchmarks/results/openenv-cpu.txt
 
-Server (`python -m envs serve`) and client (EH-Remote-v0) run on one machine. Over a network each step takes its round trip in
-addition. "One at a time" plays one environment from one thread: this is the latency of a step. "64 at once" plays 64
-environments from 64 threads, each over a session of its own: this bounds a rollout whose sampler needs no time. Episodes are
-ground truth, with messages made beforehand. In this process and over OpenEnv take turns, and the figures are medians. Memory is
-PSS: a page that n processes share counts as 1/n of a page for each. It is the server's process alone, without the processes that
-the environments start, which are the same in both ways, after the episodes of its row.
+Server (`python -m envs serve`) and client (EH-Remote-v0) run on one machine. Over a network each step takes its round
+trip in addition. "One at a time" plays one environment from one thread: this is the latency of a step. "64 at once"
+plays 64
+environments from 64 threads, each over a session of its own: this bounds a rollout whose sampler needs no time.
+Episodes are ground truth, with messages made beforehand. In this process and over OpenEnv take turns, and the figures
+are medians. Memory is
+PSS: a page that n processes share counts as 1/n of a page for each. It is the server's process alone, without the
+processes that the environments start, which are the same in both ways, after the episodes of its row.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def served(env_id: str, sessions: int) -> Iterator[tuple[int, dict[str, Any]]]:
         process.stdout.close()
 
 
-def compare(env_id: str, remote: dict[str, Any], envs: int, some: Sequence[Script], repeats: int) -> tuple[float, float]:
+def compare(
+    env_id: str, remote: dict[str, Any], envs: int, some: Sequence[Script], repeats: int
+) -> tuple[float, float]:
     """Returns the median microseconds per step, here and over OpenEnv."""
     count = 20 if envs == 1 else 2  # the episodes of each environment in one repeat
     if env_id == "EH-AppWorld-v0":  # its episodes take half a second each
@@ -97,7 +101,8 @@ def main() -> None:
             for name, envs in (("one at a time", 1), (f"{args.many} at once", args.many)):
                 local, far = compare(env_id, remote, envs, some, args.repeats)
                 print(
-                    f"{env_id:<21}{name:<16}{local:>8.0f}{far:>9.0f}{far / local:>7.1f}x{far - local:>8.0f}{pss_mb(pid):>8.0f}",
+                    f"{env_id:<21}{name:<16}{local:>8.0f}{far:>9.0f}"
+                    f"{far / local:>7.1f}x{far - local:>8.0f}{pss_mb(pid):>8.0f}",
                     flush=True,
                 )
     print(f"Load average at the end: {os.getloadavg()[1]:.0f}")

@@ -1,23 +1,26 @@
 """Tokens per second of one policy update on the CPU: ours and TRL's GRPOTrainer, packed and padded, chunked and plain.
 
-    pip install -c requirements/lock.txt -e '.[train,examples]'   # without the second extra the table has no rows of TRL
-    OMP_NUM_THREADS=1 python benchmarks/train.py
+    pip install -c requirements/lock.txt -e '.[train,examples]'   # without the second extra the table has no rows of
+    TRL OMP_NUM_THREADS=1 python benchmarks/train.py
 
 The update has tasks of 8 episodes with the lengths of BFCL's ground truth, scaled to a quarter. Prompts have 325 to 850
-tokens, the same in all episodes of a task. An episode has 3 to 20 turns, messages of 5 to 30 tokens and observations of 2 to
-17. The model is a random Qwen2 in float32, with one torch thread. The time covers everything from episodes to stepped weights:
-batches, forward and backward passes, clipping, and an optimizer step with learning rate 0. Each token counts once for every
-method. Padding and repeated computation count nothing. Times are the process's CPU seconds, and repeats are interleaved.
+tokens, the same in all episodes of a task. An episode has 3 to 20 turns, messages of 5 to 30 tokens and observations of
+2 to
+17. The model is a random Qwen2 in float32, with one torch thread. The time covers everything from episodes to stepped
+weights: batches, forward and backward passes, clipping, and an optimizer step with learning rate 0. Each token counts
+once for every method. Padding and repeated computation count nothing. Times are the process's CPU seconds, and repeats
+are interleaved.
 
-TRL has no padding-free GRPO, so it is measured twice. "as it is" pads the episodes of an update to its longest prompt and its
-longest completion, as TRL's own `_generate_and_score_completions` does before `compute_loss`. "sorted, trimmed" puts episodes
-of similar length into a micro-batch and pads them to its longest. TRL does not offer this. With one episode per micro-batch
-nothing is padded at all. Both are run with every number of episodes per micro-batch that the table names. TRL's loss is set to
-ours (dapo: token mean, no KL). The script compares the gradients' norms and fails if they differ.
+TRL has no padding-free GRPO, so it is measured twice. "as it is" pads the episodes of an update to its longest prompt
+and its longest completion, as TRL's own `_generate_and_score_completions` does before `compute_loss`. "sorted, trimmed"
+puts episodes of similar length into a micro-batch and pads them to its longest. TRL does not offer this. With one
+episode per micro-batch nothing is padded at all. Both are run with every number of episodes per micro-batch that the
+table names. TRL's loss is set to ours (dapo: token mean, no KL). The script compares the gradients' norms and fails if
+they differ.
 
-"unshared" is packed without sharing the beginnings of a task's episodes. "plain" holds all logits of the written tokens at
-once, and "chunked" does not. Both are measured at the output layer alone, with the memory of the process above what it held
-before.
+"unshared" is packed without sharing the beginnings of a task's episodes. "plain" holds all logits of the written tokens
+at once, and "chunked" does not. Both are measured at the output layer alone, with the memory of the process above what
+it held before.
 """
 
 from __future__ import annotations
@@ -104,7 +107,9 @@ def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: b
     return run
 
 
-def trls(episodes: Sequence[Trajectory], *, group: int, at_once: int, trimmed: bool, folder: str) -> Callable[[], float]:
+def trls(
+    episodes: Sequence[Trajectory], *, group: int, at_once: int, trimmed: bool, folder: str
+) -> Callable[[], float]:
     """Returns a function that makes the same update through TRL's `compute_loss` and returns the gradient's norm."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -164,7 +169,9 @@ def _widths(episodes: Sequence[Trajectory]) -> tuple[int, int]:
 
 
 def _trl_inputs(episodes: Sequence[Trajectory], widths: tuple[int, int]) -> dict[str, Tensor]:
-    """Pads prompts on the left and completions on the right. Observations are in the completion, outside the tool mask."""
+    """Pads prompts on the left and completions on the right. Observations are in the completion, outside the tool
+    mask.
+    """
     n, (left, right) = len(episodes), widths
     prompts, prompt_mask = (np.zeros((n, left), dtype=np.int64) for _ in range(2))
     completions, completion_mask, tool_mask = (np.zeros((n, right), dtype=np.int64) for _ in range(3))
@@ -221,7 +228,9 @@ def _spread(values: Sequence[float], digits: int) -> str:
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
-def compare_updates(tasks: int, group: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str) -> None:
+def compare_updates(
+    tasks: int, group: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str
+) -> None:
     """Prints the first table."""
     episodes = new_episodes(tasks, group)
     tokens, written = sum(len(t.ids) for t in episodes), sum(t.action_tokens for t in episodes)
@@ -267,7 +276,8 @@ def compare_heads(repeats: int, tokens: int) -> None:
     print(f"\noutput layer: {tokens} tokens, width {HEAD_WIDTH}, {VOCABULARY} words; their logits are {logits:.0f} MiB")
     for way, runs in found.items():
         print(
-            f"{way:8} CPU seconds {_spread([r['seconds'] for r in runs], 2):>18}   MiB {_spread([r['mib'] for r in runs], 0):>18}"
+            f"{way:8} CPU seconds {_spread([r['seconds'] for r in runs], 2):>18}   MiB "
+            f"{_spread([r['mib'] for r in runs], 0):>18}"
         )
     for what in ("seconds", "mib"):
         ratios = [a[what] / b[what] for a, b in zip(found["plain"], found["chunked"], strict=True)]
@@ -282,7 +292,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 16_384])
-    parser.add_argument("--head", choices=["plain", "chunked"], help="print one measurement of the second table as JSON")
+    parser.add_argument(
+        "--head", choices=["plain", "chunked"], help="print one measurement of the second table as JSON"
+    )
     parser.add_argument("--head-tokens", type=int, default=4096, help="tokens of the second table")
     args = parse(parser, tasks=1, group=2, repeats=1, at_once=[2], tokens=[2048], head_tokens=512)
     torch.set_num_threads(1)

@@ -31,7 +31,8 @@ def is_reward(value: Any) -> bool:
 
 
 def reset_fault(answer: Any, task_id: str | None = None) -> str:
-    """Says what is wrong with the answer to a reset that asked for `task_id` (None: any), and how to fix it; else empty.
+    """Says what is wrong with the answer to a reset that asked for `task_id` (None: any), and how to fix it; else
+    empty.
 
     >>> reset_fault("guess")
     "reset must return (observation, info), got 'guess'; return both"
@@ -50,8 +51,8 @@ def reset_fault(answer: Any, task_id: str | None = None) -> str:
             return f"info[{name!r}] must be a str, got {info.get(name)!r}; return it in the info of reset"
     if task_id not in (None, info["task_id"]):
         return (
-            f"asked for task {task_id!r}, got {info['task_id']!r}; play the task that options['task_id'] of reset names, and "
-            "return its id in the info"
+            f"asked for task {task_id!r}, got {info['task_id']!r}; play the task that options['task_id'] of reset "
+            "names, and return its id in the info"
         )
     return ""
 
@@ -67,7 +68,9 @@ def step_fault(answer: Any) -> str:
     "info['success'] must be True or False when a task ends, got 'yes'; correct it, or leave it out, so that the reward decides"
     """
     if not isinstance(answer, tuple) or len(answer) != 5:
-        return f"step must return (observation, reward, terminated, truncated, info), got {answer!r:.200}; return all five"
+        return (
+            f"step must return (observation, reward, terminated, truncated, info), got {answer!r:.200}; return all five"
+        )
     observation, reward, terminated, truncated, info = answer
     if fault := _text_fault(observation, info):
         return fault
@@ -80,14 +83,14 @@ def step_fault(answer: Any) -> str:
         return ""
     if not is_reward(reward):
         return (
-            f"the reward must be a finite number, at most {MOST_REWARD:g} from 0, got {reward}; look for a division by zero, or "
-            "a mean of nothing"
+            f"the reward must be a finite number, at most {MOST_REWARD:g} from 0, got {reward}; look for a division by "
+            "zero, or a mean of nothing"
         )
     verdict = info.get("success", False)
     if terminated and not is_verdict(verdict):
         return (
-            f"info['success'] must be True or False when a task ends, got {verdict!r:.200}; correct it, or leave it out, so that "
-            "the reward decides"
+            f"info['success'] must be True or False when a task ends, got {verdict!r:.200}; correct it, or leave it "
+            "out, so that the reward decides"
         )
     return ""
 
@@ -107,6 +110,6 @@ def results_fault(results: Sequence[Any], calls: int) -> str:
     if len(results) == calls and all(isinstance(result, str) for result in results):
         return ""
     return (
-        f"info['tool_results'] must have a text for each of the {calls} calls, got {list(results)!r}; return an error as text "
-        "for a call that failed"
+        f"info['tool_results'] must have a text for each of the {calls} calls, got {list(results)!r}; return an error "
+        "as text for a call that failed"
     )

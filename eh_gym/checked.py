@@ -1,4 +1,6 @@
-"""The one place in which an environment of somebody else is called: its answers are checked, and what it raises has a place."""
+"""The one place in which an environment of somebody else is called: its answers are checked, and what it raises has a
+place.
+"""
 
 import inspect
 import sysconfig
@@ -28,15 +30,17 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         more: What messages about answers end with, such as the command that checks the environment.
 
     Raises:
-        UserCodeError: The environment has no spaces, an answer is not what `eh_gym.answers` asks for, or the environment raised
-            something else than an `EHError`.
+        UserCodeError: The environment has no spaces, an answer is not what `eh_gym.answers` asks for, or the
+            environment raised something else than an `EHError`.
     """
 
     def __init__(self, env: gym.Env[Any, Any], success_threshold: float = 1.0, more: str = "") -> None:
         super().__init__(env)
         for name in ("observation_space", "action_space"):
             if not isinstance(getattr(env, name, None), gym.Space):
-                raise UserCodeError(f"{type(env.unwrapped).__name__} has no {name}; make it an eh_gym.UnicodeText(…){more}")
+                raise UserCodeError(
+                    f"{type(env.unwrapped).__name__} has no {name}; make it an eh_gym.UnicodeText(…){more}"
+                )
         self._threshold, self._more = success_threshold, more
         self._task, self._step, self._earned = "", 0, 0.0
 

@@ -40,7 +40,8 @@ def __getattr__(name: str) -> Any:
     """Imports the class that gymnasium asks for (PEP 562).
 
     Raises:
-        ForeignPackageError: The class can't be imported, because a package or folder of another project is called `envs`.
+        ForeignPackageError: The class can't be imported, because a package or folder of another project is called
+            `envs`.
     """
     homes = {entry.partition(":")[2]: entry.partition(":")[0] for entry in [*ENTRY_POINTS.values(), *_REMOTE.values()]}
     if name not in homes:
@@ -55,6 +56,6 @@ def __getattr__(name: str) -> Any:
         other = sys.modules["envs"]  # another project's, for it has no such module
         found = getattr(other, "__file__", None) or next(iter(other.__path__))
         raise ForeignPackageError(
-            f"expected Elastic Horizon's package 'envs', got the one in {found}; rename it, work in another folder, or keep the "
-            "current folder off the path with python -P (Python 3.11)"
+            f"expected Elastic Horizon's package 'envs', got the one in {found}; rename it, work in another folder, or "
+            "keep the current folder off the path with python -P (Python 3.11)"
         ) from error

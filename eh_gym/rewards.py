@@ -16,13 +16,15 @@ class Result(NamedTuple):
     success: bool
 
 
-def result_of(total: float, *, ended: bool, verdict: float | None = None, threshold: float = 1.0, keep: bool = False) -> Result:
+def result_of(
+    total: float, *, ended: bool, verdict: float | None = None, threshold: float = 1.0, keep: bool = False
+) -> Result:
     """Returns the reward and the success of an episode that is over.
 
     Args:
         total: The sum of its rewards.
-        ended: Whether the task's rules ended it. If not, it was stopped, by K, another limit, the model's context or an error
-            of the environment: it is no success, and earns 0 (Elastic Horizon paper, Sec. 3.2).
+        ended: Whether the task's rules ended it. If not, it was stopped, by K, another limit, the model's context or an
+            error of the environment: it is no success, and earns 0 (Elastic Horizon paper, Sec. 3.2).
         verdict: The environment's verdict, True or False or a number of which 1 is a success; None if the sum decides.
         threshold: The least sum that is a success without a verdict.
         keep: Whether a stopped episode keeps the sum instead.
@@ -49,7 +51,8 @@ def succeeds(reward: float, threshold: float = 1.0) -> bool:
 def settled(rewards: Sequence[float | None]) -> list[float]:
     """The rewards of the episodes of one task, where some are not known (None) because an agent failed.
 
-    Such an episode earns the least of the others, and at most 0. So failing never pays more than going on or being stopped.
+    Such an episode earns the least of the others, and at most 0. So failing never pays more than going on or being
+    stopped.
 
     >>> settled([1.0, None]), settled([-3.0, None, -5.0])
     ([1.0, 0.0], [-3.0, -5.0, -5.0])

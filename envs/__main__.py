@@ -24,7 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = ", ".join(backends.BACKENDS)
     add = commands.add_parser("install", help="build a backend's virtualenv in the user's cache")
     add.add_argument("backends", nargs="+", metavar="BACKEND", help=f"{names}, or all")
-    add.add_argument("--force", action="store_true", help="build it again even if it is there; AppWorld's benchmark is kept")
+    add.add_argument(
+        "--force", action="store_true", help="build it again even if it is there; AppWorld's benchmark is kept"
+    )
     add.add_argument("--no-data", action="store_true", help="do not try to download AppWorld's benchmark")
     add.set_defaults(run=_install)
     add = commands.add_parser("doctor", help="show what is installed, what is missing, and how to fix it")
@@ -71,7 +73,10 @@ def _install(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    print(f"python     {'.'.join(map(str, sys.version_info[:3]))}, numpy {version('numpy')}, gymnasium {version('gymnasium')}")
+    print(
+        f"python     {'.'.join(map(str, sys.version_info[:3]))}, numpy {version('numpy')}, gymnasium "
+        f"{version('gymnasium')}"
+    )
     print(f"cache      {cache_dir()}")
     bad = 0
     for name in _chosen(options.backends):

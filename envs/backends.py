@@ -1,10 +1,11 @@
 """Builds and finds the virtualenvs in which backends run.
 
-Each backend has a virtualenv of its own in the user's cache, because its packages conflict with those of other backends and of a
+Each backend has a virtualenv of its own in the user's cache, because its packages conflict with those of other backends
+and of a
 trainer: bfcl-eval pins numpy and filelock, and AppWorld needs pydantic 1.
 
-A virtualenv cannot be moved, so it is built in its final place. A marker file, written last, lists its packages. A folder without
-the marker, or with other packages, is built again.
+A virtualenv cannot be moved, so it is built in its final place. A marker file, written last, lists its packages. A
+folder without the marker, or with other packages, is built again.
 """
 
 import contextlib
@@ -44,13 +45,16 @@ class Backend:
 
 
 def read_pins(path: Path) -> dict[str, str]:
-    """Reads a requirements file that holds only comments and ``name==version`` lines. Returns distribution -> version."""
+    """Reads a requirements file that holds only comments and ``name==version`` lines. Returns distribution ->
+    version.
+    """
     lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     return dict(line.split("==") for line in lines if line)
 
 
 BACKENDS: Mapping[str, Backend] = {
-    # Simulators, checker and data need mpmath and nothing else. With all its declared dependencies, bfcl-eval takes 6.4 GB.
+    # Simulators, checker and data need mpmath and nothing else. With all its declared dependencies, bfcl-eval takes 6.4
+    # GB.
     "bfcl": Backend("bfcl", "2026.3.23", {"bfcl-eval": "2026.3.23", "mpmath": "1.3.0"}),
     # The package holds the apps as an encrypted bundle, which the script unpacks.
     "appworld": Backend(
@@ -106,8 +110,8 @@ def backend_python(name: str) -> Path:
 def install(name: str, *, force: bool = False, say: Callable[[str], None] = print) -> Path:
     """Builds the backend's virtualenv with venv and pip, unless it is there and not `force`. Returns its interpreter.
 
-    Two processes may call this at once: the second waits for the first and then finds the work done. `say` is called with one
-    line for each thing done.
+    Two processes may call this at once: the second waits for the first and then finds the work done. `say` is called
+    with one line for each thing done.
 
     Raises:
         EHError: A command failed (the message holds its output), or the folder can't be written to.
@@ -134,8 +138,8 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
             (path / _MARKER).write_text(_marked(backend), encoding="utf-8")
         except OSError as error:
             raise EHError(
-                f"{name} can't be installed in {path} ({error}); free some space, make the folder writable, or set EH_CACHE_DIR "
-                "to another folder"
+                f"{name} can't be installed in {path} ({error}); free some space, make the folder writable, or set "
+                "EH_CACHE_DIR to another folder"
             ) from error
     say(f"{name}: done")
     return backend_python(name)

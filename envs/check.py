@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("env", metavar="ENV_ID", help="an id of gymnasium, MODULE:ID, or FILE.py:CLASS")
     parser.add_argument("--split", default="train", help="the split whose tasks are played (%(default)s)")
-    parser.add_argument("--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)")
+    parser.add_argument(
+        "--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)"
+    )
     parser.add_argument(
         "--success-threshold",
         type=float,
@@ -56,7 +58,9 @@ def check(options: argparse.Namespace) -> int:
             print(f"       {'the same' if fault in faults else fault}")
             faults.append(fault)
     if lacking:
-        print(f"note   no {' and no '.join(lacking)}: no episode was played to its end; the harness checks each verdict")
+        print(
+            f"note   no {' and no '.join(lacking)}: no episode was played to its end; the harness checks each verdict"
+        )
     if faults:
         print("docs/extend/environment.md says what the harness needs, with an example")
         return 1

@@ -20,13 +20,14 @@ def run(
 ) -> str:
     """Runs one command of an installation and returns what it printed on both streams.
 
-    If it fails, the error ends with `hint`. It sees the folder `home` as the user's home, where some programs leave files
-    or read settings.
+    If it fails, the error ends with `hint`. It sees the folder `home` as the user's home, where some programs leave
+    files or read settings.
 
     Raises:
         EHError: The command could not be started, failed or took too long.
     """
-    # The caller may run in a virtualenv, with PYTHONPATH set or under a lock. None of these may leak into the new virtualenv.
+    # The caller may run in a virtualenv, with PYTHONPATH set or under a lock. None of these may leak into the new
+    # virtualenv.
     environment = {k: v for k, v in os.environ.items() if k not in _CALLERS_OWN}
     if home is not None:
         folders = ("HOME", "APPWORLD_CACHE", "APPWORLD_ROOT", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")

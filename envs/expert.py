@@ -32,7 +32,9 @@ class ExpertEnv(Protocol):
 
 @dataclass
 class Demonstration:
-    """One episode. There is one observation and one info more than actions; `ended` is False if `max_steps` ended it."""
+    """One episode. There is one observation and one info more than actions; `ended` is False if `max_steps` ended
+    it.
+    """
 
     info: dict[str, Any]
     observations: list[str]
@@ -45,7 +47,9 @@ def check_expert(env: gym.Env[str, str], what: str, remedy: str) -> None:
     """Raises ConfigError unless `env` has tasks and an expert, which `what` needs; `remedy` ends the message."""
     missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(env.unwrapped, name)]
     if missing:
-        raise ConfigError(f"{what} needs an environment with {', '.join(missing)}, which {env.unwrapped!r} lacks; {remedy}")
+        raise ConfigError(
+            f"{what} needs an environment with {', '.join(missing)}, which {env.unwrapped!r} lacks; {remedy}"
+        )
 
 
 def demonstrated_tasks(env: gym.Env[str, str]) -> Sequence[str]:
@@ -72,8 +76,8 @@ def demonstrate(
         waste: The probability that a step is a random action.
         max_steps: The number of steps after which the episode is stopped.
         rng: Draws the seed of the reset and the wasted steps.
-        max_optimal_steps: The most steps that the expert may need, by ``info["optimal_steps"]`` or else in this episode; 0 for
-            no limit.
+        max_optimal_steps: The most steps that the expert may need, by ``info["optimal_steps"]`` or else in this
+            episode; 0 for no limit.
 
     Returns:
         The episode, or None if the task is too long.
@@ -95,7 +99,9 @@ def demonstrate(
 
 
 def first_episodes(env: gym.Env[str, str], *, max_steps: int) -> list[list[str]]:
-    """The texts of the expert in the first 8 tasks, which change with the environment's code; empty without an expert."""
+    """The texts of the expert in the first 8 tasks, which change with the environment's code; empty without an
+    expert.
+    """
     texts = []
     for task in demonstrated_tasks(env)[:8] if hasattr(env.unwrapped, "expert") else ():
         played = demonstrate(env, task, waste=0.0, max_steps=max_steps, rng=np.random.default_rng(0))

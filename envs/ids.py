@@ -1,4 +1,6 @@
-"""Ids of tasks: those of an environment, and sequences that make them when needed, because a split can have millions."""
+"""Ids of tasks: those of an environment, and sequences that make them when needed, because a split can have
+millions.
+"""
 
 from collections.abc import Sequence
 from typing import Any, cast, overload

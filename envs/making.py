@@ -26,8 +26,8 @@ def registered(env_id: str) -> EnvSpec:
     """The spec of an environment by its name.
 
     Args:
-        env_id: An id of gymnasium; ``MODULE:ID``, which imports the module that registers the id; or a class that is not
-            registered, or a function that returns an environment: ``FILE.py:CLASS`` or ``MODULE:CLASS``.
+        env_id: An id of gymnasium; ``MODULE:ID``, which imports the module that registers the id; or a class that is
+            not registered, or a function that returns an environment: ``FILE.py:CLASS`` or ``MODULE:CLASS``.
 
     Raises:
         ConfigError: There is no such id, file or class, the module can't be imported, or the class is no environment.
@@ -60,7 +60,8 @@ def _spec_of_class(env_id: str) -> EnvSpec:
 
 
 def absolute(names: str) -> str:
-    """The text of ``--env`` with the paths of its files made absolute, so that another folder and a resumed run find them.
+    """The text of ``--env`` with the paths of its files made absolute, so that another folder and a resumed run find
+    them.
 
     >>> absolute("EH-Cabinet-v0:2,/my/../maze.py:Maze")
     'EH-Cabinet-v0:2,/maze.py:Maze'
@@ -83,7 +84,9 @@ def made(make: str | Callable[..., Any], **arguments: Any) -> Any:
 
 
 def _found(env_id: str) -> tuple[ModuleType, str, Any]:
-    """The module that FILE.py:CLASS or MODULE:CLASS names, the name of the class, and the class; None if there is none."""
+    """The module that FILE.py:CLASS or MODULE:CLASS names, the name of the class, and the class; None if there is
+    none.
+    """
     place, _, name = env_id.rpartition(":")
     module = _loaded(Path(place).absolute()) if place.endswith(".py") else importlib.import_module(place)
     return module, name, getattr(module, name, None)
@@ -110,7 +113,9 @@ def _loaded(path: Path) -> ModuleType:
 
 
 def takes_split(make: Callable[..., Any]) -> bool:
-    """Whether what makes an environment has an argument ``split``; if not, training and evaluation have the same tasks."""
+    """Whether what makes an environment has an argument ``split``; if not, training and evaluation have the same
+    tasks.
+    """
     if isinstance(make, functools.partial) and make.func is made:
         (make,) = make.args
         make = _found(make)[2] if isinstance(make, str) else make

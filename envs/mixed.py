@@ -56,8 +56,8 @@ def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:
 class MixedEnv(gym.Env[str, str]):
     """Plays each episode in one of several text environments.
 
-    The task ``train-000001`` of EH-Cabinet-v0 is ``EH-Cabinet-v0/train-000001`` here. The info of a reset has this id and the
-    environment's name, ``info["environment"]``. Everything else comes from that environment. ``expert()`` and
+    The task ``train-000001`` of EH-Cabinet-v0 is ``EH-Cabinet-v0/train-000001`` here. The info of a reset has this id
+    and the environment's name, ``info["environment"]``. Everything else comes from that environment. ``expert()`` and
     ``random_action(rng)`` ask the environment of the present episode.
 
     Args:
@@ -74,7 +74,8 @@ class MixedEnv(gym.Env[str, str]):
             is wrong.
 
     Example:
-        >>> env = MixedEnv({"EH-Cabinet-v0": "EH-Cabinet-v0", "EH-CabinetLocked-v0": "EH-CabinetLocked-v0"}, split="dev")
+        >>> names = ("EH-Cabinet-v0", "EH-CabinetLocked-v0")
+        >>> env = MixedEnv(dict(zip(names, names)), split="dev")
         >>> env.task_ids[0], env.task_ids[1]
         ('EH-Cabinet-v0/dev-000000', 'EH-CabinetLocked-v0/dev-000000')
         >>> env.reset(options={"task_id": "EH-CabinetLocked-v0/dev-000007"})[1]["environment"], env.step("unlock()")[0]

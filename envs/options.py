@@ -25,7 +25,8 @@ def named_task(options: object) -> Any:
 
 
 def chosen_task(env: gym.Env[str, str], options: object, known: Container[str], kind: str) -> str:
-    """The task that the options name, which must be a `kind`, or else one of ``env.task_ids`` that the reset's seed draws.
+    """The task that the options name, which must be a `kind`, or else one of ``env.task_ids`` that the reset's seed
+    draws.
 
     Raises:
         ConfigError: The options name no known task.

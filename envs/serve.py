@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SPLIT",
         help="splits to serve, the first is the default (train)",
     )
-    parser.add_argument("--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)")
+    parser.add_argument(
+        "--env-args", default="{}", help="what the environment takes, as JSON, but the split (%(default)s)"
+    )
     parser.add_argument(
         "--max-sessions", type=int, default=128, help="most sessions at once; one of AppWorld takes 59 MB (%(default)s)"
     )

@@ -25,7 +25,9 @@ def panels(count: int, columns: int = 1, *, title: str) -> tuple[Figure, np.ndar
     return figure, axes
 
 
-def band(axes: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], label: str, color: str, **style: object) -> None:
+def band(
+    axes: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], label: str, color: str, **style: object
+) -> None:
     """Draws the mean of several runs over the same x, and a band from the lowest run to the highest."""
     values = np.array(runs, dtype=float)
     axes.plot(x, values.mean(axis=0), label=label, color=color, linewidth=1.5, **style)
@@ -45,7 +47,9 @@ def smooth(values: Sequence[float], width: int) -> np.ndarray:
     return np.array([np.mean(values[max(0, i - width + 1) : i + 1]) for i in range(len(values))])
 
 
-def draw_k_and_success(logs: dict[tuple[str, int], list[list[dict[str, float]]]], title: str, k_name: str, path: Path) -> None:
+def draw_k_and_success(
+    logs: dict[tuple[str, int], list[list[dict[str, float]]]], title: str, k_name: str, path: Path
+) -> None:
     """Draws K and success by update, with one column for each environment.
 
     Args:

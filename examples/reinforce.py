@@ -1,8 +1,9 @@
 #!/usr/bin/env python
 """REINFORCE on EH-Cabinet with an elastic horizon: everything in one loop, to read and to change.
 
-The policy sees the kind of the last answer and its own last call, and chooses one of five calls. The drawer or code in a call is
-the one that the answers named last. This draws the figure, 3 seeds from K0 = 10 and from K0 = 50 (one CPU core, a minute):
+The policy sees the kind of the last answer and its own last call, and chooses one of five calls. The drawer or code in
+a call is the one that the answers named last. This draws the figure, 3 seeds from K0 = 10 and from K0 = 50 (one CPU
+core, a minute):
 
     python examples/reinforce.py --seeds 3 --updates 120 --out examples/figures/reinforce.svg
 """
@@ -23,7 +24,9 @@ ANSWERS = ["start", "ok", "next", "code", "empty", "error", "closed", "open"]
 
 
 class Reader:
-    """Tracks what the policy sees of one episode, as two rows of its table, and the drawer or code that was named last."""
+    """Tracks what the policy sees of one episode, as two rows of its table, and the drawer or code that was named
+    last.
+    """
 
     def __init__(self, answer: str) -> None:
         self.name, self.seen = "", [0, len(ANSWERS) + len(CALLS)]

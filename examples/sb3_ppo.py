@@ -5,14 +5,17 @@ This draws the figure, with 3 seeds of each limit (one CPU core, about 5 minutes
 
     python examples/sb3_ppo.py --seeds 3 --out examples/figures/sb3.svg
 
-The environment is gymnasium's FrozenLake on a map of 14 x 14 fields. The goal is in a corner, and an episode starts anywhere. One
-step in ten slips sideways. 4 % of the fields are holes. A hole has no way out, does not end the episode, and does not tell the
-agent: it is like a mistake that an agent can't undo and doesn't notice. The reward is 1 at the goal and 0 elsewhere. With a small
-limit, an episode with a far start never reaches the goal. A large limit wastes the rest of every lost episode.
+The environment is gymnasium's FrozenLake on a map of 14 x 14 fields. The goal is in a corner, and an episode starts
+anywhere. One step in ten slips sideways. 4 % of the fields are holes. A hole has no way out, does not end the episode,
+and does not tell the
+agent: it is like a mistake that an agent can't undo and doesn't notice. The reward is 1 at the goal and 0 elsewhere.
+With a small limit, an episode with a far start never reaches the goal. A large limit wastes the rest of every lost
+episode.
 
-`--processes` puts the environments into SubprocVecEnv. They all read K from one SharedHorizon. When a limit cuts an episode, PPO
-bootstraps the value of the last observation. SB3 uses `info["TimeLimit.truncated"]` and `info["terminal_observation"]` for that,
-and ElasticTimeLimit sets the first as gymnasium's wrapper does. Put SB3's `Monitor` outside the wrapper.
+`--processes` puts the environments into SubprocVecEnv. They all read K from one SharedHorizon. When a limit cuts an
+episode, PPO bootstraps the value of the last observation. SB3 uses `info["TimeLimit.truncated"]` and
+`info["terminal_observation"]` for that, and ElasticTimeLimit sets the first as gymnasium's wrapper does. Put SB3's
+`Monitor` outside the wrapper.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ from eh_gym import ElasticHorizon, HorizonController, SharedHorizon
 
 
 class SilentHoles(gym.Wrapper):
-    """A hole does not end the episode or tell the agent: an agent that falls in stays there, and wastes every further step."""
+    """A hole does not end the episode or tell the agent: an agent that falls in stays there, and wastes every further
+    step.
+    """
 
     def reset(self, **kwargs: Any) -> tuple[int, dict[str, Any]]:
         """Starts an episode on the ice."""
@@ -83,7 +88,8 @@ class Watch(BaseCallback):
         super().__init__()
         self.controller, self.k, self.reward = controller, k, 0.0
         self.log: list[tuple[int, int, float]] = []
-        """For each rollout: environment steps so far, the K of its new episodes, and its return per 1000 environment steps."""
+        """For each rollout: environment steps so far, the K of its new episodes, and its return per 1000 environment
+        steps."""
 
     def _on_step(self) -> bool:
         self.reward += float(self.locals["rewards"].sum())  # the environments' own reward, before any bootstrapping
@@ -105,7 +111,9 @@ def train(
     """Trains one run with `count` environments and returns its log. With `elastic`, `limit` is K0."""
     torch.set_num_threads(1)
     shared = SharedHorizon(ElasticHorizon(k0=limit, k_max=max(150, limit))) if elastic else None
-    make = functools.partial(fixed_lake, size, limit) if shared is None else functools.partial(elastic_lake, size, shared)
+    make = (
+        functools.partial(fixed_lake, size, limit) if shared is None else functools.partial(elastic_lake, size, shared)
+    )
     vector: type[VecEnv] = SubprocVecEnv if processes else DummyVecEnv
     envs = vector([make] * count)
     try:
@@ -135,7 +143,9 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, f
     flags.add_argument("--seeds", type=int, default=1)
     flags.add_argument("--steps", type=int, default=64 * 1024, help="the environment steps of a run")
     flags.add_argument("--k0", type=int, nargs="*", default=[15, 150], help="the K at which the elastic runs start")
-    flags.add_argument("--limits", type=int, nargs="*", default=[15, 40, 150], help="the limits for gymnasium's TimeLimit")
+    flags.add_argument(
+        "--limits", type=int, nargs="*", default=[15, 40, 150], help="the limits for gymnasium's TimeLimit"
+    )
     flags.add_argument("--envs", type=int, default=8, help="the number of environments of a run")
     flags.add_argument("--size", type=int, default=14, help="the number of fields in a row of the lake")
     flags.add_argument("--processes", action="store_true", help="run the environments in processes")
@@ -148,7 +158,9 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, f
         runs[name] = [train(limit, elastic=elastic, seed=seed, **about) for seed in range(args.seeds)]
         for log in runs[name]:
             late, total = np.mean([row[2] for row in log[-10:]]), args.steps / 1000 * np.mean([row[2] for row in log])
-            print(f"{name}: K = {log[-1][1]}, return per 1000 steps {late:.1f} in the end, {total:.0f} in all", flush=True)
+            print(
+                f"{name}: K = {log[-1][1]}, return per 1000 steps {late:.1f} in the end, {total:.0f} in all", flush=True
+            )
     if args.out:
         draw(runs, args.size, args.out)
     return runs

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """What a horizon controller does with a distribution of episode lengths, without a model.
 
-An episode needs a number of steps, drawn from a law. It succeeds if that is at most its K; otherwise it is stopped at K. The
-agent does not learn. The table shows K, success and steps; its last row is the last quarter of the run.
+An episode needs a number of steps, drawn from a law. It succeeds if that is at most its K; otherwise it is stopped at
+K. The agent does not learn. The table shows K, success and steps; its last row is the last quarter of the run.
 
     python examples/simulate.py --controller elastic --settings '{"k0": 10, "rounding": "floor-state"}' --law appworld
 """
@@ -36,8 +36,8 @@ def log_normal(least: int, median: float, p90: float, longest: int) -> np.ndarra
     return np.diff([*ends, 1.0])
 
 
-# The paper's table "Quantile statistics of successful trajectory lengths at training step 100": min, P50, P90, max. And 70 % of
-# 3 to 9 steps with 30 % of 25 to 45: a gap below which K can stay.
+# The paper's table "Quantile statistics of successful trajectory lengths at training step 100": min, P50, P90, max. And
+# 70 % of 3 to 9 steps with 30 % of 25 to 45: a gap below which K can stay.
 LAWS = {
     "appworld": log_normal(9, 14, 37.21, 50),
     "bfcl": log_normal(1, 11, 24.29, 50),
@@ -46,7 +46,9 @@ LAWS = {
 
 
 def law_of_log(folder: Path) -> np.ndarray:
-    """The lengths of the successes in an episode log, such as RUN/episodes. None is longer than the K of its episode."""
+    """The lengths of the successes in an episode log, such as RUN/episodes. None is longer than the K of its
+    episode.
+    """
     lines = [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
     counts = np.bincount([line["length"] for line in lines if line["success"]])[1:]
     if not counts.sum():
@@ -58,7 +60,8 @@ def simulate(make: Callable[[], HorizonController], law: np.ndarray, sizes: argp
     """Plays all runs. The episodes of a group need the same steps; a task of the "kind" "long" needs more than 14.
 
     Returns:
-        float64 [runs, updates, 3]: the mean K, the share of successes, and the mean number of steps of an update's episodes.
+        float64 [runs, updates, 3]: the mean K, the share of successes, and the mean number of steps of an update's
+        episodes.
     """
     groups = sizes.episodes // sizes.group
     rows = np.zeros((sizes.runs, sizes.updates, 3))

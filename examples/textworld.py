@@ -1,4 +1,5 @@
-"""TextWorld 1.7.0 as an environment of your own: a house, things in it, and a goal whose steps the player must find out.
+"""TextWorld 1.7.0 as an environment of your own: a house, things in it, and a goal whose steps the player must find
+out.
 
 `python -m envs check examples/textworld.py:TextWorldEnv` checks it, after `pip install textworld==1.7.0`, and
 `python -m harness.grpo --recipe examples/textworld.toml --wrapper elastic` trains a tiny model in it.

@@ -1,8 +1,10 @@
 #!/usr/bin/env python
-"""Trains an agent that is a program of its own: a loop around the openai client whose functions open a cabinet's drawers.
+"""Trains an agent that is a program of its own: a loop around the openai client whose functions open a cabinet's
+drawers.
 
-`play` is what a user writes: it gets a task and the address of the model, and returns the verdict. The rest makes a tiny model
-that can call these functions a little, and trains it. This draws the figure, from K0 = 10 and from K0 = 50 (on a CPU, minutes):
+`play` is what a user writes: it gets a task and the address of the model, and returns the verdict. The rest makes a
+tiny model that can call these functions a little, and trains it. This draws the figure, from K0 = 10 and from K0 = 50
+(on a CPU, minutes):
 
     python examples/tool_agent.py --updates 20 --out examples/figures/tool-agent.svg
 """
@@ -59,7 +61,8 @@ def play(task: dict[str, Any], base_url: str) -> bool:
                 messages.append({"role": "user", "content": "error"})
 
 
-# The tiny model writes a call as "open(c)". These two say so: how a call and its result look in its tokens, and how to read it.
+# The tiny model writes a call as "open(c)". These two say so: how a call and its result look in its tokens, and how to
+# read it.
 TEMPLATE = (
     "{# the system prompt and the functions are left out #}{% for m in messages %}"
     "{% if m.role in ('user', 'tool') %}<obs>{{ m.content }}<act>"

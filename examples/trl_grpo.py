@@ -1,15 +1,16 @@
 #!/usr/bin/env python
 """TRL's GRPOTrainer on EH-Cabinet and EH-BFCL, with K from an ElasticHorizon.
 
-These commands draw the figures, from K0 = 10 and from K0 = 50 (one CPU core, about 5 minutes each, with the warm start):
+These commands draw the figures, from K0 = 10 and from K0 = 50 (one CPU core, about 5 minutes each, with the warm
+start):
 
     python examples/trl_grpo.py --envs EH-Cabinet-v0 --seeds 2 --out examples/figures/trl-cabinet.svg
     python examples/trl_grpo.py --envs EH-BFCL-v0 --seeds 1 --out examples/figures/trl-bfcl.svg
 
-TRL plays the episodes through its public `rollout_func`, which is `ElasticRollout` below. TRL's `environment_factory` can't
-express them. Its loop continues only while the model writes tool calls in its template's format, and a BFCL user speaks again
-exactly when there is no call. Its limit of turns is one number for all episodes. An episode that it stops ends in an
-end-of-sequence token, so it counts as complete. examples/README.md has the whole list.
+TRL plays the episodes through its public `rollout_func`, which is `ElasticRollout` below. TRL's `environment_factory`
+can't express them. Its loop continues only while the model writes tool calls in its template's format, and a BFCL user
+speaks again exactly when there is no call. Its limit of turns is one number for all episodes. An episode that it stops
+ends in an end-of-sequence token, so it counts as complete. examples/README.md has the whole list.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ from harness.types.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the runs. All others are those of a recipe: quickstart, bfcl, or paper for a model that is not tiny."""
+    """The settings of the runs. All others are those of a recipe: quickstart, bfcl, or paper for a model that is not
+    tiny.
+    """
 
     envs: tuple[str, ...] = ("EH-Cabinet-v0", "EH-BFCL-v0")
     """The environments to train on, one after the other."""
@@ -65,7 +68,8 @@ class Settings:
     warm_start: bool = True
     """Clone the environment's expert first. Without this a new tiny model never succeeds."""
     mask_truncated: bool = False
-    """Leave truncated episodes out of the loss (they still count in their group's mean). The paper keeps them, with reward 0."""
+    """Leave truncated episodes out of the loss (they still count in their group's mean). The paper keeps them, with
+    reward 0."""
     min_successes: int = 20
     """The number of remembered successes from which on K moves."""
     out: Path | None = None
@@ -75,11 +79,13 @@ class Settings:
 class ElasticRollout:
     """TRL's `rollout_func`: plays the episodes of one generation under the controller's K, in parallel slots.
 
-    TRL passes only the prompts of the rows, so a row's prompt is the id of its task. A prompt comes once for each episode of
-    its group.
+    TRL passes only the prompts of the rows, so a row's prompt is the id of its task. A prompt comes once for each
+    episode of its group.
     """
 
-    def __init__(self, env_id: str, env_args: dict[str, Any], policy: Policy, controller: HorizonController, **about: Any):
+    def __init__(
+        self, env_id: str, env_args: dict[str, Any], policy: Policy, controller: HorizonController, **about: Any
+    ):
         self.policy, self.controller, self.about = policy, controller, about
         self.envs = eh_gym.make_vec(env_id, about["slots"], controller, record=False, max_workers=8, **env_args)
         # One position is reserved for the token that marks a truncated episode.
@@ -101,7 +107,9 @@ class ElasticRollout:
             self.sampler,
             self.policy.chat,
             requests,
-            Rollout(rollout="lockstep", temperature=trainer.temperature, max_action_tokens=self.about["max_action_tokens"]),
+            Rollout(
+                rollout="lockstep", temperature=trainer.temperature, max_action_tokens=self.about["max_action_tokens"]
+            ),
         )
         self.policy.model.train(training)  # sampling has set evaluation mode, in which TRL would count the loss
         self.batches += 1
@@ -119,8 +127,9 @@ class ElasticRollout:
         """
         start = t.action_mask.index(1) if 1 in t.action_mask else len(t.ids)
         ids, mask, logprobs = t.ids[start:], t.action_mask[start:], t.logprobs[start:]
-        # TRL counts a completion as complete if its last token ends a sequence. So an ended episode must end in that token, which
-        # may have been cut off its last action. A truncated episode gets the first token of the environment's unread answer.
+        # TRL counts a completion as complete if its last token ends a sequence. So an ended episode must end in that
+        # token, which may have been cut off its last action. A truncated episode gets the first token of the
+        # environment's unread answer.
         end, more = self.policy.chat.reply_ids("")[-1], self.policy.chat.observation_ids("", stopped=True)[0]
         last = more if t.truncated else end
         if not ids or (ids[-1] != last):
@@ -242,7 +251,9 @@ def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[d
                 log = train(settings, env, k0, seed)
                 logs.setdefault((env, k0), []).append(log)
                 success = float(np.mean([row["rollout/success"] for row in log[-5:]]))
-                print(f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {success:.2f}", flush=True)
+                print(
+                    f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {success:.2f}", flush=True
+                )
     if settings.out is not None:
         draw_k_and_success(
             logs, "TRL's GRPOTrainer with an elastic horizon: mean and range of the seeds", "rollout/k", settings.out

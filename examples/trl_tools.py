@@ -1,13 +1,14 @@
 #!/usr/bin/env python
 """TRL's own tool calls under an elastic limit: `ElasticToolCalls` on EH-Cabinet and on gymnasium's Taxi.
 
-This command draws the figure, from K0 = 10 and from K0 = 50 (one CPU core, an hour or more, because TRL computes the whole
-conversation again in each round):
+This command draws the figure, from K0 = 10 and from K0 = 50 (one CPU core, an hour or more, because TRL computes the
+whole conversation again in each round):
 
     python examples/trl_tools.py --out docs/images/k-in-trl.svg
 
-A new tiny Qwen2 first clones an expert, whose actions are tool calls in Qwen2.5's template. It stops early, so that there is
-something left to learn. Then `GRPOTrainer` plays and trains it through `environment_factory`. Nothing of TRL is replaced.
+A new tiny Qwen2 first clones an expert, whose actions are tool calls in Qwen2.5's template. It stops early, so that
+there is something left to learn. Then `GRPOTrainer` plays and trains it through `environment_factory`. Nothing of TRL
+is replaced.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ def demonstrate(environment: Cabinet | Taxi, tool: str, seed: int) -> list[Messa
 
 
 def new_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer for these texts. A digit, a line break and a letter that stands alone are always tokens."""
+    """A byte-level BPE tokenizer for these texts. A digit, a line break and a letter that stands alone are always
+    tokens.
+    """
     made = Tokenizer(models.BPE())
     alone = pre_tokenizers.Split(Regex(r"\d|\n|\b[A-Za-z]\b"), "isolated")
     made.pre_tokenizer = pre_tokenizers.Sequence([alone, pre_tokenizers.ByteLevel(False, use_regex=False)])
@@ -267,7 +270,8 @@ def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[d
                 logs.setdefault((env, k0), []).append(log)
                 first, last = (float(np.mean([row["rollout/success"] for row in part])) for part in (log[:5], log[-5:]))
                 print(
-                    f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {first:.2f} -> {last:.2f}",
+                    f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {first:.2f} -> "
+                    f"{last:.2f}",
                     flush=True,
                 )
             cloned.cache_clear()

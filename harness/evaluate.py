@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def defaults(words: Sequence[str], folder: Path | None = None) -> EvaluateConfig:
-    """Returns the defaults of a command line: those of a run's folder, and with ``--official`` those of the benchmark."""
+    """Returns the defaults of a command line: those of a run's folder, and with ``--official`` those of the
+    benchmark.
+    """
     default = of_run(folder, flag_of(words, "env")) if folder else EvaluateConfig()
     if "--official" not in words:
         return default

@@ -1,7 +1,7 @@
 """Writes the folders that the hubs of OpenEnv and verifiers take: `python hubs/make.py OUT`.
 
-Each folder is a template of this folder with an environment's name and texts in it. Those for OpenEnv also hold the code that
-their image installs, as this checkout has it.
+Each folder is a template of this folder with an environment's name and texts in it. Those for OpenEnv also hold the
+code that their image installs, as this checkout has it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "eh_cabinet": {
         "CLASS": "EhCabinet",
         "ENV_ID": "EH-Cabinet-v0",
-        "WHAT": "Follow a chain of notes through drawers to a code, in 3 to 33 steps: a built-in task for first trials.",
+        "WHAT": "Follow a chain of notes through drawers to a code, in 3 to 33 steps: built in, for first trials.",
         "TASKS": "`train` is generated without end; `dev` and `test` are fixed.",
         "NOTE": "",
         "SPLITS": "train dev test",
@@ -35,7 +35,9 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "eh_bfcl": {
         "CLASS": "EhBfcl",
         "ENV_ID": "EH-BFCL-v0",
-        "WHAT": "The multi-turn tasks of the Berkeley Function-Calling Leaderboard, with the official rules and verdicts.",
+        "WHAT": (
+            "The multi-turn tasks of the Berkeley Function-Calling Leaderboard, with the official rules and verdicts."
+        ),
         "TASKS": "800 tasks, split by scenario: 480 `train`, 128 `dev`, 192 `test`.",
         "NOTE": "",
         "SPLITS": "train dev test",

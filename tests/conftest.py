@@ -1,6 +1,7 @@
 """What several folders of tests need: the backends, a chat endpoint, and a Ray cluster.
 
-A test that needs a backend, or Ray, is skipped where it is missing, and fails there under EH_REQUIRE_BACKENDS=1 (tox, CI).
+A test that needs a backend, or Ray, is skipped where it is missing, and fails there under EH_REQUIRE_BACKENDS=1 (tox,
+CI).
 """
 
 import contextlib
@@ -22,7 +23,7 @@ try:
     import hypothesis
 except ImportError:  # not there where the wheel alone is tested
     pass
-else:  # an example fails for what it finds, not for the 200 ms that a busy machine takes for it; every run has the same examples
+else:  # an example fails for what it finds, not for its time on a busy machine; every run has the same examples
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("any machine", deadline=None, derandomize=True, suppress_health_check=slow)
     hypothesis.settings.load_profile("any machine")
@@ -73,7 +74,8 @@ class RayNodes:
             self._nodes[node.node_id] = node
 
     def kill(self, node_id):
-        """Kills all processes of a node at once, as when its machine is gone; Ray's own way leaves the actors for a while."""
+        """Kills all processes of a node at once, as when its machine is gone; Ray's own way leaves the actors for a
+        while."""
         import psutil  # not there where the wheel alone is tested
 
         node = self._nodes.pop(node_id)
@@ -93,8 +95,8 @@ def ray_cluster():
     ray = _ray()
     folder = tempfile.mkdtemp(prefix="eh-ray-")  # its sockets' paths must be short
     with pytest.MonkeyPatch.context() as patch:
-        # Also the file that tells "auto" where the cluster is: in /tmp/ray it would be shared with other test processes, and
-        # Ray does not make that folder.
+        # Also the file that tells "auto" where the cluster is: in /tmp/ray it would be shared with other test
+        # processes, and Ray does not make that folder.
         patch.setenv("RAY_TMPDIR", folder)
         os.mkdir(os.path.join(folder, "ray"))
         patch.setenv("RAY_AUTH_MODE", "disabled")  # else a token in the user's home would be asked for
@@ -158,7 +160,8 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """The files that connect their process to Ray come last: a process forked beside Ray's threads may hang for ever."""
+    """The files that connect their process to Ray come last: a process forked beside Ray's threads may hang for
+    ever."""
     ray = {item.path for item in items if "ray_cluster" in item.fixturenames}
     several = hasattr(config, "workerinput")  # of pytest-xdist; in one process the order stays as it is written
     items.sort(key=lambda item: (item.path in ray, _rank(item) if several else 0))

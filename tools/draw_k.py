@@ -1,4 +1,5 @@
-"""Draws K by update for a page of docs/trainers.md, from the `horizon.jsonl` that an adapter leaves. A folder follows its K0.
+"""Draws K by update for a page of docs/trainers.md, from the `horizon.jsonl` that an adapter leaves. A folder follows
+its K0.
 
 python tools/draw_k.py docs/images/k-in-skyrl.svg 10 FOLDER 50 FOLDER
 """

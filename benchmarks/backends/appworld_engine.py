@@ -1,4 +1,6 @@
-"""AppWorld's plain engine behind the project's worker protocol, for `benchmarks/appworld.py`; runs in AppWorld's virtualenv."""
+"""AppWorld's plain engine behind the project's worker protocol, for `benchmarks/appworld.py`; runs in AppWorld's
+virtualenv.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _world: Any = None
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
-    """Makes one call on the plain engine; returns its result and its seconds. The methods are those of `Ours.call` there."""
+    """Makes one call on the plain engine; returns its result and its seconds. The methods are those of `Ours.call`
+    there.
+    """
     global _world
     if method == "root":
         sys.dont_write_bytecode = True  # the data belong to the cache, which others also use

@@ -1,4 +1,6 @@
-"""EH-AppWorld-v0 of a checkout behind the worker protocol, for `benchmarks/appworld.py`, which can so compare two checkouts."""
+"""EH-AppWorld-v0 of a checkout behind the worker protocol, for `benchmarks/appworld.py`, which can so compare two
+checkouts.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ _new: Any = None
 def handle(method: str, params: dict[str, Any]) -> Any:
     """Makes one call; returns its result and its seconds.
 
-    ``root`` names the checkout, and comes first. All others may have ``slot``, the number of an environment. "open" begins a
-    task's episode, and ends the one before; "execute" runs code; "finish" runs the code that completes the task; "end"
-    ends the episode. "pids" are those of the processes that worlds are forked from. "burn" runs code in all ``slots`` at once;
-    "burning" is the number of those that still run.
+    ``root`` names the checkout, and comes first. All others may have ``slot``, the number of an environment. "open"
+    begins a task's episode, and ends the one before; "execute" runs code; "finish" runs the code that completes the
+    task; "end" ends the episode. "pids" are those of the processes that worlds are forked from. "burn" runs code in all
+    ``slots`` at once; "burning" is the number of those that still run.
     """
     global _new
     if method == "root":

@@ -74,8 +74,8 @@ class EpisodeOutcome:
 class HorizonController(Protocol):
     """Decides how many steps the next episodes may take. Any object with these five members is a controller.
 
-    A controller may have more members: ``horizon_for(info, seed) -> int`` gives each episode its own K (see `episode_horizon`),
-    and `ReadsInfo` and `MadeIn` declare one attribute each.
+    A controller may have more members: ``horizon_for(info, seed) -> int`` gives each episode its own K (see
+    `episode_horizon`), and `ReadsInfo` and `MadeIn` declare one attribute each.
     """
 
     @property
@@ -102,7 +102,9 @@ class HorizonController(Protocol):
 
 @runtime_checkable
 class ReadsInfo(Protocol):
-    """A controller whose `record` reads these keys of an outcome's info. With ``horizon_for``, a `SharedHorizon` needs it."""
+    """A controller whose `record` reads these keys of an outcome's info. With ``horizon_for``, a `SharedHorizon` needs
+    it.
+    """
 
     info_keys: tuple[str, ...]
 
@@ -138,7 +140,9 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
     k = controller.horizon if decide is None else decide(info, seed)
     if not is_whole(k) or k < 1:
         source = "horizon" if decide is None else "horizon_for()"
-        raise ConfigError(f"the {source} of {controller!r} must be a whole number of steps >= 1, got {k!r}; round it there")
+        raise ConfigError(
+            f"the {source} of {controller!r} must be a whole number of steps >= 1, got {k!r}; round it there"
+        )
     return int(k)
 
 
@@ -146,7 +150,8 @@ def check_outcome(outcome: object) -> EpisodeOutcome:
     """Returns `outcome`, or raises a ConfigError if it is not an EpisodeOutcome."""
     if not isinstance(outcome, EpisodeOutcome):
         raise ConfigError(
-            f"record() takes an eh_gym.EpisodeOutcome, got {outcome!r}; pass EpisodeOutcome(length=9, horizon=15, success=True)"
+            f"record() takes an eh_gym.EpisodeOutcome, got {outcome!r}; pass EpisodeOutcome(length=9, horizon=15, "
+            "success=True)"
         )
     return outcome
 

@@ -66,21 +66,24 @@ class ElasticHorizon(Saved):
     statistic: Statistic = "p90"
     """The statistic of the successes' lengths that is the boundary. The paper's is p90; its ablation has the others."""
     rounding: Rounding = "floor"
-    """How K is rounded. floor keeps K real and applies its floor. nearest applies the nearest whole number, half to even, as
-    the authors' code does. floor-state also stores the floor, as the paper's Algorithm 2 does; then K stalls."""
+    """How K is rounded. floor keeps K real and applies its floor. nearest applies the nearest whole number, half to
+    even, as the authors' code does. floor-state also stores the floor, as the paper's Algorithm 2 does; then K
+    stalls."""
     cold_growth: Annotated[float, Range(0)] = 0.0
-    """The number of steps that K grows by, up to k_max, in an update without enough successes. The paper's is 0: an agent that
-    never succeeds within k0 stays there."""
+    """The number of steps that K grows by, up to k_max, in an update without enough successes. The paper's is 0: an
+    agent that never succeeds within k0 stays there."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bounds(self.k_min, self.k_max)
         if not self.k_min <= self.k0 <= self.k_max:
-            raise ConfigError(f"k0 must be in k_min..k_max ({self.k_min}..{self.k_max}), got {self.k0}; move k0 or a bound")
+            raise ConfigError(
+                f"k0 must be in k_min..k_max ({self.k_min}..{self.k_max}), got {self.k0}; move k0 or a bound"
+            )
         if self.min_successes > self.buffer_size:
             raise ConfigError(
-                f"min_successes must be <= buffer_size ({self.buffer_size}), got {self.min_successes}: K would never move; "
-                "lower min_successes or raise buffer_size"
+                f"min_successes must be <= buffer_size ({self.buffer_size}), got {self.min_successes}: K would never "
+                "move; lower min_successes or raise buffer_size"
             )
         self._k = float(self.k0)
         self._lengths: deque[int] = deque(maxlen=self.buffer_size)
@@ -139,7 +142,9 @@ class ElasticHorizon(Saved):
         if not is_number(k) or not self.k_min <= k <= self.k_max:
             raise StateError(f"k_real must be in {self.k_min}..{self.k_max}, got {k!r}; the state was cut or edited")
         if not isinstance(lengths, list) or not all(is_whole(n) and n >= 1 for n in lengths):
-            raise StateError(f"lengths must be a list of whole numbers >= 1, got {lengths!r}; the state was cut or edited")
+            raise StateError(
+                f"lengths must be a list of whole numbers >= 1, got {lengths!r}; the state was cut or edited"
+            )
         with self._lock:
             self._k = float(k)
             self._lengths = deque(lengths, maxlen=self.buffer_size)

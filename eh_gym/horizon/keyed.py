@@ -19,8 +19,8 @@ class KeyedHorizon(Saved):
     """Gives every episode the K of its task's kind.
 
     Args:
-        make: Makes the controller of a new kind, always with the same settings. For pickling, it must be a function of a
-            module.
+        make: Makes the controller of a new kind, always with the same settings. For pickling, it must be a function of
+            a module.
         key: The key of the kind in the reset's info, such as a task's difficulty, category, app or domain.
 
     Raises:
@@ -71,12 +71,16 @@ class KeyedHorizon(Saved):
         controller.record(outcome)
 
     def update(self) -> dict[str, float]:
-        """Moves each kind's K once. Returns ``horizon/k``, the largest, and ``horizon/k_of/KIND`` for each kind, in steps."""
+        """Moves each kind's K once. Returns ``horizon/k``, the largest, and ``horizon/k_of/KIND`` for each kind, in
+        steps.
+        """
         with self._lock:
             controllers = list(self._controllers.values())
         for controller in controllers:
             controller.update()
-        return {"horizon/k": float(self.horizon)} | {f"horizon/k_of/{kind}": float(k) for kind, k in self.horizons.items()}
+        return {"horizon/k": float(self.horizon)} | {
+            f"horizon/k_of/{kind}": float(k) for kind, k in self.horizons.items()
+        }
 
     def _state(self) -> dict[str, Any]:
         return {"controllers": {key: controller.state_dict() for key, controller in sorted(self._controllers.items())}}
@@ -94,7 +98,8 @@ class KeyedHorizon(Saved):
     def _kind(self, info: Mapping[str, Any]) -> str:
         if self._key not in info:
             raise ConfigError(
-                f"the reset's info has no {self._key!r} to tell the task's kind by (it has {sorted(info)}); choose another key"
+                f"the reset's info has no {self._key!r} to tell the task's kind by (it has {sorted(info)}); choose "
+                "another key"
             )
         return str(info[self._key])
 

@@ -21,7 +21,8 @@ HORIZONS: dict[str, type[HorizonController]] = {
     "tti": TTIHorizon,
     "task": TaskHorizon,
 }
-"""The controllers of this project by name: dataclasses whose fields are their arguments. ``--wrapper`` takes the same names."""
+"""The controllers of this project by name: dataclasses whose fields are their arguments. ``--wrapper`` takes the same
+names."""
 
 
 def make_controller(name: str, **settings: Any) -> HorizonController:
@@ -52,7 +53,8 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
     made = make(**settings)
     if not is_controller(made):
         raise ConfigError(
-            f"{name} made {made!r}, which is not a controller; it needs horizon, record, update, state_dict and load_state_dict"
+            f"{name} made {made!r}, which is not a controller; it needs horizon, record, update, state_dict and "
+            "load_state_dict"
         )
     return made
 
@@ -71,5 +73,7 @@ def find_controller(name: str) -> Callable[..., Any]:
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # ./name and ..name raise the last two
-        raise ConfigError(f"{name} can't be imported ({error}); the module must be installed or in this folder") from error
+        raise ConfigError(
+            f"{name} can't be imported ({error}); the module must be installed or in this folder"
+        ) from error
     return found

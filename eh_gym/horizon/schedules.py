@@ -74,7 +74,8 @@ class LinearHorizon(_Schedule):
     """K = min(k_min + delta t, k_max) after t updates, floored (Elastic Horizon paper, Eq. 3).
 
     The defaults are the paper's stand-in for AgentGym-RL's ScalingInter (Eq. 12), which reaches 50 at update 200;
-    AgentGym-RL's own code climbs in stages, see `StagedHorizon`. The paper does not state the rounding; we take the floor.
+    AgentGym-RL's own code climbs in stages, see `StagedHorizon`. The paper does not state the rounding; we take the
+    floor.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -144,8 +145,8 @@ class StagedHorizon(_Schedule):
     """
 
     stages: Mapping[int, int] = field(default_factory=lambda: {0: 15, 50: 20, 100: 30, 150: 50})
-    """K by the update from which it holds, with an entry for update 0. K may also fall. The default is the paper's table for
-    TTI. An update may be a text of digits, as in JSON."""
+    """K by the update from which it holds, with an entry for update 0. K may also fall. The default is the paper's
+    table for TTI. An update may be a text of digits, as in JSON."""
 
     def __post_init__(self) -> None:
         given: Any = self.stages

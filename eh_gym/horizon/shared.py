@@ -1,9 +1,10 @@
 """One controller that many processes of a machine share.
 
 The process that makes a SharedHorizon owns it. A copy in another process (by fork, or by pickling under
-spawn and forkserver) reads K from a memory-mapped file and appends each outcome to a journal with a single write. If each
-episode has its own K, the owner also writes the controller to a file after each update, which the copies read. Processes share
-no lock, so a killed one leaves nothing locked. The journal only grows, because a process may be appending to it at any time.
+spawn and forkserver) reads K from a memory-mapped file and appends each outcome to a journal with a single write. If
+each episode has its own K, the owner also writes the controller to a file after each update, which the copies read.
+Processes share no lock, so a killed one leaves nothing locked. The journal only grows, because a process may be
+appending to it at any time.
 """
 
 from __future__ import annotations
@@ -39,14 +40,16 @@ class SharedHorizon:
     """Lets environments in other processes read K and record outcomes.
 
     Once `record` has returned, in any process, the outcome is counted exactly once, at the owner's next `update` or
-    `state_dict`, even if its process is killed. A kill inside `record` may lose this one outcome and no other. Outcomes of
-    one process keep their order.
+    `state_dict`, even if its process is killed. A kill inside `record` may lose this one outcome and no other. Outcomes
+    of one process keep their order.
 
-    If the controller has ``horizon_for``, so has this one. The controller then needs ``info_keys`` (see `ReadsInfo`) and must be
-    picklable, as `TaskHorizon` and `KeyedHorizon` are. Only these keys of an outcome's info are handed over, as texts.
+    If the controller has ``horizon_for``, so has this one. The controller then needs ``info_keys`` (see `ReadsInfo`)
+    and must be picklable, as `TaskHorizon` and `KeyedHorizon` are. Only these keys of an outcome's info are handed
+    over, as texts.
 
     The journal takes about 35 bytes per outcome plus the task id. It is in shared memory (``/dev/shm``), or else in the
-    temporary folder. `close`, or the end of the owner, removes it. If the owner is killed, a file ``eh-horizon-*`` stays.
+    temporary folder. `close`, or the end of the owner, removes it. If the owner is killed, a file ``eh-horizon-*``
+    stays.
 
     Only the owner's `update` moves K. With environments in subprocesses, call it between two rollouts (in
     Stable-Baselines3 from a callback's ``_on_rollout_end``), and leave ``update_every`` of `ElasticTimeLimit` at None.
@@ -74,14 +77,16 @@ class SharedHorizon:
             self._keys = tuple(controller.info_keys)
         else:
             raise ConfigError(
-                f"expected a controller with one K for all episodes, or with info_keys, got {controller!r}; name the keys of the "
-                "info that its record() reads, () for none"
+                f"expected a controller with one K for all episodes, or with info_keys, got {controller!r}; name the "
+                "keys of the info that its record() reads, () for none"
             )
         self._controller: HorizonController | None = controller
         self._owner = os.getpid()
         self._read = 0  # bytes of the journal
         self._collected = 0  # outcomes
-        folder = Path(tempfile.mkdtemp(prefix="eh-horizon-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        folder = Path(
+            tempfile.mkdtemp(prefix="eh-horizon-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+        )
         weakref.finalize(self, _remove_as_owner, folder, self._owner)
         (folder / "k").write_bytes(bytes(8))
         (folder / "journal").touch()
@@ -114,12 +119,15 @@ class SharedHorizon:
         check_outcome(outcome)
         keys = self._keys or ()
         if missing := [key for key in keys if key not in outcome.info]:
-            raise ConfigError(f"the reset's info has no {missing[0]!r} (it has {sorted(outcome.info)}); choose another key")
+            raise ConfigError(
+                f"the reset's info has no {missing[0]!r} (it has {sorted(outcome.info)}); choose another key"
+            )
         info = {key: str(outcome.info[key]) for key in keys}
         texts = json.dumps([outcome.task_id, info]) if info or outcome.task_id is not None else "[null, {}]"
         numbers = outcome.length, outcome.horizon, outcome.success, outcome.truncated
-        # With O_APPEND and one write, the kernel appends the line as a whole. Only SIGKILL at a page boundary can cut it. The
-        # newline in front then separates the next line from the stump, which is not JSON without its last bracket.
+        # With O_APPEND and one write, the kernel appends the line as a whole. Only SIGKILL at a page boundary can cut
+        # it. The newline in front then separates the next line from the stump, which is not JSON without its last
+        # bracket.
         line = b"\n[%d, %d, %d, %d, %s]\n" % (*numbers, texts.encode())
         written = os.write(self._journal, line)
         if written != len(line):
@@ -191,8 +199,8 @@ class SharedHorizon:
         self._folder = folder
         self._lock = threading.Lock()  # between the owner's threads
         with (folder / "k").open("r+b") as file:
-            # A memoryview stores 8 aligned bytes at once. struct.pack_into zeroes them first, and readers would see K = 0 (2 %
-            # of 3.7 million reads under constant writing).
+            # A memoryview stores 8 aligned bytes at once. struct.pack_into zeroes them first, and readers would see K =
+            # 0 (2 % of 3.7 million reads under constant writing).
             self._k = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
         self._journal = os.open(folder / "journal", os.O_RDWR | os.O_APPEND)
         # Not at exit, because a thread may still record then.
@@ -205,7 +213,8 @@ class SharedHorizon:
                 new.write_bytes(pickle.dumps(controller))
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 raise ConfigError(
-                    f"{controller!r} can't be pickled for the other processes ({error}); make it with functions of a module"
+                    f"{controller!r} can't be pickled for the other processes ({error}); make it with functions of a "
+                    "module"
                 ) from error
             new.replace(self._folder / "controller")
         self._k[0] = controller.horizon

@@ -38,19 +38,20 @@ class _Task:
 class TaskHorizon(Saved):
     """Gives each task the horizon that its own successes need, once the agent solves it often enough.
 
-    A *meeting* of a task is an update in which episodes of it ended. After each one, with the task's last `window` outcomes:
+    A *meeting* of a task is an update in which episodes of it ended. After each one, with the task's last `window`
+    outcomes:
 
         free:     K = k_max, while there are fewer than `min_episodes`, or fewer than `threshold` of them are successes
         bounded:  target = clip(P90 of the lengths of its successes + delta, k_min, k_max)
                   K = (1 - alpha) K + alpha target, from k_max on
 
-    In each `free_every`-th meeting, a bounded task is free again, because K and the lengths would otherwise shrink together for
-    ever. In its first meeting, a task has the K of an `ElasticHorizon` over all tasks, which begins at `k0`. An episode without a
-    task's name has this K, too.
+    In each `free_every`-th meeting, a bounded task is free again, because K and the lengths would otherwise shrink
+    together for ever. In its first meeting, a task has the K of an `ElasticHorizon` over all tasks, which begins at
+    `k0`. An episode without a task's name has this K, too.
 
-    The closest published rule is Toggle of Kimi K2.5 (arXiv 2602.02276, Sec. 4.4.2), which bounds the tokens of an answer.
-    ``TaskHorizon(delta=0, alpha=1, free_every=2)`` is that rule on steps, except that its phases alternate by the meetings of a
-    task, not by iterations.
+    The closest published rule is Toggle of Kimi K2.5 (arXiv 2602.02276, Sec. 4.4.2), which bounds the tokens of an
+    answer. ``TaskHorizon(delta=0, alpha=1, free_every=2)`` is that rule on steps, except that its phases alternate by
+    the meetings of a task, not by iterations.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -67,7 +68,8 @@ class TaskHorizon(Saved):
     """The keys of an outcome's info that `record` reads; see `SharedHorizon`."""
 
     k0: Annotated[int | None, Range(1)] = None
-    """K of the elastic horizon at the start, in steps, from k_min to k_max. By default half of k_max, but at least k_min."""
+    """K of the elastic horizon at the start, in steps, from k_min to k_max. By default half of k_max, but at least
+    k_min."""
     k_min: Annotated[int, Range(1)] = 5
     """The lower bound of K, in steps."""
     k_max: Annotated[int, Range(1)] = 50
@@ -75,7 +77,8 @@ class TaskHorizon(Saved):
     delta: Annotated[float, Range(0)] = 2.0
     """The headroom over the successes of a task, in steps. The lengths of one task vary less than those of all."""
     alpha: Annotated[float, Range(0, 1, above=True)] = 1.0
-    """The weight of the new target in the moving average of a task's K over its meetings. 1 takes the target as it is."""
+    """The weight of the new target in the moving average of a task's K over its meetings. 1 takes the target as it
+    is."""
     threshold: Annotated[float, Range(0, 1, above=True)] = 0.25
     """The share of successes from which a task is bounded. 0.25 bounds a task that is solved every fourth time."""
     window: Annotated[int, Range(1)] = 16
@@ -91,7 +94,8 @@ class TaskHorizon(Saved):
         self._all = ElasticHorizon(k0=k0, k_min=self.k_min, k_max=self.k_max)
         if self.min_episodes > self.window:
             raise ConfigError(
-                f"min_episodes must be <= window ({self.window}), got {self.min_episodes}; no task would ever be bounded"
+                f"min_episodes must be <= window ({self.window}), got {self.min_episodes}; no task would ever be "
+                "bounded"
             )
         self._tasks: dict[str, _Task] = {}
 
@@ -154,18 +158,24 @@ class TaskHorizon(Saved):
     def _state(self) -> dict[str, Any]:
         return {
             "all": self._all.state_dict(),
-            "tasks": {name: [task.k, task.meetings, task.met, list(task.lengths)] for name, task in self._tasks.items()},
+            "tasks": {
+                name: [task.k, task.meetings, task.met, list(task.lengths)] for name, task in self._tasks.items()
+            },
         }
 
     def _load(self, state: Mapping[str, Any]) -> None:
         tasks: dict[str, _Task] = {}
         try:
             for name, (k, meetings, met, lengths) in state["tasks"].items():
-                if not (k is None or (is_number(k) and self.k_min <= k <= self.k_max)) or not all(map(is_whole, lengths)):
+                if not (k is None or (is_number(k) and self.k_min <= k <= self.k_max)) or not all(
+                    map(is_whole, lengths)
+                ):
                     raise ValueError(f"task {name!r}")
                 tasks[name] = _Task(tuple(lengths), k, int(meetings), bool(met))
         except (AttributeError, TypeError, ValueError) as error:
-            raise StateError(f"tasks must have K, meetings and lengths ({error}); the state was cut or edited") from error
+            raise StateError(
+                f"tasks must have K, meetings and lengths ({error}); the state was cut or edited"
+            ) from error
         self._all.load_state_dict(state["all"])
         with self._lock:
             self._tasks = tasks

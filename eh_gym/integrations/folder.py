@@ -26,9 +26,10 @@ _WAIT_S = 30.0  # for the owner to write the address of its horizon
 class FolderHorizon:
     """A controller that is shared by all processes that name the same folder.
 
-    The first process owns K. Whenever it starts or ends an episode, it moves K once for every `update_every` new episodes of
-    all processes. The other processes read K and record. If the owner ends, their K stays the same. The owner writes
-    ``state.json``, from which a later run continues, and ``horizon.jsonl`` with the metrics of each update.
+    The first process owns K. Whenever it starts or ends an episode, it moves K once for every `update_every` new
+    episodes of all processes. The other processes read K and record. If the owner ends, their K stays the same. The
+    owner writes ``state.json``, from which a later run continues, and ``horizon.jsonl`` with the metrics of each
+    update.
 
     Args:
         folder: A folder on this machine. It is made if it is missing.

@@ -1,4 +1,6 @@
-"""SkyRL: any text environment as a ``BaseTextEnv``, and a generator that gives each rollout an elastic ``max_turns``."""
+"""SkyRL: any text environment as a ``BaseTextEnv``, and a generator that gives each rollout an elastic
+``max_turns``.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,10 @@ _training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", def
 class GymTextEnv(BaseTextEnv):
     """Any Gymnasium environment with text actions, for `skyrl_gym.register`.
 
-    A row of the data names the environment in the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id`` or
-    ``seed``. Its rules and first observation replace the row's prompt. An episode that is stopped earns 0: its last reward takes
-    back what the earlier ones gave. With ``zero_reward_on_truncation: false`` in its row it keeps its rewards.
+    A row of the data names the environment in the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id``
+    or ``seed``. Its rules and first observation replace the row's prompt. An episode that is stopped earns 0: its last
+    reward takes back what the earlier ones gave. With ``zero_reward_on_truncation: false`` in its row it keeps its
+    rewards.
     """
 
     def __init__(self, env_config: Any, extras: dict[str, Any]) -> None:
@@ -75,19 +78,20 @@ class GymTextEnv(BaseTextEnv):
 class ElasticGymGenerator(SkyRLGymGenerator):
     """SkyRL's generator whose training rollouts have the controller's K as ``max_turns``.
 
-    The columns of a row are the info from which a controller chooses the K of an episode: ``task_id``, or a key of its own.
+    The columns of a row are the info from which a controller chooses the K of an episode: ``task_id``, or a key of its
+    own.
 
     A step is a turn of the model. A rollout is truncated if its environment says so in `get_metrics` (``truncated``, as
-    `GymTextEnv` does), if its tokens ran out before the environment was done, or if it took K turns without a success. Its
-    rewards are then 0. It is a success if its environment says so in `get_metrics` (``success``). Evaluation plays under K and
-    records nothing, nor is a rollout with an ``environment_error`` recorded.
+    `GymTextEnv` does), if its tokens ran out before the environment was done, or if it took K turns without a success.
+    Its rewards are then 0. It is a success if its environment says so in `get_metrics` (``success``). Evaluation plays
+    under K and records nothing, nor is a rollout with an ``environment_error`` recorded.
 
     Args:
         controller: Decides K.
         folder: Where the state and the log are kept; see `FolderHorizon`. A later run continues from it.
         update_every: The number of rollouts between two updates of K, such as those of one training batch.
-        success: Tells whether a rollout is a success from the sum of its rewards. By default the environment does, or if it says
-            nothing, a sum of at least 1.
+        success: Tells whether a rollout is a success from the sum of its rewards. By default the environment does, or
+            if it says nothing, a sum of at least 1.
         zero_reward_on_truncation: False leaves the rewards of truncated rollouts as they are.
         **skyrl: The arguments of `SkyRLGymGenerator`.
     """

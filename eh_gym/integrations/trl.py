@@ -1,4 +1,6 @@
-"""TRL: an elastic ``max_tool_calling_iterations`` for any ``environment_factory`` or ``tools`` of a `trl.GRPOTrainer`."""
+"""TRL: an elastic ``max_tool_calling_iterations`` for any ``environment_factory`` or ``tools`` of a
+`trl.GRPOTrainer`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ RewardFunction = Callable[..., list[float | None]]
 
 
 def ending(messages: Any, ids: Any, environment: Any, eos_token_ids: Any) -> tuple[int, bool, bool | None]:
-    """The steps of an episode, whether it was stopped before its end, and its environment's verdict; see `ElasticToolCalls`."""
+    """The steps of an episode, whether it was stopped before its end, and its environment's verdict; see
+    `ElasticToolCalls`.
+    """
     roles = [message["role"] for message in messages]
     rounds = sum(a != "tool" and b == "tool" for a, b in itertools.pairwise(roles))
     if getattr(environment, "ended", False):  # the agent may still have called tools
@@ -34,20 +38,22 @@ def ending(messages: Any, ids: Any, environment: Any, eos_token_ids: Any) -> tup
 class ElasticToolCalls(TrainerCallback, ExportableState):
     """Gives each generation of a `trl.GRPOTrainer` the controller's K, and tells the controller how its episodes ended.
 
-    A step is a round of answered tool calls; an episode without them has one step. TRL stops an episode after K rounds. An
-    episode is truncated if its last message still calls a tool, or was cut at ``max_completion_length``. Its rewards are then 0
-    (Elastic Horizon paper, Sec. 3.2), though TRL counts it as complete. An environment that can end an episode has the
-    attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does, and may have ``success`` (bool), its verdict.
+    A step is a round of answered tool calls; an episode without them has one step. TRL stops an episode after K rounds.
+    An episode is truncated if its last message still calls a tool, or was cut at ``max_completion_length``. Its rewards
+    are then 0 (Elastic Horizon paper, Sec. 3.2), though TRL counts it as complete. An environment that can end an
+    episode has the attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does, and may have ``success``
+    (bool), its verdict.
 
-    All episodes of a generation have one K. Each generation of training moves K once, with the outcomes of all ranks. An episode
-    for which every reward function returns None is not recorded. Evaluation plays under K and records nothing. TRL's
-    checkpoints contain the controller's state, and a resumed run continues from it.
+    All episodes of a generation have one K. Each generation of training moves K once, with the outcomes of all ranks.
+    An episode for which every reward function returns None is not recorded. Evaluation plays under K and records
+    nothing. TRL's checkpoints contain the controller's state, and a resumed run continues from it.
 
     Args:
-        trainer: The trainer. Its reward functions are replaced by wrapped ones. This object becomes one of its callbacks.
+        trainer: The trainer. Its reward functions are replaced by wrapped ones. This object becomes one of its
+            callbacks.
         controller: Decides K.
-        success: Tells whether an episode is a success from its weighted sum of rewards. By default the environment's verdict
-            does, or if there is none, a sum of at least 1.
+        success: Tells whether an episode is a success from its weighted sum of rewards. By default the environment's
+            verdict does, or if there is none, a sum of at least 1.
         zero_reward_on_truncation: False leaves the rewards of truncated episodes as they are.
 
     Raises:
@@ -105,7 +111,9 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
             known = [w * score for w, score in zip(weights, row, strict=True) if score is not None]
             if known:
                 won = verdict if self._success is None else self._success(sum(known))
-                own.append(EpisodeOutcome(length, k, result_of(sum(known), ended=not cut, verdict=won).success, truncated=cut))
+                own.append(
+                    EpisodeOutcome(length, k, result_of(sum(known), ended=not cut, verdict=won).success, truncated=cut)
+                )
         outcomes: list[EpisodeOutcome] = gather_object(own)
         for outcome in outcomes:
             self._controller.record(outcome)

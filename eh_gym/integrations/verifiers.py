@@ -27,10 +27,10 @@ def elastic(
 ) -> type[vf.Env]:
     """Subclasses an environment of verifiers so that each episode's ``max_turns`` is the controller's K.
 
-    A step is a turn of the model. K is read when the episode begins, and replaces ``max_turns`` of the seat's configuration.
-    Tasks are known by their names. An episode that verifiers stopped (``trace.is_truncated``) is truncated, and its rewards
-    become 0 (Elastic Horizon paper, Sec. 3.2). A trace with an error is not recorded. Each trace gets the metrics ``horizon_k``
-    and ``truncated``.
+    A step is a turn of the model. K is read when the episode begins, and replaces ``max_turns`` of the seat's
+    configuration. Tasks are known by their names. An episode that verifiers stopped (``trace.is_truncated``) is
+    truncated, and its rewards become 0 (Elastic Horizon paper, Sec. 3.2). A trace with an error is not recorded. Each
+    trace gets the metrics ``horizon_k`` and ``truncated``.
 
     Args:
         env_class: The environment, such as `verifiers.v1.SingleAgentEnv`, which plays any taskset.
@@ -38,8 +38,8 @@ def elastic(
         folder: Where K is kept. All worker processes that name the same folder share it; see `FolderHorizon`.
         update_every: The number of episodes, of all processes, between two updates of K.
         seat: The agent that gets K. Each of its traces counts as an episode.
-        success: Tells whether an episode that was not stopped is a success. By default the metric ``success`` does, as `GymEnv`
-            records it, or without it a reward of at least 1.
+        success: Tells whether an episode that was not stopped is a success. By default the metric ``success`` does, as
+            `GymEnv` records it, or without it a reward of at least 1.
         zero_reward_on_truncation: False leaves the rewards of truncated episodes as they are.
 
     Returns:

@@ -78,7 +78,9 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):
         messages += [message_to_wire(message) for message in prompt]
         body, token = {"model": ctx.model, "messages": messages}, {"Authorization": f"Bearer {secret}"}
         answer = await self._http.post(f"{endpoint}/chat/completions", json=body, headers=token)
-        return vf.ProgramResult(exit_code=int(answer.is_error), stdout="", stderr=answer.text if answer.is_error else "")
+        return vf.ProgramResult(
+            exit_code=int(answer.is_error), stdout="", stderr=answer.text if answer.is_error else ""
+        )
 
 
 class GymEnvConfig(vf.EnvConfig):

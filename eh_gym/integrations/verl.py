@@ -52,7 +52,9 @@ class HorizonActor:
         """The K of a rollout that starts now."""
         return self._horizon.horizon_for(info)
 
-    def record(self, length: int, k: int, truncated: bool, reward: float, info: dict[str, Any], training: bool = True) -> float:
+    def record(
+        self, length: int, k: int, truncated: bool, reward: float, info: dict[str, Any], training: bool = True
+    ) -> float:
         """Tells the controller how a rollout of training ended. Returns what the rollout has earned."""
         task = info.get("task_id")
         named = None if task is None else str(task)
@@ -76,9 +78,10 @@ def _about(row: Mapping[str, Any]) -> dict[str, Any]:
 class ElasticToolAgentLoop(ToolAgentLoop):
     """verl's `ToolAgentLoop` under the controller's K.
 
-    A step is a message of the model; the final answer is one too. A rollout is truncated if its last message still calls a
-    tool, or if the tokens of a response are used up. Name the class in the file of ``agent.agent_loop_config_path``, with the
-    arguments of `HorizonActor`, and `ElasticAgentLoopManager` as ``agent.agent_loop_manager_class``.
+    A step is a message of the model; the final answer is one too. A rollout is truncated if its last message still
+    calls a tool, or if the tokens of a response are used up. Name the class in the file of
+    ``agent.agent_loop_config_path``, with the arguments of `HorizonActor`, and `ElasticAgentLoopManager` as
+    ``agent.agent_loop_manager_class``.
     """
 
     def __init__(
@@ -117,7 +120,9 @@ class ElasticToolAgentLoop(ToolAgentLoop):
 
 
 class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
-    """Records each training rollout when its reward is known. A truncated one earns 0, also in validation (paper, Sec. 3.2)."""
+    """Records each training rollout when its reward is known. A truncated one earns 0, also in validation (paper, Sec.
+    3.2).
+    """
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
         _validating.set(validate)

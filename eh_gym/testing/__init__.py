@@ -1,7 +1,7 @@
 """Contract tests to inherit: what Elastic Horizon asks of an environment and of a horizon controller.
 
-Written for pytest, which runs the methods named ``test_*`` of a class named ``Test*``; nothing here imports it. In a test
-file of your own::
+Written for pytest, which runs the methods named ``test_*`` of a class named ``Test*``; nothing here imports it. In a
+test file of your own::
 
     import gymnasium as gym
     from eh_gym.testing import ControllerContract, ExpertEnvContract

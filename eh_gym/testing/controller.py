@@ -53,7 +53,9 @@ class ControllerContract:
         before = controller.horizon
         for _ in range(200):
             controller.record(EpisodeOutcome(40, 50, True, task_id="task-1", info={"task_id": "task-1"}))
-        assert controller.horizon == before, f"record() moved K from {before} to {controller.horizon}; move it in update()"
+        assert controller.horizon == before, (
+            f"record() moved K from {before} to {controller.horizon}; move it in update()"
+        )
 
     def test_the_same_seed_and_info_have_the_same_k_until_the_next_update(self) -> None:
         """An episode that is started again gets the same K."""
@@ -106,7 +108,9 @@ class ControllerContract:
         assert json.dumps(state) == text, "the saved state changed while the controller went on; copy in state_dict()"
         controller.load_state_dict(state)
         live(controller, 4)
-        assert json.dumps(state) == text, "the loaded state changed while the controller went on; copy in load_state_dict()"
+        assert json.dumps(state) == text, (
+            "the loaded state changed while the controller went on; copy in load_state_dict()"
+        )
 
     def test_the_states_of_other_controllers_are_refused_and_change_nothing(self) -> None:
         """The state of another controller, or of other settings, raises a StateError."""
@@ -161,7 +165,9 @@ class ControllerContract:
             thread.join()
         assert errors == [], f"called from 6 threads it raised {errors[:1]}; guard its state with a lock"
         updates = controller.state_dict().get("updates", 6 * 20 * 5)
-        assert updates == 6 * 20 * 5, f"of {6 * 20 * 5} updates from 6 threads it counted {updates}; guard them with a lock"
+        assert updates == 6 * 20 * 5, (
+            f"of {6 * 20 * 5} updates from 6 threads it counted {updates}; guard them with a lock"
+        )
         assert controller.horizon >= 1, f"horizon must be >= 1, got {controller.horizon}"
 
     def test_its_repr_says_what_it_is(self) -> None:
@@ -172,7 +178,9 @@ class ControllerContract:
 
 
 def live(controller: HorizonController, updates: int, first: int = 0) -> list[int]:
-    """Some updates with two outcomes each, successes and truncations of many lengths. Returns K after each, and an episode's."""
+    """Some updates with two outcomes each, successes and truncations of many lengths. Returns K after each, and an
+    episode's.
+    """
     seen = []
     for update in range(first, first + updates):
         for i in range(2):
@@ -189,4 +197,6 @@ def _refusal(controller: HorizonController, state: Any) -> str:
         controller.load_state_dict(state)
     except StateError as error:
         return str(error)
-    raise AssertionError(f"load_state_dict took {state!r}; raise eh_gym.errors.StateError for what it has not made itself")
+    raise AssertionError(
+        f"load_state_dict took {state!r}; raise eh_gym.errors.StateError for what it has not made itself"
+    )

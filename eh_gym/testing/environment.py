@@ -31,7 +31,9 @@ class _WatchedEnv(CheckedEnv):
         observation, _, _, truncated, info = answer
         assert "environment_error" not in info, f"the environment failed: {info['environment_error']}"
         _check_text(observation, self.observation_space)
-        assert not truncated, "truncated is for ElasticTimeLimit to set; an environment has no limit of steps of its own"
+        assert not truncated, (
+            "truncated is for ElasticTimeLimit to set; an environment has no limit of steps of its own"
+        )
         return answer
 
 
@@ -39,9 +41,9 @@ class TextEnvContract:
     """Tests of any text environment that the harness may play. Inherit from this class and define `make`.
 
     Observations and actions are texts. ``env.unwrapped.task_ids`` lists the tasks. ``reset`` plays the task of
-    ``options={"task_id": ...}``, or one that its seed draws, and returns an info with ``task_id``, ``system_prompt`` and
-    ``instruction``. ``step`` answers any text, with any finite reward. When the environment's own rules end the episode,
-    ``info["success"]`` is the verdict; without it, the sum of the rewards decides. Steps are not limited.
+    ``options={"task_id": ...}``, or one that its seed draws, and returns an info with ``task_id``, ``system_prompt``
+    and ``instruction``. ``step`` answers any text, with any finite reward. When the environment's own rules end the
+    episode, ``info["success"]`` is the verdict; without it, the sum of the rewards decides. Steps are not limited.
     docs/extend/environment.md has this as a checklist.
 
     Attributes:
@@ -61,7 +63,9 @@ class TextEnvContract:
 
     def make(self) -> TextEnv:
         """A new environment with few or quick tasks, by ``gym.make``; with the same arguments at every call."""
-        raise NotImplementedError("say in make() how your environment is made: return gym.make('MyEnv-v0', split='dev')")
+        raise NotImplementedError(
+            "say in make() how your environment is made: return gym.make('MyEnv-v0', split='dev')"
+        )
 
     def make_slots(self, count: int) -> ThreadVectorEnv:
         """`count` environments in slots."""
@@ -128,7 +132,9 @@ class TextEnvContract:
             except ConfigError:
                 pass
             else:
-                raise AssertionError(f"reset took the task id {task_id!r}; raise eh_gym.errors.ConfigError for an unknown task")
+                raise AssertionError(
+                    f"reset took the task id {task_id!r}; raise eh_gym.errors.ConfigError for an unknown task"
+                )
             assert env.reset(seed=0)[1]["task_id"] in _ids(env), "after a refused reset it plays no task of its own"
 
     def test_malformed_actions_are_answered_and_never_raise(self) -> None:

@@ -32,9 +32,9 @@ class ThreadVectorEnv(SyncVectorEnv):
     As a ``gymnasium.vector.VectorEnv`` it behaves like ``SyncVectorEnv(..., autoreset_mode=AutoresetMode.DISABLED)``,
     masked resets included.
 
-    ``submit_reset`` and ``submit_step`` address one slot and return a future at once. A slot takes its next call when the
-    future of its last one is done. What one slot raises reaches its own future only; the slot then needs a reset. The
-    two ways may be mixed, but a batched call is refused while a future of the slot interface is not done.
+    ``submit_reset`` and ``submit_step`` address one slot and return a future at once. A slot takes its next call when
+    the future of its last one is done. What one slot raises reaches its own future only; the slot then needs a reset.
+    The two ways may be mixed, but a batched call is refused while a future of the slot interface is not done.
 
     Args:
         env_fns: Functions that build the environments, called one after the other here.
@@ -66,11 +66,14 @@ class ThreadVectorEnv(SyncVectorEnv):
         if max_workers is None:
             max_workers = min(len(env_fns), _MOST_THREADS)
         elif not is_whole(max_workers) or max_workers < 0:
-            raise ConfigError(f"max_workers must be a whole number >= 0 (0: in the caller's thread), got {max_workers!r}")
+            raise ConfigError(
+                f"max_workers must be a whole number >= 0 (0: in the caller's thread), got {max_workers!r}"
+            )
         super().__init__(env_fns, autoreset_mode=AutoresetMode.DISABLED)
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
             raise ConfigError(
-                "two slots have the same environment, whose episodes would mix; every function of env_fns must make a new one, "
+                "two slots have the same environment, whose episodes would mix; every function of env_fns must make a "
+                "new one, "
                 'such as lambda: gym.make("EH-Cabinet-v0")'
             )
         if max_workers:
@@ -84,7 +87,9 @@ class ThreadVectorEnv(SyncVectorEnv):
 
     # One slot at a time
 
-    def submit_reset(self, slot: int, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Future[ResetResult]:
+    def submit_reset(
+        self, slot: int, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> Future[ResetResult]:
         """Resets one slot, 0 .. num_envs - 1. The seed and the options are those of ``gymnasium.Env.reset``.
 
         Returns:
@@ -100,8 +105,8 @@ class ThreadVectorEnv(SyncVectorEnv):
         """Steps one slot.
 
         Returns:
-            A future of ``(observation, reward, terminated, truncated, info)``; of ``gymnasium.error.ResetNeeded`` if the
-            slot's episode has ended or failed, or none has begun. Raises as `submit_reset` does.
+            A future of ``(observation, reward, terminated, truncated, info)``; of ``gymnasium.error.ResetNeeded`` if
+            the slot's episode has ended or failed, or none has begun. Raises as `submit_reset` does.
         """
         return self._submit(slot, "submit_step", lambda: self._step_slot(slot, action))
 
@@ -168,7 +173,8 @@ class ThreadVectorEnv(SyncVectorEnv):
                 every environment. The dict stays as it is.
 
         Returns:
-            The batched observations (for slots outside the mask, the last ones) and the infos of the slots that were reset.
+            The batched observations (for slots outside the mask, the last ones) and the infos of the slots that were
+            reset.
 
         Raises:
             ConfigError: A mask, list of seeds or list of ids has the wrong length or type.
@@ -176,9 +182,15 @@ class ThreadVectorEnv(SyncVectorEnv):
         self._require_idle("reset")
         shared = dict(options or {})
         mask = shared.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
-        if not isinstance(mask, np.ndarray) or mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
+        if (
+            not isinstance(mask, np.ndarray)
+            or mask.shape != (self.num_envs,)
+            or mask.dtype != np.bool_
+            or not mask.any()
+        ):
             raise ConfigError(
-                f"options['reset_mask'] must be a bool array of shape ({self.num_envs},) with at least one True, got {mask!r}"
+                f"options['reset_mask'] must be a bool array of shape ({self.num_envs},) with at least one True, got "
+                f"{mask!r}"
             )
         each = isinstance(seed, (int, np.integer))
         seeds = [int(seed) + i for i in range(self.num_envs)] if each else self._each("seed", seed)  # type: ignore[arg-type]
@@ -231,7 +243,9 @@ class ThreadVectorEnv(SyncVectorEnv):
         return self._batch(), rewards, terminations, truncations, infos
 
     def interrupt(self) -> None:
-        """Calls the method ``interrupt`` of environments that have one: their calls raise at once. Only `close` may follow."""
+        """Calls the method ``interrupt`` of environments that have one: their calls raise at once. Only `close` may
+        follow.
+        """
         for env in self.envs:
             getattr(env.unwrapped, "interrupt", lambda: None)()
 

@@ -7,12 +7,12 @@ what comes back, because a process that has gone wrong can't be trusted to notic
     python -s child.py FOLDER/backend.py
 
 The backend is a module with ``handle(method: str, params: dict) -> JSON value``. Its folder becomes the package
-``eh_backend``, so that ``from .sibling import name`` finds the files beside it and nothing in the folder shadows another
-module.
+``eh_backend``, so that ``from .sibling import name`` finds the files beside it and nothing in the folder shadows
+another module.
 
 A frame is four bytes of magic, the length of the body as a big-endian 32-bit integer, and the body: a JSON object.
-The child speaks first, twice: ``{"protocol": 1, ...}`` at once, and ``{"ready": true}`` or ``{"error": {...}}`` when the
-backend is loaded. Then each ``{"id", "method", "params"}`` gets ``{"id", "result"}`` or ``{"id", "error"}``.
+The child speaks first, twice: ``{"protocol": 1, ...}`` at once, and ``{"ready": true}`` or ``{"error": {...}}`` when
+the backend is loaded. Then each ``{"id", "method", "params"}`` gets ``{"id", "result"}`` or ``{"id", "error"}``.
 """
 
 import faulthandler
@@ -58,7 +58,9 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _read(fd: int, size: int, unread: bytearray) -> bytes:
-    """Takes ``size`` bytes of ``unread``, after reading as much as is missing; raises EOFError when the parent is gone."""
+    """Takes ``size`` bytes of ``unread``, after reading as much as is missing; raises EOFError when the parent is
+    gone.
+    """
     while len(unread) < size:
         chunk = os.read(fd, 1 << 16)  # usually brings all waiting calls
         if not chunk:

@@ -30,7 +30,9 @@ class Frames:
         self._unread = bytearray()  # often holds several answers
 
     def send(self, frames: bytes) -> None:
-        """Writes ``frames``; what the pipe does not take now is written during ``receive``. All earlier ones must be answered."""
+        """Writes ``frames``; what the pipe does not take now is written during ``receive``. All earlier ones must be
+        answered.
+        """
         self._unsent = memoryview(frames)
         self._write()
 
@@ -48,7 +50,9 @@ class Frames:
         if magic != child.MAGIC:
             raise WorkerProtocolError(f"waiting for {what}, the worker sent {magic!r}, which begins no frame")
         if size > child.MAX_FRAME_BYTES:
-            raise WorkerProtocolError(f"the worker announced a frame of {size:,} bytes; the limit is {child.MAX_FRAME_BYTES:,}")
+            raise WorkerProtocolError(
+                f"the worker announced a frame of {size:,} bytes; the limit is {child.MAX_FRAME_BYTES:,}"
+            )
         self._read(header + size, deadline, what, timeout_s)
         try:
             message = json.loads(self._unread[header : header + size].decode("utf-8"))

@@ -53,14 +53,18 @@ class _Call:
     method: str
     frame: bytes
     timeout_s: float
-    told: SimpleQueue[dict[str, Any] | WorkerError | None] = field(default_factory=SimpleQueue)  # None: its thread leads
+    told: SimpleQueue[dict[str, Any] | WorkerError | None] = field(
+        default_factory=SimpleQueue
+    )  # None: its thread leads
 
 
 class Worker:
     """One backend process. Thread-safe: calls from several threads are answered one after another.
 
-    Calls that come while another is under way wait, and are then sent together: waking a process that sleeps costs as much as a
-    quick step. One of the waiting threads leads: it sends the calls of all, and tells each its answer as soon as it is there.
+    Calls that come while another is under way wait, and are then sent together: waking a process that sleeps costs as
+    much as a
+    quick step. One of the waiting threads leads: it sends the calls of all, and tells each its answer as soon as it is
+    there.
 
     Not usable in a forked copy of the process that started it: two processes reading one pipe would take each other's
     answers, so ``start`` and ``call`` raise WorkerDied there, and ``close`` and ``kill`` do nothing.
@@ -192,8 +196,8 @@ class Worker:
     def _exchange(self) -> None:
         """Sends the calls that wait.
 
-        The worker answers a call before it begins the next. So the first one without an answer is the one that failed, and those
-        after it have had no effect.
+        The worker answers a call before it begins the next. So the first one without an answer is the one that failed,
+        and those after it have had no effect.
         """
         with self._gate:
             calls, self._waiting = self._waiting, []
@@ -305,7 +309,9 @@ class Worker:
 
     @contextlib.contextmanager
     def _killed_on_failure(self) -> Any:
-        """Kills the worker if anything fails inside: a call that was interrupted, even by Ctrl-C, can't be continued."""
+        """Kills the worker if anything fails inside: a call that was interrupted, even by Ctrl-C, can't be
+        continued.
+        """
         try:
             yield
         except WorkerError as error:

@@ -34,20 +34,23 @@ SuccessRule = Callable[[Any, float, bool, bool, dict[str, Any]], bool]
 class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
     """Gives every episode the budget that the controller has at its reset, and tells the controller how it ended.
 
-    An episode that reaches K steps without ending is truncated, and earns 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
-    lines 8 to 16); one that ends on step K has ended. So does an episode that the environment's own limit or an error stops: its
-    last reward takes back what the earlier ones gave. A running episode keeps its K. A controller with ``horizon_for`` is
-    asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`). Two kinds of episodes are
+    An episode that reaches K steps without ending is truncated, and earns 0 (Elastic Horizon paper, Sec. 3.2; Algorithm
+    2, lines 8 to 16); one that ends on step K has ended. So does an episode that the environment's own limit or an
+    error stops: its last reward takes back what the earlier ones gave. A running episode keeps its K. A controller with
+    ``horizon_for`` is asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`). Two
+    kinds of episodes are
     not recorded: those that are reset before their end, and those with ``info["environment_error"]``, which say nothing
     about the agent.
 
     Every info gets ``info["horizon"]``, the episode's K: an int where observations are texts, else an ``np.int64``,
     because TorchRL's ``auto_register_info_dict`` takes only numpy's scalars. The last step's info gets
-    ``info["outcome"]`` = ``{"length", "horizon", "success", "truncated"}`` and the ``"task_id"``, where the reset's info
-    names it. It also gets ``info["TimeLimit.truncated"]``: whether K stopped it. No value is None, because Tianshou's buffers
-    refuse that. At the reset and at the end the info is a new dict, and in between it is the environment's own.
+    ``info["outcome"]`` = ``{"length", "horizon", "success", "truncated"}`` and the ``"task_id"``, where the reset's
+    info names it. It also gets ``info["TimeLimit.truncated"]``: whether K stopped it. No value is None, because
+    Tianshou's buffers refuse that. At the reset and at the end the info is a new dict, and in between it is the
+    environment's own.
 
-    Gymnasium's `RecordEpisodeStatistics` and the `Monitor` of Stable-Baselines3 own ``info["episode"]``. Put them outside
+    Gymnasium's `RecordEpisodeStatistics` and the `Monitor` of Stable-Baselines3 own ``info["episode"]``. Put them
+    outside
     this wrapper: inside it, they do not see the episodes that K stops. The controller records the same in every order.
     Stable-Baselines3 bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
 
@@ -59,11 +62,11 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             `SharedHorizon`.
         success: How to read the verdict of an episode: a key of the info, or a function. The key is read if the episode
             ended by the environment's rules; an episode that was stopped is then no success. If the first episode
-            (of texts: the first eight) is stopped and its info lacks the key, a warning says so. The function is asked at
-            every end, also if K stopped the episode, and gets ``(observation, reward, terminated, truncated, info)`` of
-            the last step, the reward as the agent gets it. For a task of survival, which succeeds by lasting until K,
-            pass ``lambda observation, reward, terminated, truncated, info: not terminated``. The verdict is a bool, or
-            0 or 1.
+            (of texts: the first eight) is stopped and its info lacks the key, a warning says so. The function is asked
+            at every end, also if K stopped the episode, and gets ``(observation, reward, terminated, truncated, info)``
+            of the last step, the reward as the agent gets it. For a task of survival, which succeeds by lasting until
+            K, pass ``lambda observation, reward, terminated, truncated, info: not terminated``. The verdict is a bool,
+            or 0 or 1.
         update_every: Call ``controller.update()`` after this number of episodes of this environment; None if your code
             calls it, as the training harness does once per update.
         record: Tell the controller how episodes end. False for evaluations, which must not move K, and if your code
@@ -74,7 +77,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         recorded: Counts the episodes for `update_every`; environments that hold the same count share it.
 
     Raises:
-        ConfigError: An argument is wrong, an episode ended and no success can be read, or ``spec.to_json()`` was called.
+        ConfigError: An argument is wrong, an episode ended and no success can be read, or ``spec.to_json()`` was
+            called.
         gymnasium.error.ResetNeeded: `step` was called after the end, or before the first reset.
 
     >>> from eh_gym.horizon import FixedHorizon
@@ -100,7 +104,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
                 "eh_gym.FixedHorizon(K) is the simplest"
             )
         if not (isinstance(success, str) or callable(success)):
-            raise ConfigError(f"success must be a key of the info or a function, got {success!r}; the default is 'success'")
+            raise ConfigError(
+                f"success must be a key of the info or a function, got {success!r}; the default is 'success'"
+            )
         if callable(success) and not accepts(success, None, 0.0, True, False, {}):
             raise ConfigError(
                 f"success must take (observation, reward, terminated, truncated, info), got {success!r}; "
@@ -139,8 +145,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self.recorded = EpisodeCount()
         self._held: list[EpisodeOutcome] | None = None  # for `tell_outcomes`; None if outcomes are told at once
         self._has_recorded = False
-        # Stopped episodes until a warning that the info lacks the key; not above 0 once it was seen or the warning given. By
-        # the contract of texts (eh_gym.testing) only an ended episode has it, so a beginner's first ones say nothing.
+        # Stopped episodes until a warning that the info lacks the key; not above 0 once it was seen or the warning
+        # given. By the contract of texts (eh_gym.testing) only an ended episode has it, so a beginner's first ones say
+        # nothing.
         self._unread = 8 if isinstance(env.observation_space, Text) else 1
 
     @property
@@ -157,7 +164,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         return self._horizon
 
     def hold_outcomes(self) -> None:
-        """Keeps outcomes back until `tell_outcomes`, for a vector environment that tells them in the order of its slots."""
+        """Keeps outcomes back until `tell_outcomes`, for a vector environment that tells them in the order of its
+        slots.
+        """
         self._held = []
 
     def tell_outcomes(self) -> None:
@@ -166,7 +175,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         for outcome in held:
             self._tell(outcome)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ObsType, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
         """Starts an episode and fixes its K. A running episode is dropped and not recorded."""
         self._left = 0  # if the environment's reset fails, the old episode must not continue
         observation, info = self.env.reset(seed=seed, options=options)
@@ -224,10 +235,10 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         controller = self.controller
         if not self._has_recorded and isinstance(controller, MadeIn) and controller.made_in != os.getpid():
             warnings.warn(
-                f"this environment records in process {os.getpid()} with a copy of the {type(controller).__name__} that process "
-                f"{controller.made_in} made: the original does not get these episodes, so its K does not follow them. Wrap it in "
-                "eh_gym.SharedHorizon before the environments are made, or keep them in one process (eh_gym.make_vec). "
-                "Where a controller was pickled to a file, save its state_dict() instead",
+                f"this environment records in process {os.getpid()} with a copy of the {type(controller).__name__} "
+                f"that process {controller.made_in} made: the original does not get these episodes, so its K does not "
+                "follow them. Wrap it in eh_gym.SharedHorizon before the environments are made, or keep them in one "
+                "process (eh_gym.make_vec). Where a controller was pickled to a file, save its state_dict() instead",
                 stacklevel=4,
             )
         self._has_recorded = True
@@ -235,19 +246,24 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if self._update_every is not None and self.recorded.add() % self._update_every == 0:
             controller.update()
 
-    def _verdict(self, observation: ObsType, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]) -> bool:
+    def _verdict(
+        self, observation: ObsType, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> bool:
         if callable(self._success):
             return _as_bool("success()", self._success(observation, reward, terminated, truncated, info))
         if self._success not in info:
-            advice = "pass ElasticTimeLimit(..., success=KEY) or success=lambda obs, reward, terminated, truncated, info: ..."
+            advice = "pass success=KEY or success=lambda obs, reward, terminated, truncated, info: ..."
             if terminated:
-                raise ConfigError(f"the episode ended and its info has no {self._success!r} (it has {sorted(info)}); {advice}")
+                raise ConfigError(
+                    f"the episode ended and its info has no {self._success!r} (it has {sorted(info)}); {advice}"
+                )
             self._unread -= 1
             if self._unread == 0 and self._record:
                 warnings.warn(
-                    f"the episode was stopped and its info has no {self._success!r} (it has {sorted(info)}), so the controller "
-                    "hears of a failure, as it will of every further one that is stopped. If your environment never says "
-                    f"{self._success!r}, {advice}; if it does when its own rules end an episode, this is right",
+                    f"the episode was stopped and its info has no {self._success!r} (it has {sorted(info)}), so the "
+                    "controller hears of a failure, as it will of every further one that is stopped. If your "
+                    f"environment never says {self._success!r}, {advice}; if it does when its own rules end an "
+                    "episode, this is right",
                     stacklevel=4,
                 )
             return False
@@ -289,8 +305,8 @@ class _SpecWithController(EnvSpec):
 
     def to_json(self) -> NoReturn:
         raise ConfigError(
-            "a spec with ElasticTimeLimit holds its controller, which JSON cannot; save env.unwrapped.spec.to_json() and "
-            "controller.state_dict(), and wrap the environment again"
+            "a spec with ElasticTimeLimit holds its controller, which JSON cannot; save env.unwrapped.spec.to_json() "
+            "and controller.state_dict(), and wrap the environment again"
         )
 
 

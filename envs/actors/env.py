@@ -35,9 +35,9 @@ def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
 class RemoteEnv(gym.Env[str, str]):
     """An environment in one of the pool's actors. It may move to another actor between two episodes.
 
-    It has ``task_ids`` if its kind has them, but no expert, because a warm start plays on this machine. If the actor is lost
-    during an episode, the episode is truncated with ``info["environment_error"]``. The next reset then goes to another actor,
-    on another node if there is one.
+    It has ``task_ids`` if its kind has them, but no expert, because a warm start plays on this machine. If the actor is
+    lost during an episode, the episode is truncated with ``info["environment_error"]``. The next reset then goes to
+    another actor, on another node if there is one.
 
     Raises:
         ConfigError: The environment's observations are not texts.
@@ -59,7 +59,8 @@ class RemoteEnv(gym.Env[str, str]):
         self._seat: Seat | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode. With a seed, it may move to another actor. Without one, it stays in the actor of the last episode.
+        """Starts an episode. With a seed, it may move to another actor. Without one, it stays in the actor of the last
+        episode.
 
         Raises:
             WorkerError: The actor was lost, or the environment raised this error.

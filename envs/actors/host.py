@@ -1,4 +1,5 @@
-"""EnvHost, the class of the actors: it holds several environments in one process, each under a key that the caller chooses.
+"""EnvHost, the class of the actors: it holds several environments in one process, each under a key that the caller
+chooses.
 
 The calls for one key must come one after another. pool.py handles deadlines and lost actors.
 """
@@ -17,7 +18,9 @@ from envs.ids import task_ids_of
 
 @dataclass(frozen=True)
 class EnvKind:
-    """The arguments of `gym.make` for an environment. They include the spec, so nodes need not register the environment."""
+    """The arguments of `gym.make` for an environment. They include the spec, so nodes need not register the
+    environment.
+    """
 
     spec: EnvSpec
     kwargs: Mapping[str, Any]
@@ -50,7 +53,8 @@ class EnvHost:
         self._first: dict[str, Any] = {}  # one environment of each kind, for its properties
 
     def begin(self, kinds: Sequence[EnvKind]) -> tuple[str, str, list[About]]:
-        """Makes one environment of each kind. Returns the node's id in Ray, its readable name, and the kinds' descriptions.
+        """Makes one environment of each kind. Returns the node's id in Ray, its readable name, and the kinds'
+        descriptions.
 
         Raises:
             MissingBackendError: This node lacks the backend of one of the kinds.
@@ -62,9 +66,13 @@ class EnvHost:
         try:
             return node, name, [self._about(kind) for kind in kinds]
         except MissingBackendError as error:
-            raise MissingBackendError(f"the node {name} cannot play {kinds[-1].spec.id}: {error}, on that node") from error
+            raise MissingBackendError(
+                f"the node {name} cannot play {kinds[-1].spec.id}: {error}, on that node"
+            ) from error
 
-    def reset(self, key: int, kind: EnvKind, seed: int | None, options: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, key: int, kind: EnvKind, seed: int | None, options: dict[str, Any] | None
+    ) -> tuple[str, dict[str, Any]]:
         """Resets the environment of a key. The environment is made at its first reset."""
         if key not in self._envs:
             self._envs[key] = kind.make()

@@ -1,7 +1,8 @@
 """ActorPool: Ray actors that hold many environments each.
 
-A running episode is lost with its actor. The pool replaces lost actors itself, because Ray's own restarts and retries could carry
-out a call twice. All actors must find room when the pool is made: it does not wait for a cluster that grows by itself.
+A running episode is lost with its actor. The pool replaces lost actors itself, because Ray's own restarts and retries
+could carry out a call twice. All actors must find room when the pool is made: it does not wait for a cluster that grows
+by itself.
 """
 
 import itertools
@@ -47,14 +48,14 @@ class Seat:
 class ActorPool:
     """Several actors over the nodes of a Ray cluster. A new environment goes to the actor with the fewest. Thread-safe.
 
-    The pool gives up an actor that dies, hangs or is cut off, and asks Ray for a new one. Ray starts it on any node that has
-    room, at once or as soon as there is one. Meanwhile the other actors take its environments. A new actor on a node that
-    lacks a backend is not used.
+    The pool gives up an actor that dies, hangs or is cut off, and asks Ray for a new one. Ray starts it on any node
+    that has room, at once or as soon as there is one. Meanwhile the other actors take its environments. A new actor on
+    a node that lacks a backend is not used.
 
     Args:
         size: The number of actors, >= 1.
-        address: "auto" or HOST:PORT for the cluster that this machine has joined; empty to start Ray for this process only.
-            If the process is connected to a cluster already, that one is used.
+        address: "auto" or HOST:PORT for the cluster that this machine has joined; empty to start Ray for this process
+            only. If the process is connected to a cluster already, that one is used.
         cpus: The CPU cores, as Ray counts them, that each actor reserves on its node, >= 0.
 
     Raises:
@@ -65,7 +66,9 @@ class ActorPool:
         if size < 1:
             raise ConfigError(f"a pool needs at least one actor, got size={size}")
         self._ray = ray = _connected(address, size * cpus)
-        self._class = self._ray.remote(EnvHost).options(num_cpus=cpus, max_concurrency=_THREADS, scheduling_strategy="SPREAD")
+        self._class = self._ray.remote(EnvHost).options(
+            num_cpus=cpus, max_concurrency=_THREADS, scheduling_strategy="SPREAD"
+        )
         self._lock = threading.RLock()
         self._keys = itertools.count()
         self._abouts: dict[str, About] = {}
@@ -77,8 +80,8 @@ class ActorPool:
             if size * cpus > total or time.monotonic() > deadline:
                 self.close()
                 raise ConfigError(
-                    f"{size} actors of {cpus:g} CPUs each were requested, and {alive} could begin. The cluster has {total:g} "
-                    f"CPUs, {free:g} of them free; add nodes, or play fewer episodes at once"
+                    f"{size} actors of {cpus:g} CPUs each were requested, and {alive} could begin. The cluster has "
+                    f"{total:g} CPUs, {free:g} of them free; add nodes, or play fewer episodes at once"
                 )
             ray.wait([actor.begun for actor in self._actors if not actor.alive], timeout=1.0)
 
@@ -114,8 +117,8 @@ class ActorPool:
     def seat(self, now: Seat | None, *, stay: bool) -> Seat:
         """A place for an environment's next episode.
 
-        The actor with the fewest environments is preferred, then the present one. After the loss of an actor, the others of its
-        node come last until they have answered, because the whole node may be lost.
+        The actor with the fewest environments is preferred, then the present one. After the loss of an actor, the
+        others of its node come last until they have answered, because the whole node may be lost.
 
         Args:
             now: The environment's present place; None if it has none.
@@ -193,8 +196,8 @@ class ActorPool:
         alive = [actor for actor in self._actors if actor.alive]
         if not alive:
             raise EHError(
-                f"all actors are lost, and no new one could begin within {_BEGIN_TIMEOUT_S:g} s; see `ray status`, and go on "
-                "with --resume when there are nodes again"
+                f"all actors are lost, and no new one could begin within {_BEGIN_TIMEOUT_S:g} s; see `ray status`, and "
+                "go on with --resume when there are nodes again"
             )
         return alive
 
@@ -262,8 +265,8 @@ def _connected(address: str, cpus: float) -> Any:
         ray.init(address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"no Ray cluster answers at --ray-address {address} ({str(error).strip().splitlines()[0]}); start one here with "
-            "`ray start --head`, or join one with `ray start --address HOST:PORT`, and give --ray-address auto; "
+            f"no Ray cluster answers at --ray-address {address} ({str(error).strip().splitlines()[0]}); start one here "
+            "with `ray start --head`, or join one with `ray start --address HOST:PORT`, and give --ray-address auto; "
             "without --ray-address, the run starts a Ray of its own on this machine"
         ) from error
     return ray

@@ -19,8 +19,8 @@ _PYTHON = ("python", "python3", "py", "")
 def code_of(message: str) -> str:
     r"""The first Python block of a message, or all of it if it has none.
 
-    A thought before the code is left out; a message whose thought never ends has no code (`eh_gym.split_reply`). A block
-    without an end goes on to the end of the message. As in Markdown, the lines lose the indentation of the fence.
+    A thought before the code is left out; a message whose thought never ends has no code (`eh_gym.split_reply`). A
+    block without an end goes on to the end of the message. As in Markdown, the lines lose the indentation of the fence.
 
     >>> code_of("I look it up.\n```python\nprint(1)\n```\nThen I go on.")
     'print(1)\n'

@@ -1,7 +1,7 @@
 """Finds AppWorld's data: the folder that AppWorld calls its root, the tasks of a split, and their reference solutions.
 
-The folder has a random name. Otherwise an agent's code could ask for the size of an answer's file, which not every layer of
-confinement prevents, and the size tells yes from no. ``install.py`` builds, downloads and copies the data.
+The folder has a random name. Otherwise an agent's code could ask for the size of an answer's file, which not every
+layer of confinement prevents, and the size tells yes from no. ``install.py`` builds, downloads and copies the data.
 """
 
 import hashlib
@@ -56,8 +56,8 @@ def root_of(split: str) -> Path:
         )
     raise MissingBackendError(
         f"AppWorld's benchmark (split {split!r}) is not in {folder.parent}; with access to the internet, run: "
-        "python -m envs install appworld; otherwise set EH_APPWORLD_DATA_URL to a mirror, a bundle, or a folder that holds "
-        "AppWorld's data before that command; split 'mini' needs none of this"
+        "python -m envs install appworld; otherwise set EH_APPWORLD_DATA_URL to a mirror, a bundle, or a folder that "
+        "holds AppWorld's data before that command; split 'mini' needs none of this"
     )
 
 
@@ -72,7 +72,8 @@ def task_ids(split: str) -> tuple[str, ...]:
     found = _read_ids(root, split)
     if not found:
         raise MissingBackendError(
-            f"{root} holds no tasks of split {split!r} (data/datasets/{split}.txt is missing or empty); choose another split"
+            f"{root} holds no tasks of split {split!r} (data/datasets/{split}.txt is missing or empty); choose another "
+            "split"
         )
     return found
 
@@ -109,7 +110,8 @@ def difficulty(root: Path, task_id: str) -> int | None:
 
 
 def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
-    """Checks that the data are complete and have our version: the splits, and each task's files for engine and evaluation.
+    """Checks that the data are complete and have our version: the splits, and each task's files for engine and
+    evaluation.
 
     `counts` maps each split to the number of its tasks; None allows any number except 0.
 
@@ -124,7 +126,8 @@ def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
         identifiers = _read_ids(root, split)
         if len(set(identifiers)) != (count or len(identifiers) or 1):
             raise EHError(
-                f"the data are incomplete: {split} lists {len(set(identifiers))} tasks, expected {count or 'at least one'}"
+                f"the data are incomplete: {split} lists {len(set(identifiers))} tasks, expected "
+                f"{count or 'at least one'}"
             )
         for identifier in identifiers:
             task = data / "tasks" / identifier
@@ -133,7 +136,9 @@ def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
                     raise EHError(f"the data are incomplete: task {identifier} of {split} has no {needed}")
             version = json.loads((task / "specs.json").read_text(encoding="utf-8")).get("db_version")
             if version != DATA_VERSION:  # the engine would refuse the task
-                raise EHError(f"the data have version {version}, expected {DATA_VERSION} (task {identifier} of {split})")
+                raise EHError(
+                    f"the data have version {version}, expected {DATA_VERSION} (task {identifier} of {split})"
+                )
 
 
 def _read_ids(root: Path, split: str) -> tuple[str, ...]:

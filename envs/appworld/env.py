@@ -1,7 +1,8 @@
-"""EH-AppWorld: AppWorld's tasks, which the agent solves by writing Python, with the real engine and official evaluation.
+"""EH-AppWorld: AppWorld's tasks, which the agent solves by writing Python, with the real engine and official
+evaluation.
 
-Each episode has two processes, forked from ones that have already imported AppWorld: the agent's code runs in one, the apps
-and their databases are in the other, which also gives the verdict.
+Each episode has two processes, forked from ones that have already imported AppWorld: the agent's code runs in one, the
+apps and their databases are in the other, which also gives the verdict.
 """
 
 from __future__ import annotations
@@ -37,29 +38,32 @@ _APPS = ("amazon", "file_system", "gmail", "phone", "simple_note", "splitwise", 
 class AppWorldEnv(gym.Env[str, str], EzPickle):
     """A person's task in nine apps with 457 APIs. The agent works on it by writing Python code.
 
-    The action is the model's text. AppWorld's engine runs its first fenced Python block, or all of the text if there is no
-    block. The observation is what the code prints. ``apis.supervisor.complete_task(...)`` ends the episode, and the official
-    evaluation gives the reward: 1 if every test passes, else 0. With ``reward="score"`` it is the share of the tests that pass.
+    The action is the model's text. AppWorld's engine runs its first fenced Python block, or all of the text if there is
+    no block. The observation is what the code prints. ``apis.supervisor.complete_task(...)`` ends the episode, and the
+    official
+    evaluation gives the reward: 1 if every test passes, else 0. With ``reward="score"`` it is the share of the tests
+    that pass.
 
     ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction``, ``supervisor`` (first_name, last_name, email,
     phone_number), ``datetime`` (the present time in the world, ISO 8601), ``difficulty`` (AppWorld's, 1 to 3, or None),
     ``scenario`` (AppWorld's SGC counts the scenarios all of whose tasks are solved).
 
-    ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that the action made). At
-    the end also ``success``, ``score`` (the share of the tests that passed) and ``verdict`` (``passed`` and ``total``: numbers of
-    tests; ``failures``: the requirements that were not met).
+    ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that the action
+    made). At the end also ``success``, ``score`` (the share of the tests that passed) and ``verdict`` (``passed`` and
+    ``total``: numbers of tests; ``failures``: the requirements that were not met).
 
-    Code can destroy its world: it can end or hang its process, or fill the apps. The episode then ends with reward 0 and
-    ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``, and the next reset
-    starts the host again. docs/appworld.md says which failures count as which. An interrupt (Ctrl-C) in a step ends the episode.
+    Code can destroy its world: it can end or hang its process, or fill the apps. The episode then ends with reward 0
+    and ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``, and the
+    next reset starts the host again. docs/appworld.md says which failures count as which. An interrupt (Ctrl-C) in a
+    step ends the episode.
 
     Args:
-        split: train (90 tasks), dev (57), test_normal (168), test_challenge (417), or mini: a small world of this project's
-            own, whose scores are not AppWorld scores.
+        split: train (90 tasks), dev (57), test_normal (168), test_challenge (417), or mini: a small world of this
+            project's own, whose scores are not AppWorld scores.
         step_timeout_s: The seconds that one action's code may run, a whole number >= 1.
         max_observation_chars: Longer outputs lose their middle. A note takes its place.
-        max_api_calls: The number of API calls that one action may make. Further calls raise an exception in the code, and so
-            does a call of more than 4 MiB.
+        max_api_calls: The number of API calls that one action may make. Further calls raise an exception in the code,
+            and so does a call of more than 4 MiB.
         memory_mb: The memory that one episode's code may take, in MiB.
         reward: "success" (the official verdict) or "score".
         confined: Whether to confine the code as far as the host allows. ``python -m envs doctor`` says how far that is.
@@ -80,7 +84,9 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         confined: bool = True,
         reward: str = "success",
     ) -> None:
-        EzPickle.__init__(self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined, reward)
+        EzPickle.__init__(
+            self, split, step_timeout_s, max_observation_chars, max_api_calls, memory_mb, confined, reward
+        )
         if reward not in ("success", "score"):
             raise ConfigError(f"reward must be success or score, got {reward!r}")
         settings = Settings(
@@ -155,7 +161,9 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         return f"```python\n{text}\n```" if rng.random() < 0.5 else text
 
     def close(self) -> None:
-        """Ends the episode. Its zygotes go on until this process ends, or until ``envs.appworld.hosts.close_hosts()``."""
+        """Ends the episode. Its zygotes go on until this process ends, or until
+        ``envs.appworld.hosts.close_hosts()``.
+        """
         self._leave()
         self._host.clear()
 

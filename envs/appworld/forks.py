@@ -40,15 +40,16 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TM
 class Zygote:
     """A parent process that has imported AppWorld, and the processes forked from it. Thread-safe.
 
-    At every start, once the zygote has imported AppWorld, `start` is asked for what it gets to know (backend/zygote.py). What the
-    zygote has answered is `told`.
+    At every start, once the zygote has imported AppWorld, `start` is asked for what it gets to know
+    (backend/zygote.py). What the zygote has answered is `told`.
     """
 
     def __init__(self, python: Path, start: Callable[[], Mapping[str, Any]]) -> None:
         self._start, self._lock = start, threading.Lock()
         command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
         kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
-        # Sets have the same order in every run. No .pyc of an evaluation is written to the data, which may be the user's own.
+        # Sets have the same order in every run. No .pyc of an evaluation is written to the data, which may be the
+        # user's own.
         fixed = ["PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"]
         # `env` calls exec, so the worker's process is the zygote itself.
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
@@ -238,10 +239,12 @@ class Fork:
 
     @contextlib.contextmanager
     def running(self, timeout_s: float) -> Iterator[Callable[[], None]]:
-        """On Linux the process is stopped afterwards, so that threads of an agent's code take no processor time meanwhile.
+        """On Linux the process is stopped afterwards, so that threads of an agent's code take no processor time
+        meanwhile.
 
-        Yields a function to call every ``_LOOK_S`` while the process runs. It keeps worlds that compute for long from slowing
-        down all others. At the end of ``timeout_s``, when the engine ends the step, the process runs in any case.
+        Yields a function to call every ``_LOOK_S`` while the process runs. It keeps worlds that compute for long from
+        slowing down all others. At the end of ``timeout_s``, when the engine ends the step, the process runs in any
+        case.
         """
         began_cpu_s, last = self._cpu_s(), time.monotonic() + timeout_s - 2 * _LOOK_S
         self._signal(signal.SIGCONT)
@@ -252,10 +255,11 @@ class Fork:
             self._zygote.computing.pop(self._name, None)
 
     def _share(self, began_cpu_s: float, last: float) -> None:
-        """If more threads compute for long than there are processors, their worlds get the time that nobody else wants, in turns.
+        """If more threads compute for long than there are processors, their worlds get the time that nobody else wants,
+        in turns.
 
-        So the worlds that are made beside them, and the steps of others, take about as long as ever. An ordinary user can't undo
-        the low priority, so it holds for the rest of the episode.
+        So the worlds that are made beside them, and the steps of others, take about as long as ever. An ordinary user
+        can't undo the low priority, so it holds for the rest of the episode.
         """
         if self._cpu_s() - began_cpu_s < _LONG_CPU_S:
             return
@@ -274,7 +278,9 @@ class Fork:
     def _cpu_s(self) -> float:
         """The processor time of the process in seconds; 0 where it is unknown."""
         with contextlib.suppress(OSError):
-            return time.clock_gettime(~self.pid << 3 | 2) if self._handle is not None else 0.0  # as clock_getcpuclockid(3)
+            return (
+                time.clock_gettime(~self.pid << 3 | 2) if self._handle is not None else 0.0
+            )  # as clock_getcpuclockid(3)
         return 0.0
 
     def end(self) -> None:
@@ -308,10 +314,11 @@ def _handle(pid: int) -> IO[bytes] | None:
 
 
 def _folder() -> tuple[Path, IO[str]]:
-    """Makes a private folder and locks a file beside it. Removes folders whose lock is free: their processes have ended.
+    """Makes a private folder and locks a file beside it. Removes folders whose lock is free: their processes have
+    ended.
 
-    A process id would not do, because it is unknown in another container or on another machine that shares this folder. The
-    locked file does not show the folder's name, because unconfined code can list this process's open files.
+    A process id would not do, because it is unknown in another container or on another machine that shares this folder.
+    The locked file does not show the folder's name, because unconfined code can list this process's open files.
     """
     import fcntl  # not on Windows, where this module can be imported
 

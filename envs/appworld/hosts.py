@@ -24,7 +24,8 @@ from envs.appworld.forks import Fork, Unread, Zygote
 _OPEN_TIMEOUT_S = 120.0
 _SAVE_TIMEOUT_S = 600.0
 _CPU_STEPS = 100  # the number of full steps for which the processor time of a process is enough
-# What the apps' process may take more than the code's: opening a world and its evaluation need it. The evaluation reads files.
+# What the apps' process may take more than the code's: opening a world and its evaluation need it. The evaluation reads
+# files.
 _APPS_MEMORY_BYTES, _APPS_CPU_S, _APPS_FILE_BYTES, _APPS_OPEN_FILES = 512 << 20, 60, 256 << 20, 1024
 
 
@@ -33,13 +34,15 @@ class Settings:
     """The limits of a world.
 
     Attributes:
-        step_timeout_s: The seconds that one action's code may run, a whole number. The engine then reports a timeout, and the
-            episode goes on. Code that cannot be interrupted is killed 5 s later (a quarter of the time, if that is less), and
-            its episode is over. With the verdict a step takes at most twice this time.
+        step_timeout_s: The seconds that one action's code may run, a whole number. The engine then reports a timeout,
+            and the episode goes on. Code that cannot be interrupted is killed 5 s later (a quarter of the time, if that
+            is less), and its episode is over. With the verdict a step takes at most twice this time.
         max_api_calls: The number of API calls that one action may make. Further calls raise.
         max_observation_chars: Longer outputs lose their middle.
-        memory_mb: The additional address space that the code's process may take, in MiB. That of the apps may take 512 MiB more.
-        confined: Whether to confine worlds as far as the host allows. If not, the agent's code can do what the user can.
+        memory_mb: The additional address space that the code's process may take, in MiB. That of the apps may take 512
+            MiB more.
+        confined: Whether to confine worlds as far as the host allows. If not, the agent's code can do what the user
+            can.
     """
 
     step_timeout_s: float = 30.0
@@ -58,7 +61,9 @@ class Settings:
 
 
 class World:
-    """One episode's world: a process with the apps, and one in which the agent's code runs. `about` describes the task."""
+    """One episode's world: a process with the apps, and one in which the agent's code runs. `about` describes the
+    task.
+    """
 
     def __init__(self, host: Host, task_id: str, record: bool, processes: _Processes) -> None:
         self._host, self._task_id, self._record = host, task_id, record
@@ -73,7 +78,8 @@ class World:
         return self._failed or not self._host.alive or self._host.pids != self._zygotes
 
     def execute(self, code: str) -> Mapping[str, Any]:
-        """Runs code. Returns ``output``, ``malformed``, ``completed`` (it completed the task) and ``api_calls`` (a number).
+        """Runs code. Returns ``output``, ``malformed``, ``completed`` (it completed the task) and ``api_calls`` (a
+        number).
 
         Raises:
             WorkerError: The world is lost, because of the code unless ``host_failed``.
@@ -111,7 +117,8 @@ class World:
         return answer
 
     def verdict(self) -> Mapping[str, Any]:
-        """The official evaluation, with ``success``, ``passed``, ``total`` and ``failures``. There can be no code after it.
+        """The official evaluation, with ``success``, ``passed``, ``total`` and ``failures``. There can be no code after
+        it.
 
         It and the last step take at most twice ``step_timeout_s``.
 
@@ -137,7 +144,9 @@ class World:
 
 
 class Host:
-    """Makes worlds on this machine: one zygote forks the processes of the apps, another those of the code. Thread-safe."""
+    """Makes worlds on this machine: one zygote forks the processes of the apps, another those of the code.
+    Thread-safe.
+    """
 
     def __init__(self, python: Path, root: Path, settings: Settings = Settings()) -> None:
         self.settings = settings
@@ -223,12 +232,15 @@ _hosts_lock = threading.Lock()
 
 
 def shared_host(python: Path, root: Path, settings: Settings) -> Host:
-    """The host that all environments of this process with the same data and settings share. It ends with the process."""
+    """The host that all environments of this process with the same data and settings share. It ends with the
+    process.
+    """
     key = (os.getpid(), python, root, settings)
     with _hosts_lock:
         if key not in _hosts:
             _hosts[key] = Host(python, root, settings)
-            # Registered after the finalizers of the zygotes, it runs before them. Otherwise an ended zygote could be replaced.
+            # Registered after the finalizers of the zygotes, it runs before them. Otherwise an ended zygote could be
+            # replaced.
             atexit.register(close_hosts)
         return _hosts[key]
 

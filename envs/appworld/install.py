@@ -37,12 +37,14 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
     """Installs what is missing.
 
     Args:
-        force: Build the virtualenv and the mini world again, and delete the mini worlds of other versions. The benchmark is kept.
+        force: Build the virtualenv and the mini world again, and delete the mini worlds of other versions. The
+            benchmark is kept.
         benchmark: Try to get the benchmark. A failure is an error only if EH_APPWORLD_DATA_URL is set.
         say: Is called with one line for each thing done.
 
     Raises:
-        EHError: The virtualenv or the mini world could not be built, or the benchmark is not where EH_APPWORLD_DATA_URL says.
+        EHError: The virtualenv or the mini world could not be built, or the benchmark is not where EH_APPWORLD_DATA_URL
+            says.
         ConfigError: This Python is too old for AppWorld.
     """
     python = backends.install("appworld", force=force, say=say)

@@ -1,6 +1,7 @@
 """Turns recorded episodes into AppWorld's experiment outputs, for ``appworld evaluate`` and ``appworld pack``.
 
-An episode's actions run once more, in a world like that of the episode, whose engine then writes the state that they leave.
+An episode's actions run once more, in a world like that of the episode, whose engine then writes the state that they
+leave.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from envs.backends import backend_python
 
 @dataclass(frozen=True)
 class Replayed:
-    """The verdict on an episode that was played again, and whether the agent completed its task. If not, it is a failure."""
+    """The verdict on an episode that was played again, and whether the agent completed its task. If not, it is a
+    failure.
+    """
 
     success: bool
     completed: bool
@@ -65,8 +68,8 @@ def output_writer(root: Path, experiment: str, split: str, settings: Settings) -
     """Makes a writer for one experiment.
 
     Args:
-        root: What AppWorld calls its root. The outputs are in ``experiments/outputs/EXPERIMENT`` there. If it has no folder
-            ``data``, it gets a link to the data of the split.
+        root: What AppWorld calls its root. The outputs are in ``experiments/outputs/EXPERIMENT`` there. If it has no
+            folder ``data``, it gets a link to the data of the split.
         experiment: The name of the experiment, such as ``my-agent_test_normal``.
         split: The split of the tasks.
         settings: What the worlds may do, as when the episodes were played.

@@ -1,6 +1,8 @@
-"""The agent's system prompt for AppWorld: the rules, how to read the API documents, how to log in, and one worked example.
+"""The agent's system prompt for AppWorld: the rules, how to read the API documents, how to log in, and one worked
+example.
 
-The words and the example are this project's own. The apps' descriptions come from the engine. The 457 API documents are not
+The words and the example are this project's own. The apps' descriptions come from the engine. The 457 API documents are
+not
 in the prompt: the agent looks them up as it needs them.
 """
 
@@ -75,6 +77,7 @@ def first_message(about: Mapping[str, Any]) -> str:
     """The first observation: who the supervisor is, the date and time, and the task."""
     person = about["supervisor"]
     return (
-        f"I am {person['first_name']} {person['last_name']}, your supervisor. My e-mail address is {person['email']}, my phone "
-        f"number {person['phone_number']}. It is {about['datetime'].replace('T', ', ')}.\n\nTask: {about['instruction']}"
+        f"I am {person['first_name']} {person['last_name']}, your supervisor. My e-mail address is {person['email']}, "
+        f"my phone number {person['phone_number']}. It is {about['datetime'].replace('T', ', ')}.\n\nTask: "
+        f"{about['instruction']}"
     )

@@ -1,8 +1,8 @@
 """EH-BFCL: BFCL's multi-turn function calling, with the official simulators, rules and verdict.
 
-The simulators run in worker processes with bfcl-eval's own virtualenv. Many environments share a worker. The environment
-has BFCL's four multi-turn categories. It has no single calls, web search or memory, which are not conversations, and no
-`composite`, because most of its entries contain calls that fail.
+The simulators run in worker processes with bfcl-eval's own virtualenv. Many environments share a worker. The
+environment has BFCL's four multi-turn categories. It has no single calls, web search or memory, which are not
+conversations, and no `composite`, because most of its entries contain calls that fail.
 """
 
 import copy
@@ -50,8 +50,8 @@ The functions, one JSON document each:
 {functions}"""
 _WRITTEN_FORMATS = {
     "python": (
-        f"Write calls as a Python list and nothing else, every argument by keyword, in at most {LONGEST_PYTHON:,} characters:\n"
-        "[first_function(name='value', number=3), second_function()]"
+        f"Write calls as a Python list and nothing else, every argument by keyword, in at most {LONGEST_PYTHON:,} "
+        "characters:\n[first_function(name='value', number=3), second_function()]"
     ),
     "hermes": (
         "Write each call in a block of its own, with the tags on lines of their own:\n"
@@ -69,39 +69,43 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
     """A conversation with a user over stateful function calls: 200 scenarios in 4 categories.
 
     The observation is the user's message, or the results of the calls just made. The action is the model's text. The
-    reward is 0 until the end and then the official verdict, 1 or 0. After a failure, ``info["failure"]`` names the first
-    failed check as ``{"turn", "kind"}``. The kind is no_call, wrong_state, missing_result or step_limit.
+    reward is 0 until the end and then the official verdict, 1 or 0. After a failure, ``info["failure"]`` names the
+    first failed check as ``{"turn", "kind"}``. The kind is no_call, wrong_state, missing_result or step_limit.
 
-    ``info`` at reset: ``task_id`` (the official entry id), ``system_prompt``, ``instruction`` (the user's first message),
-    ``category``. ``info`` at each step: ``turn`` (the index of the user's turn), ``calls`` (the number of calls that the
-    action executed), ``malformed`` (the action looks like calls but holds none), and at the end ``success``.
+    ``info`` at reset: ``task_id`` (the official entry id), ``system_prompt``, ``instruction`` (the user's first
+    message), ``category``. ``info`` at each step: ``turn`` (the index of the user's turn), ``calls`` (the number of
+    calls that the action executed), ``malformed`` (the action looks like calls but holds none), and at the end
+    ``success``.
 
     Calls can ask for more than the worker can do: for too much time or memory. The episode then ends with reward 0 and
     ``info["world_lost"]``. If the worker fails for another reason, the episode is truncated with
     ``info["environment_error"]``, and the next reset gets a new worker. docs/bfcl.md says which failures count as
     which.
 
-    With ``action_format="native"``, the functions are not in the system prompt. ``info["tools"]`` at reset has them, as OpenAI
-    and chat templates take them: ``{"type": "function", "function": {"name", "description", "parameters"}}``, with a JSON Schema
-    of the parameters. The action is the assistant's message as JSON, ``{"content": …, "tool_calls": [{"type": "function",
-    "function": {"name": …, "arguments": {…}}}]}``; any other text is a message without a call. After calls,
-    ``info["tool_results"]`` has the result of each call, in order. When the user reveals functions, ``info["tools"]`` of that
-    step has the longer list.
+    With ``action_format="native"``, the functions are not in the system prompt. ``info["tools"]`` at reset has them, as
+    OpenAI
+    and chat templates take them: ``{"type": "function", "function": {"name", "description", "parameters"}}``, with a
+    JSON Schema of the parameters. The action is the assistant's message as JSON, ``{"content": …, "tool_calls":
+    [{"type": "function", "function": {"name": …, "arguments": {…}}}]}``; any other text is a message without a call.
+    After calls, ``info["tool_results"]`` has the result of each call, in order. When the user reveals functions,
+    ``info["tools"]`` of that step has the longer list.
 
     Args:
         split: train (120 scenarios), dev (32), test (48) or all (200). No scenario is in two of the first three.
         categories: Some of base, miss_func, miss_param, long_context; None for all four.
-        action_format: "python" (``[f(a=1), g()]``), "hermes" (``<tool_call>{json}</tool_call>``) or "native" (the calls as data,
-            so that each model writes them in its own form). In the first two, a closed thought before the calls is ignored.
-        prompt: "compact" (this project's rules and shortened function documents) or "official" (bfcl-eval's own texts, for scores
-            that can be compared with others').
-        workers: The number of worker processes. All environments of this process with the same number share them. None means
-            one for each core, 4 at most.
-        step_timeout_s: The seconds that a call of the worker may take. After that the worker is killed. A message's calls are
-            interrupted after 5 seconds of processor time, or a quarter of this if that is less.
+        action_format: "python" (``[f(a=1), g()]``), "hermes" (``<tool_call>{json}</tool_call>``) or "native" (the calls
+            as data, so that each model writes them in its own form). In the first two, a closed thought before the
+            calls is ignored.
+        prompt: "compact" (this project's rules and shortened function documents) or "official" (bfcl-eval's own texts,
+            for scores that can be compared with others').
+        workers: The number of worker processes. All environments of this process with the same number share them. None
+            means one for each core, 4 at most.
+        step_timeout_s: The seconds that a call of the worker may take. After that the worker is killed. A message's
+            calls are interrupted after 5 seconds of processor time, or a quarter of this if that is less.
         max_observation_chars: Longer results lose their middle, so that they have at most this length, including a note
-            in place of the middle. With "native", each result gets an equal share of it, and at least 200 characters, so that
-            many results may together be longer. The user's messages are never cut. None, as in the official evaluation, keeps
+            in place of the middle. With "native", each result gets an equal share of it, and at least 200 characters,
+            so that many results may together be longer. The user's messages are never cut. None, as in the official
+            evaluation, keeps
             all: in long_context, the results reach 32,000 characters along the ground truth.
         domains: Some of file_system, vehicle, trading, travel; None for all four. Each has a quarter of the scenarios.
 
@@ -121,7 +125,9 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         prompt: str = "compact",
         domains: Sequence[str] | None = None,
     ) -> None:
-        EzPickle.__init__(self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt, domains)
+        EzPickle.__init__(
+            self, split, categories, action_format, workers, step_timeout_s, max_observation_chars, prompt, domains
+        )
         if prompt not in _PROMPTS:
             raise ConfigError(f"prompt must be one of {', '.join(_PROMPTS)}, got {prompt!r}")
         if action_format not in _ACTION_FORMATS:
@@ -129,7 +135,9 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         if not _is_positive(step_timeout_s):
             raise ConfigError(f"step_timeout_s must be a number of seconds > 0, got {step_timeout_s!r}")
         if max_observation_chars is not None and not (is_whole(max_observation_chars) and max_observation_chars >= 200):
-            raise ConfigError(f"max_observation_chars must be None or a whole number >= 200, got {max_observation_chars!r}")
+            raise ConfigError(
+                f"max_observation_chars must be None or a whole number >= 200, got {max_observation_chars!r}"
+            )
         if workers is not None and not (is_whole(workers) and workers >= 1):
             raise ConfigError(f"workers must be None or a whole number >= 1, got {workers!r}")
         self.task_ids: Sequence[str] = task_ids(split, categories, domains)
@@ -158,8 +166,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         try:
             observation = self._begin(task_id)
         except (WorkerDied, WorkerTimeout, WorkerProtocolError):
-            # The call of another environment may have hung, so that the shared worker was killed. This episode begins again
-            # on a new worker.
+            # The call of another environment may have hung, so that the shared worker was killed. This episode begins
+            # again on a new worker.
             self._leave()
             observation = self._begin(task_id)
         self._running, self._turn = True, 0
@@ -211,8 +219,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
     def expert(self) -> str:
         """The ground truth's next message, in this environment's format: the next call, or "Done." to end the turn.
 
-        It depends only on the number of steps taken in the present turn. It is right if all steps so far were the expert's.
-        After other steps, the episode may be impossible to solve.
+        It depends only on the number of steps taken in the present turn. It is right if all steps so far were the
+        expert's. After other steps, the episode may be impossible to solve.
         """
         return str(self._live().call("expert", {}, self._timeout_s))
 
@@ -306,8 +314,8 @@ def _is_positive(value: object) -> bool:
 def _ended(error: WorkerError, turn: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
     """The end of an episode whose step got no answer.
 
-    The worker carries out one call at a time, so a failure during a step is caused by this step. It must count as a failure of
-    the policy, which could otherwise drop an episode from the statistics.
+    The worker carries out one call at a time, so a failure during a step is caused by this step. It must count as a
+    failure of the policy, which could otherwise drop an episode from the statistics.
     """
     info: dict[str, Any] = {"turn": turn, "calls": 0, "malformed": False, "success": False}
     # Not the text of the worker's own report: it names the host's files.

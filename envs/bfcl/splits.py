@@ -18,7 +18,8 @@ _TRAIN, _DEV = 30, 8  # of each domain's 50 scenarios; the other 12 are for test
 
 
 def scenarios(split: str) -> list[int]:
-    """The scenario indices of a split, ascending: 120 train, 32 dev, 48 test, 200 all. Each domain has a quarter of them.
+    """The scenario indices of a split, ascending: 120 train, 32 dev, 48 test, 200 all. Each domain has a quarter of
+    them.
 
     >>> [len(scenarios(split)) for split in SPLITS]
     [120, 32, 48, 200]

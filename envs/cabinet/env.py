@@ -60,17 +60,18 @@ class CabinetEnv(gym.Env[str, str]):
     anything else           ``error``; costs a step, and ``info["malformed"]`` is True
     ======================  ==============================================================
 
-    White space around an action is ignored, and so is a closed thought before it. The expert takes 3 steps for each drawer
-    (``info["optimal_steps"]`` at reset). An agent that guesses a code or the next drawer may need fewer. The info of the last
-    step has ``info["success"]``. An environment can be pickled and copied at any moment, also during an episode.
+    White space around an action is ignored, and so is a closed thought before it. The expert takes 3 steps for each
+    drawer (``info["optimal_steps"]`` at reset). An agent that guesses a code or the next drawer may need fewer. The
+    info of the last step has ``info["success"]``. An environment can be pickled and copied at any moment, also during
+    an episode.
 
     Args:
-        split: The split from which a seed draws a task: train, dev, test or all. ``options={"task_id": ...}`` may name a
-            task of any split.
-        longest: The most drawers of a chain, 1 to 11 (10 with a lock). Longer chains are cut to it, so the expert needs at most
-            3 * longest steps (and 2 for a lock).
-        tasks: The number of training tasks, 1 to 10,000, which then recur as those of real benchmarks do; None for all. Their
-            lengths have the proportions of the whole split. Demonstrations and the other splits keep all tasks.
+        split: The split from which a seed draws a task: train, dev, test or all. ``options={"task_id": ...}`` may name
+            a task of any split.
+        longest: The most drawers of a chain, 1 to 11 (10 with a lock). Longer chains are cut to it, so the expert needs
+            at most 3 * longest steps (and 2 for a lock).
+        tasks: The number of training tasks, 1 to 10,000, which then recur as those of real benchmarks do; None for all.
+            Their lengths have the proportions of the whole split. Demonstrations and the other splits keep all tasks.
 
     Raises:
         ConfigError: An argument is out of range, or a reset names an unknown task.
@@ -107,10 +108,12 @@ class CabinetEnv(gym.Env[str, str]):
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode of the task that ``options={"task_id": id}`` names, or of one of ``task_ids`` that the seed draws.
+        """Starts an episode of the task that ``options={"task_id": id}`` names, or of one of ``task_ids`` that the seed
+        draws.
 
         Returns:
-            The observation ``start x``, and the info with ``task_id``, ``system_prompt``, ``instruction`` and ``optimal_steps``.
+            The observation ``start x``, and the info with ``task_id``, ``system_prompt``, ``instruction`` and
+            ``optimal_steps``.
         """
         super().reset(seed=seed)
         self._over = True  # if the task is refused, no episode is running
@@ -196,9 +199,9 @@ class CabinetLockedEnv(CabinetEnv):
     """The cabinet with a lock: in a chain of 4 to 10 drawers, one drawer is locked, but never the first.
 
     ``open(x)`` of that drawer answers ``locked`` until ``unlock()`` has freed it. ``unlock()`` answers ``ok``, or
-    ``nothing`` if no drawer has answered ``locked`` since the last unlock. The expert takes 2 more steps. Demonstrations
-    of short chains never show ``locked``, so an agent must find this skill by trial, in episodes that a small K never
-    lets end.
+    ``nothing`` if no drawer has answered ``locked`` since the last unlock. The expert takes 2 more steps.
+    Demonstrations of short chains never show ``locked``, so an agent must find this skill by trial, in episodes that a
+    small K never lets end.
 
     Example:
         >>> env = CabinetLockedEnv()
@@ -223,14 +226,18 @@ class CabinetLockedEnv(CabinetEnv):
         return super()._call(function, argument)
 
     def expert(self) -> str:
-        """The next call of a perfect agent. It unlocks as soon as a drawer that it still needs has answered ``locked``."""
+        """The next call of a perfect agent. It unlocks as soon as a drawer that it still needs has answered
+        ``locked``.
+        """
         still_needed = self._current().chain[self._read :]
         if self._refused and self._locked is not None and self._locked in still_needed:
             return "unlock()"
         return super().expert()
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A call that wastes a step and does no harm: list (probability .35), unlock (.25), read (.25) or close (.15)."""
+        """A call that wastes a step and does no harm: list (probability .35), unlock (.25), read (.25) or close
+        (.15).
+        """
         draw = rng.random()
         return "list()" if draw < 0.35 else "unlock()" if draw < 0.6 else "read()" if draw < 0.85 else "close()"
 

@@ -50,7 +50,9 @@ class CabinetTask:
 
     @property
     def optimal_steps(self) -> int:
-        """The expert's steps, the fewest for an agent that acts only on what it has read. A lucky guess can be shorter."""
+        """The expert's steps, the fewest for an agent that acts only on what it has read. A lucky guess can be
+        shorter.
+        """
         return STEPS_PER_DRAWER * len(self.chain) + (UNLOCK_STEPS if self.locked else 0)
 
 

@@ -25,7 +25,9 @@ try:
     from openenv import GenericEnvClient
     from websockets.exceptions import WebSocketException
 except ImportError as error:
-    raise MissingExtraError(f"EH-Remote-v0 needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'") from error
+    raise MissingExtraError(
+        f"EH-Remote-v0 needs OpenEnv ({error}); run, in a checkout: pip install -e '.[openenv]'"
+    ) from error
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _LONGEST_MESSAGE = 1_000_000  # characters of an action; the rest is cut
@@ -41,23 +43,26 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
     The server of this project (``python -m envs serve``) sends everything in its environment's info. Another server
     needs an action with one required text field, and an observation with one text field; both can be named.
 
-    If the server is lost during an episode, the episode ends as truncated with ``info["environment_error"]``, and the next
-    reset connects again, for as long as `patience_s`. `ElasticTimeLimit` and the harness do not count such an episode,
-    because it says nothing about the agent. No message is sent twice.
+    If the server is lost during an episode, the episode ends as truncated with ``info["environment_error"]``, and the
+    next reset connects again, for as long as `patience_s`. `ElasticTimeLimit` and the harness do not count such an
+    episode, because it says nothing about the agent. No message is sent twice.
 
     Args:
         url: The server, such as ``http://127.0.0.1:8000``; a path and ``https://``, as of a proxy, work too.
-        token: Sent as ``Authorization: Bearer``; "" sends none. The default is the environment variable EH_ENV_TOKEN, read when
-            the environment is made. ``env.spec`` and pickled environments contain the argument, but not the variable.
+        token: Sent as ``Authorization: Bearer``; "" sends none. The default is the environment variable EH_ENV_TOKEN,
+            read when the environment is made. ``env.spec`` and pickled environments contain the argument, but not the
+            variable.
         split: The split whose tasks are played, if the server has several; "" for its default.
         action_field: The action's text field; "" takes its one required field.
         observation_field: The observation's text field; "" takes ``text``, or else the only one that is a text.
-        timeout_s: The longest wait for an answer, in seconds. It must be longer than the deadlines of the environment there,
-            which tell an agent's failure from the environment's. A lost server is noticed within 40 s without it.
+        timeout_s: The longest wait for an answer, in seconds. It must be longer than the deadlines of the environment
+            there, which tell an agent's failure from the environment's. A lost server is noticed within 40 s without
+            it.
         patience_s: How long a reset tries to reach the server, in seconds.
 
     Raises:
-        ConfigError: The url, the token, the task or the split is wrong, the server is full, or its action has not one text field.
+        ConfigError: The url, the token, the task or the split is wrong, the server is full, or its action has not one
+            text field.
         WorkerDied: A reset did not reach the server in time.
         WorkerCallError: The environment there could not begin the episode.
         MissingExtraError: The ``openenv`` package is not installed.
@@ -161,7 +166,9 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
             if not self._action_field:
                 schema = self._http("/schema")
                 if not isinstance(schema, dict) or "action" not in schema:
-                    raise ConfigError(f"what answers at {self._url} is not an OpenEnv server: its /schema has no action")
+                    raise ConfigError(
+                        f"what answers at {self._url} is not an OpenEnv server: its /schema has no action"
+                    )
                 self._action_field = _only_field(schema["action"])
             client = GenericEnvClient(base_url=self._url, message_timeout_s=self._timeout_s, headers=self._headers)
             self._client = client.sync()
@@ -203,7 +210,8 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
 
     def _unreachable(self, error: Exception) -> WorkerDied:
         return WorkerDied(
-            f"the server at {self._url} can't be reached for {self._patience_s:g} s ({error}); start it, or raise patience_s"
+            f"the server at {self._url} can't be reached for {self._patience_s:g} s ({error}); start it, or raise "
+            "patience_s"
         )
 
     def _http(self, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -215,13 +223,18 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         except urllib.error.HTTPError as error:
             if error.code == 401:
                 raise ConfigError(
-                    f"the server at {self._url} refuses the token; give the one that it printed as token, or in {TOKEN_VARIABLE}"
+                    f"the server at {self._url} refuses the token; give the one that it printed as token, or in "
+                    f"{TOKEN_VARIABLE}"
                 ) from error
             if error.code == 404:
-                raise ConfigError(f"what answers at {self._url} has no {path}, so it is not an OpenEnv server") from error
+                raise ConfigError(
+                    f"what answers at {self._url} has no {path}, so it is not an OpenEnv server"
+                ) from error
             raise
         except ValueError as error:
-            raise ConfigError(f"what answers at {self._url} is not an OpenEnv server: its {path} is not JSON") from error
+            raise ConfigError(
+                f"what answers at {self._url} is not an OpenEnv server: its {path} is not JSON"
+            ) from error
 
 
 class _TaskIds(LazyIds):
@@ -238,5 +251,7 @@ class _TaskIds(LazyIds):
 def _only_field(schema: dict[str, Any]) -> str:
     required = schema.get("required", [])
     if len(required) != 1 or schema["properties"][required[0]].get("type") != "string":
-        raise ConfigError(f"expected an action with one required text field, got {required}; name the field with action_field")
+        raise ConfigError(
+            f"expected an action with one required text field, got {required}; name the field with action_field"
+        )
     return str(required[0])

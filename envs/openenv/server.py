@@ -49,7 +49,9 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 class TextAction(Action):  # type: ignore[misc]
     """What the agent writes."""
 
-    message: str = Field(description="The agent's message, as the model wrote it; at most a million characters are read")
+    message: str = Field(
+        description="The agent's message, as the model wrote it; at most a million characters are read"
+    )
 
     @field_validator("message", mode="before")
     @classmethod
@@ -90,7 +92,9 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         split: str | None = None,
         index: int | None = None,
     ) -> TextObservation:
-        """Starts an episode of `task_id`, or of the task at `index` in the split, or else of one that the seed draws."""
+        """Starts an episode of `task_id`, or of the task at `index` in the split, or else of one that the seed
+        draws.
+        """
         try:
             self._env = self._of(split)
             if index is not None:
@@ -112,7 +116,9 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         )
 
     def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
-        """Sends the agent's message to the environment. The environments have deadlines of their own; `timeout_s` is unused."""
+        """Sends the agent's message to the environment. The environments have deadlines of their own; `timeout_s` is
+        unused.
+        """
         self._refuse_if_closed()
         if self._env is None:
             raise ConfigError("this session has no episode yet; call reset before step")
@@ -149,7 +155,9 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         """One task: its id and its place in the split."""
         tasks = self._task_ids(split)
         if not 0 <= index < len(tasks):
-            raise ConfigError(f"split {split!r} has {len(tasks)} tasks, so index must be in 0 .. {len(tasks) - 1}, got {index}")
+            raise ConfigError(
+                f"split {split!r} has {len(tasks)} tasks, so index must be in 0 .. {len(tasks) - 1}, got {index}"
+            )
         return {"id": tasks[index], "index": index}
 
     def list_tasks(self, split: str) -> list[dict[str, Any]]:
@@ -165,7 +173,9 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise WorkerDied("the session was silent for too long and is closed; connect again, or raise --idle-timeout-s")
+            raise WorkerDied(
+                "the session was silent for too long and is closed; connect again, or raise --idle-timeout-s"
+            )
 
     def _of(self, split: str | None) -> gym.Env[str, str]:
         self._refuse_if_closed()
@@ -188,7 +198,9 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             tasks = task_ids_of(self._of(served))
             if tasks is None or task_id in tasks:
                 return
-        raise ConfigError(f"the splits of this server, {self._splits}, have no task {task_id!r}; list_tasks names theirs")
+        raise ConfigError(
+            f"the splits of this server, {self._splits}, have no task {task_id!r}; list_tasks names theirs"
+        )
 
     def _task_ids(self, split: str) -> Sequence[str]:
         found = task_ids_of(self._of(split))
@@ -200,8 +212,8 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
 class RequireToken:
     """ASGI middleware: requests and websockets without the token are refused, but for /health.
 
-    The token comes as ``Authorization: Bearer TOKEN``. A client that can send no headers, such as verifiers', takes it as the
-    password of its URL, ``http://any:TOKEN@HOST``, and then sends ``Authorization: Basic``.
+    The token comes as ``Authorization: Bearer TOKEN``. A client that can send no headers, such as verifiers', takes it
+    as the password of its URL, ``http://any:TOKEN@HOST``, and then sends ``Authorization: Basic``.
     """
 
     def __init__(self, app: App, token: str) -> None:
@@ -231,7 +243,9 @@ def _password(authorization: bytes) -> bytes:
     return value if scheme.lower() == b"bearer" else b""
 
 
-def make_app(env_id: str, *, args: Mapping[str, Any], splits: Sequence[str], sessions: int, idle_s: float, token: str) -> App:
+def make_app(
+    env_id: str, *, args: Mapping[str, Any], splits: Sequence[str], sessions: int, idle_s: float, token: str
+) -> App:
     """The server of an environment, as an ASGI application.
 
     Args:
@@ -297,9 +311,12 @@ def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
     server = make_server(app)
     host = f"[{options.host}]" if ":" in options.host else options.host
     print(f"serving {options.env} at http://{host}:{listening.getsockname()[1]}", flush=True)
-    print(f"token: {token}" if show_token else "token: as given" if token else "no token: everybody may play", flush=True)
+    print(
+        f"token: {token}" if show_token else "token: as given" if token else "no token: everybody may play", flush=True
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn ends on both, and then raises them again: they must not end this process before its environments are closed.
+        # uvicorn ends on both, and then raises them again: they must not end this process before its environments are
+        # closed.
         signal.signal(number, lambda *_: None)
     server.run(sockets=[listening])
     print("all sessions are closed", flush=True)

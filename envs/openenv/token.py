@@ -60,7 +60,9 @@ def find_token(file: Path | None, host: str, *, is_open: bool = False) -> tuple[
         return "", False
     if not is_loopback(host):
         raise ConfigError(
-            f"{host} can be reached from other machines, so the server needs a token; give --token-file or set {TOKEN_VARIABLE} "
-            '(python -c "import secrets; print(secrets.token_urlsafe())" makes one), or give --open if everybody may play'
+            f"{host} can be reached from other machines, so the server needs a token; give --token-file or set "
+            f"{TOKEN_VARIABLE} "
+            '(python -c "import secrets; print(secrets.token_urlsafe())" makes one), or give --open if everybody may '
+            "play"
         )
     return secrets.token_urlsafe(), True

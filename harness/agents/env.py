@@ -30,23 +30,25 @@ Info = dict[str, Any]
 class AgentEnv(gym.Env[str, str]):
     """Plays an agent program as an episode.
 
-    A reset starts the agent on a task; its first request to the model is the observation. A step answers the request, and returns
-    with the next one, or with the agent's reward, and its verdict if it gives one. ``info["call"]`` is the request, a
-    `ModelCall`. An action is the assistant's message as `write_action` writes it. Any other text becomes an answer without calls.
+    A reset starts the agent on a task; its first request to the model is the observation. A step answers the request,
+    and returns with the next one, or with the agent's reward, and its verdict if it gives one. ``info["call"]`` is the
+    request, a `ModelCall`. An action is the assistant's message as `write_action` writes it. Any other text becomes an
+    answer without calls.
 
-    If an agent fails, its episode ends without a reward, and ``info["failure"]`` says why: it raised, exited with an error, gave
-    no verdict, or was silent for too long. ``info["trace"]`` is then its traceback, or the end of its stderr. If an agent
-    ends before its first request, the model had no part in it, and the reset raises WorkerError.
+    If an agent fails, its episode ends without a reward, and ``info["failure"]`` says why: it raised, exited with an
+    error, gave no verdict, or was silent for too long. ``info["trace"]`` is then its traceback, or the end of its
+    stderr. If an agent ends before its first request, the model had no part in it, and the reset raises WorkerError.
 
     Args:
         agent: The agent: see `find_agent`.
         tasks: The tasks: see `read_tasks`.
         split: The split of the tasks: "train", another name, or "all".
-        at_k: The answer to the request after the last step: an error (``horizon_reached``), or a last message which says that
-            the budget is used up. Later requests get the error.
+        at_k: The answer to the request after the last step: an error (``horizon_reached``), or a last message which
+            says that the budget is used up. Later requests get the error.
         timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
         temperature: The temperature of the run.
-        sampling: Whether options such as a temperature of a request's own have no effect (run), or are refused (strict).
+        sampling: Whether options such as a temperature of a request's own have no effect (run), or are refused
+            (strict).
 
     Attributes:
         task_ids: The ids of the split's tasks.
@@ -74,7 +76,8 @@ class AgentEnv(gym.Env[str, str]):
         if not self._tasks:
             named = sorted({str(task.get("split", "train")) for task in every.values()})
             raise ConfigError(
-                f'no task is of the split {split!r}, there are {", ".join(named)}; give tasks "split": "{split}", name another '
+                f'no task is of the split {split!r}, there are {", ".join(named)}; give tasks "split": "{split}", name '
+                "another "
                 "split, or evaluate nothing (--eval-tasks 0)"
             )
         self.task_ids: Sequence[str] = list(self._tasks)
@@ -108,7 +111,9 @@ class AgentEnv(gym.Env[str, str]):
         if self._call is None:
             ended = self._ended()
             self.close()
-            error = WorkerError(f"the agent ended without a call of the model: {ended.failure or 'it returned a verdict'}")
+            error = WorkerError(
+                f"the agent ended without a call of the model: {ended.failure or 'it returned a verdict'}"
+            )
             error.add_note(ended.trace)
             raise error
         call = self._call
@@ -159,7 +164,9 @@ class AgentEnv(gym.Env[str, str]):
         return ended.failure, ended.reward, False, True, {"failure": ended.failure or None}
 
     def interrupt(self) -> None:
-        """Kills the agent, from any thread, so that a reset or step that waits for it raises WorkerError. Then comes `close`."""
+        """Kills the agent, from any thread, so that a reset or step that waits for it raises WorkerError. Then comes
+        `close`.
+        """
         self._interrupted, self._grace_s = True, 0.0
         session, running = self._session, self._running
         if session is not None and running is not None:
@@ -188,14 +195,17 @@ def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dic
     A task's ``"id"`` is by default its number, from 0, and its ``"split"`` "train".
 
     Raises:
-        ConfigError: The file can't be read, a line is not a JSON object, there is no task, or two tasks have the same id.
+        ConfigError: The file can't be read, a line is not a JSON object, there is no task, or two tasks have the same
+            id.
     """
     if isinstance(tasks, (str, Path)):
         try:
             # Not splitlines, which also splits at separators that JSON's texts may contain, such as U+2028.
             lines = Path(tasks).read_text("utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--tasks can't be read ({error}); give a file with a JSON object in each line") from error
+            raise ConfigError(
+                f"--tasks can't be read ({error}); give a file with a JSON object in each line"
+            ) from error
         try:
             tasks = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:
@@ -221,8 +231,8 @@ def write_action(answer: ModelAnswer) -> str:
 def read_action(action: str) -> ModelAnswer:
     """Reads an action. Any other text becomes an answer without calls.
 
-    >>> read_action(write_action(ModelAnswer("open(a)", finish_reason="length"))).finish_reason, read_action("open(a)").text
-    ('length', 'open(a)')
+    >>> read_action(write_action(ModelAnswer("open(a)"))).text, read_action("open(a)").text
+    ('open(a)', 'open(a)')
     """
     try:
         found = json.loads(action)

@@ -1,10 +1,11 @@
 """The endpoint that agents talk to: one HTTP server per process, one session per agent.
 
-A request waits until the holder of the session answers it. Each request is a thread that waits, so the standard library's server
-is enough.
+A request waits until the holder of the session answers it. Each request is a thread that waits, so the standard
+library's server is enough.
 
-**Connections.** Each is a descriptor and a thread of the trainer. So the descriptors are raised to the most that the system
-allows, and the sessions share an eighth of them. Another eighth is for connections that have named no session yet.
+**Connections.** Each is a descriptor and a thread of the trainer. So the descriptors are raised to the most that the
+system allows, and the sessions share an eighth of them. Another eighth is for connections that have named no session
+yet.
 """
 
 import json
@@ -72,8 +73,8 @@ class Gateway(ThreadingHTTPServer):
             self._noted.update(new)
         if new:
             warnings.warn(
-                f"the agent sets {', '.join(new)}, which has no effect: the run samples in its own way (docs/agents.md); "
-                "--agent-sampling strict refuses such calls",
+                f"the agent sets {', '.join(new)}, which has no effect: the run samples in its own way "
+                "(docs/agents.md); --agent-sampling strict refuses such calls",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -187,7 +188,9 @@ class _Handler(BaseHTTPRequestHandler):
         """The session and the route that the path names."""
         found = _ROUTE.fullmatch(self.path.partition("?")[0])
         if found is None:
-            raise Refusal(f"expected a path /KEY/v1/ROUTE, ROUTE one of models, {', '.join(_APIS)}", status=404, code="not_found")
+            raise Refusal(
+                f"expected a path /KEY/v1/ROUTE, ROUTE one of models, {', '.join(_APIS)}", status=404, code="not_found"
+            )
         session = self.server.sessions.get(found[1])
         if session is None:
             raise Refusal("no session has this key", status=401, code="invalid_api_key")

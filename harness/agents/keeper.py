@@ -1,8 +1,9 @@
 """Runs a command so that nothing of it outlives the trainer: ``python -I -S keeper.py COMMAND...``.
 
-When the command has ended, or stdin ends because the trainer closes it or is dead, all that the command has started is killed.
-Then this process ends as the command did. On Linux this reaches processes with sessions of their own, because they become
-children of this process when their parents end. If this process is killed, the system kills the command too.
+When the command has ended, or stdin ends because the trainer closes it or is dead, all that the command has started is
+killed. Then this process ends as the command did. On Linux this reaches processes with sessions of their own, because
+they become children of this process when their parents end. If this process is killed, the system kills the command
+too.
 """
 
 import os

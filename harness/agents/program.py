@@ -54,11 +54,13 @@ class Ended:
 class Running:
     """An agent at work, in a thread of its own.
 
-    `work` returns the verdict, and what it raises is the agent's failure. `kill` ends the work as far as that is possible.
-    `on_end` is called in the thread when the agent has ended.
+    `work` returns the verdict, and what it raises is the agent's failure. `kill` ends the work as far as that is
+    possible. `on_end` is called in the thread when the agent has ended.
     """
 
-    def __init__(self, name: str, work: Callable[[], Ended], kill: Callable[[], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, work: Callable[[], Ended], kill: Callable[[], None], on_end: Callable[[], None]
+    ) -> None:
         self._work, self._on_end, self._kill = work, on_end, kill
         self.ended: Ended | None = None
         self._thread = threading.Thread(target=self._run, name=f"eh-agent-{name}", daemon=True)
@@ -89,8 +91,8 @@ class Agent:
 
     Attributes:
         name: The agent's name in logs.
-        start: Starts the agent with a task, the address of the model, and a function that another thread calls when the agent has
-            ended. If the host can't start a command, it raises WorkerError.
+        start: Starts the agent with a task, the address of the model, and a function that another thread calls when the
+            agent has ended. If the host can't start a command, it raises WorkerError.
     """
 
     name: str
@@ -101,8 +103,8 @@ def find_agent(agent: str | Play) -> Agent:
     """Finds the agent that ``--agent`` names.
 
     Args:
-        agent: A function ``play(task, base_url)``, also an async one; its name as ``MODULE:FUNCTION``; or a command, such as
-            ``node agent.js``.
+        agent: A function ``play(task, base_url)``, also an async one; its name as ``MODULE:FUNCTION``; or a command,
+            such as ``node agent.js``.
 
     Raises:
         ConfigError: The module can't be imported, or has no such function; or there is no such command.
@@ -125,7 +127,8 @@ def find_agent(agent: str | Play) -> Agent:
 
 
 def read_verdict(value: Any) -> Ended:
-    """Reads what an agent returned: its reward, or True or False; or an object with these as ``reward`` and ``success``.
+    """Reads what an agent returned: its reward, or True or False; or an object with these as ``reward`` and
+    ``success``.
 
     >>> read_verdict(0.5), read_verdict(True)
     (Ended(reward=0.5, success=None, failure='', trace=''), Ended(reward=1.0, success=True, failure='', trace=''))
@@ -139,7 +142,9 @@ def read_verdict(value: Any) -> Ended:
     # an array or a tensor may hold the one number
     reward, success = (one.item() if getattr(one, "shape", None) == () else one for one in found)
     if not is_reward(reward):
-        return Ended(failure=f"expected a reward, a finite number, or True or False, got {reward!r:.200}; return one of them")
+        return Ended(
+            failure=f"expected a reward, a finite number, or True or False, got {reward!r:.200}; return one of them"
+        )
     if success is None:
         return Ended(float(reward), reward if isinstance(reward, bool) else None)
     if not is_verdict(success):
@@ -154,8 +159,8 @@ def _imported(module: str, name: str) -> Play:
             found = getattr(found, part)
     except Exception as error:  # the module may raise anything
         raise ConfigError(
-            f"--agent {module}:{name} can't be imported ({error!r}); run the command in the folder of {module.split('.')[0]}.py, "
-            "or install its package"
+            f"--agent {module}:{name} can't be imported ({error!r}); run the command in the folder of "
+            f"{module.split('.')[0]}.py, or install its package"
         ) from error
     if not callable(found):
         raise ConfigError(f"--agent must name a function play(task, base_url), got {module}:{name} = {found!r:.200}")
@@ -196,7 +201,9 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
             start_new_session=True,
         )
     except OSError as error:
-        raise WorkerError(f"the agent's command can't be started: {error}; a task has at most 128 KiB of JSON") from error
+        raise WorkerError(
+            f"the agent's command can't be started: {error}; a task has at most 128 KiB of JSON"
+        ) from error
 
     def kill() -> None:
         assert process.stdin is not None

@@ -1,9 +1,9 @@
 """OpenAI's chat completions and responses, as far as agent frameworks use them: reading requests.
 
-Both APIs become one form. The arguments of a call are an object, because frameworks repeat a call's JSON with other spaces. So a
-model's answer in a later request equals `ModelAnswer.message`. What the run can't do is refused with a sentence.
-``tool_choice="required"`` and ``parallel_tool_calls``, which the agent can check by itself, are accepted but do not constrain the
-model. The run's sampling replaces a request's, and a ``response_format`` is a wish.
+Both APIs become one form. The arguments of a call are an object, because frameworks repeat a call's JSON with other
+spaces. So a model's answer in a later request equals `ModelAnswer.message`. What the run can't do is refused with a
+sentence. ``tool_choice="required"`` and ``parallel_tool_calls``, which the agent can check by itself, are accepted but
+do not constrain the model. The run's sampling replaces a request's, and a ``response_format`` is a wish.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ MODEL = "policy"
 """The model's name in the list of models. A request may name any other."""
 
 OVER = 404
-"""The status of every answer after the end of an episode. LangChain.js tries a 410 again, and mini-swe-agent a 400 and a 403."""
+"""The status of every answer after the end of an episode. LangChain.js tries a 410 again, and mini-swe-agent a 400 and
+a 403."""
 
 # The options of a request, in both forms. A null counts as no option.
 _TAKEN = {
@@ -46,7 +47,9 @@ _OVERRIDDEN: dict[str, tuple[Any, ...]] = {
 
 
 class Refusal(EHError):
-    """An error for the client: an HTTP status and OpenAI's error object. Clients compare its `code`, and do not retry it."""
+    """An error for the client: an HTTP status and OpenAI's error object. Clients compare its `code`, and do not retry
+    it.
+    """
 
     def __init__(self, message: str, *, status: int = 400, code: str = "unsupported_value") -> None:
         super().__init__(message)
@@ -60,7 +63,9 @@ class Refusal(EHError):
 
 def budget_used_up(k: int) -> Refusal:
     """The answer to an agent's call after the `k`-th."""
-    return Refusal(f"The budget of {k} model calls is used up; the episode is over.", status=OVER, code="horizon_reached")
+    return Refusal(
+        f"The budget of {k} model calls is used up; the episode is over.", status=OVER, code="horizon_reached"
+    )
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,9 @@ class ModelCall:
     """A request to the model.
 
     Attributes:
-        messages: The conversation. Each message has ``"role"`` (system, user, assistant or tool) and ``"content"``, a text; an
-            assistant's may have ``"tool_calls"`` with the arguments as objects, a tool's has ``"tool_call_id"``.
+        messages: The conversation. Each message has ``"role"`` (system, user, assistant or tool) and ``"content"``, a
+            text; an assistant's may have ``"tool_calls"`` with the arguments as objects, a tool's has
+            ``"tool_call_id"``.
         tools: The functions on offer, in chat form, as `tool_choice` leaves them.
         max_tokens: The most tokens of the answer; None if the agent sets no limit.
         stop: Texts that end the answer.
@@ -103,8 +109,8 @@ class ModelAnswer:
 
     Attributes:
         text: The words.
-        calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``. Their arguments are
-            objects. Ids are unique in a session.
+        calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``. Their
+            arguments are objects. Ids are unique in a session.
         reasoning: The thought; empty if there was none.
         prompt_tokens: The tokens of the conversation.
         completion_tokens: The sampled tokens.
@@ -255,7 +261,9 @@ def _tools(body: Json, api: Api) -> tuple[list[Json], str]:
         if tool["type"] != "function":
             raise Refusal(f"a tool must be a function, got {_short(tool['type'])}")
         function = tool["function"] if api == "chat" else tool
-        kept = {name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None}
+        kept = {
+            name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None
+        }
         tools.append({"type": "function", "function": {"name": _string(function["name"]), **kept}})
     choice = body.get("tool_choice", "auto")
     if isinstance(choice, str):

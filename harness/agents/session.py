@@ -1,9 +1,9 @@
 """The session of one agent: its calls in line, their answers, and its connections.
 
 **Retries.** A request is a retry if an earlier request of its session has the same content, and either the header
-``x-stainless-retry-count`` of OpenAI's clients says so, or the client of the earlier one hung up before its answer. A retry
-gets the earlier answer, which is not sampled or counted again. Without these signs, the same request again is another call. If
-a client hangs up before its request is taken, the request leaves the line.
+``x-stainless-retry-count`` of OpenAI's clients says so, or the client of the earlier one hung up before its answer. A
+retry gets the earlier answer, which is not sampled or counted again. Without these signs, the same request again is
+another call. If a client hangs up before its request is taken, the request leaves the line.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Session:
         """Waits at most `timeout_s` seconds for the agent's next request.
 
         Returns:
-            The request that was taken and isn't answered yet, or else the first in line; None if none came in time, or if the
-            session has ended.
+            The request that was taken and isn't answered yet, or else the first in line; None if none came in time, or
+            if the session has ended.
         """
         until = time.monotonic() + timeout_s
         with self._changed:

@@ -28,7 +28,9 @@ def _events(events: Iterable[Json], last: str = "") -> bytes:
 
 def written_calls(calls: Iterable[Json]) -> list[Json]:
     """Calls for a client, with arguments as JSON text."""
-    return [call | {"function": call["function"] | {"arguments": _text(call["function"]["arguments"])}} for call in calls]
+    return [
+        call | {"function": call["function"] | {"arguments": _text(call["function"]["arguments"])}} for call in calls
+    ]
 
 
 def _text(arguments: Any) -> str:
@@ -96,7 +98,9 @@ def _response(call: ModelCall, answer: ModelAnswer) -> Json:
         output.append({"type": "reasoning", "id": f"rs_{name}", "summary": [thought], "status": status})
     if answer.text or not answer.calls:
         part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
-        output.append({"type": "message", "id": f"msg_{name}", "role": "assistant", "status": status, "content": [part]})
+        output.append(
+            {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": status, "content": [part]}
+        )
     output += [
         {"type": "function_call", "id": f"fc_{name}_{at}", "call_id": made["id"], "status": status, **made["function"]}
         for at, made in enumerate(written_calls(answer.calls))

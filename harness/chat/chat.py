@@ -1,11 +1,12 @@
 """Turns messages into token ids, and what the model wrote into an action.
 
-An episode is one list of token ids that only grows: the prompt, what the model sampled, the next observation, and so on. Sampled
-ids are kept as they are; only new text is tokenised. To find the text that the template puts between two messages, a conversation
-of marker texts is rendered once. So any template works that delimits its turns (Qwen, Llama 3, ChatML, …).
+An episode is one list of token ids that only grows: the prompt, what the model sampled, the next observation, and so
+on. Sampled ids are kept as they are; only new text is tokenised. To find the text that the template puts between two
+messages, a conversation of marker texts is rendered once. So any template works that delimits its turns (Qwen, Llama 3,
+ChatML, …).
 
-So the ids of a conversation are always a prefix of those of its next turn. Some templates would change earlier messages: Qwen3's
-strips the thinking of earlier replies. `ChatFormat.notes` reports this. What the model wrote stays.
+So the ids of a conversation are always a prefix of those of its next turn. Some templates would change earlier
+messages: Qwen3's strips the thinking of earlier replies. `ChatFormat.notes` reports this. What the model wrote stays.
 """
 
 import json
@@ -58,8 +59,9 @@ class ChatFormat:
 
     Args:
         tokenizer: A tokenizer with a chat template.
-        settings: How the chat is written. Of an observation of more than ``max_observation_tokens``, a note replaces the middle.
-            The note counts the tokens left out, or the characters if there are more than 128 per token of the limit.
+        settings: How the chat is written. Of an observation of more than ``max_observation_tokens``, a note replaces
+            the middle. The note counts the tokens left out, or the characters if there are more than 128 per token of
+            the limit.
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
 
     Attributes:
@@ -70,7 +72,9 @@ class ChatFormat:
         ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: Model = _PLAIN, *, stop_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, settings: Model = _PLAIN, *, stop_ids: Iterable[int] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._template = Template(tokenizer, settings.chat_template_kwargs)
         self._max_observation_tokens = settings.max_observation_tokens
@@ -85,7 +89,9 @@ class ChatFormat:
         self._tool_format: ToolFormat | None = None  # made when functions are on offer, because a parser may need TRL
 
     def tool_format(self) -> ToolFormat:
-        """How the model writes function calls. Raises as `ToolFormat` does. The token that ends calls joins `stop_ids`."""
+        """How the model writes function calls. Raises as `ToolFormat` does. The token that ends calls joins
+        `stop_ids`.
+        """
         if self._tool_format is None:
             self._tool_format = ToolFormat(self._tokenizer, self._template, self._special)
             self.stop_ids |= {self._tool_format.end_id}
@@ -114,7 +120,8 @@ class ChatFormat:
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         """The ids that follow a reply, up to the place where the model writes again.
 
-        If the reply was not `stopped` by a stop token, the template's end of a reply is added, which the model did not write.
+        If the reply was not `stopped` by a stop token, the template's end of a reply is added, which the model did not
+        write.
         """
         return self.following_ids([], [{"role": "user", "content": self.cut(observation)}], stopped=stopped)
 
@@ -123,7 +130,9 @@ class ChatFormat:
         return self._ids(self._template(messages, tools=tools))
 
     def following_ids(self, names: Sequence[str], new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """As `observation_ids`, for any messages, which follow calls of the functions `names` or, without names, words."""
+        """As `observation_ids`, for any messages, which follow calls of the functions `names` or, without names,
+        words.
+        """
         if names:
             return self._following(self.tool_format().after_calls(names, new), stopped)
         if [message["role"] for message in new] == ["user"]:
@@ -164,7 +173,9 @@ class ChatFormat:
         thought = self.reasoning.text(self.text(body[:length])) if length != 0 else ""
         if length is None:
             return Reply("", thought, len(body), unfinished=True)
-        answer = str(self._tokenizer.decode(body[length:], skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        answer = str(
+            self._tokenizer.decode(body[length:], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
         answer = answer.lstrip() if length else answer
         if not tools:
             return Reply(answer, thought, length)
@@ -226,8 +237,8 @@ class ChatFormat:
             self._end_id = int(eos)
         else:
             raise ConfigError(
-                f"the chat template of {self._template.name} ends a reply with no special token and the tokenizer has no "
-                "eos_token; set tokenizer.eos_token and save the tokenizer"
+                f"the chat template of {self._template.name} ends a reply with no special token and the tokenizer has "
+                "no eos_token; set tokenizer.eos_token and save the tokenizer"
             )
         self._ends = ends | {self._end_id} | (set(after[:1]) & self._special)
         return ends | {self._end_id}
@@ -237,8 +248,8 @@ class ChatFormat:
         text = self._template(_conversation(_REPLY))
         if text.count(_REPLY) != 1 or text.count(_OBSERVATION) != 1 or text.index(_REPLY) > text.index(_OBSERVATION):
             raise ConfigError(
-                f"the chat template of {self._template.name} does not keep the messages as they are, one after the other; "
-                "a growing conversation can't be built from it"
+                f"the chat template of {self._template.name} does not keep the messages as they are, one after the "
+                "other; a growing conversation can't be built from it"
             )
         after_reply, before_reply = text.split(_REPLY)[1].split(_OBSERVATION)
         return after_reply, before_reply
@@ -255,15 +266,17 @@ class ChatFormat:
         """What the template does to messages when later ones follow, found by rendering marker texts."""
         found = []
         if not self._system_apart:
-            found.append("the chat template has no system role; the system prompt is at the beginning of the first message")
+            found.append(
+                "the chat template has no system role; the system prompt is at the beginning of the first message"
+            )
         shown = self._template(_conversation(_REPLY, reasoning_content=_THOUGHT, thinking=_THOUGHT))
         style = self.reasoning
         opening, end = (style.opening, style.end) if style.opening else ("<think>\n", "\n</think>\n\n")
         shown += "" if style.answer else self._template(_conversation(f"{opening}{_THOUGHT}{end}{_REPLY}"))
         if _THOUGHT not in shown:
             found.append(
-                "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it was "
-                "sampled, so that the model is trained on exactly what it sampled"
+                "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it "
+                "was sampled, so that the model is trained on exactly what it sampled"
             )
         return tuple(found)
 

@@ -50,7 +50,9 @@ class MessageFormat:
         return _joining(lambda some: self._chat.messages_ids(some, offered), self._rendered(messages))
 
     def following_ids(self, said: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """The ids from the end of the reply `said` to the place where the model writes again; `new` are the messages between."""
+        """The ids from the end of the reply `said` to the place where the model writes again; `new` are the messages
+        between.
+        """
         rendered = self._rendered([said, *new], begins=False)
         names = [] if self._written_out else [call["function"]["name"] for call in said.get("tool_calls", ())]
         return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])

@@ -16,8 +16,8 @@ class Reasoning:
     """How a model writes its thoughts.
 
     Attributes:
-        name: "none"; "tags": the model writes the opening tag; "opened": the chat template writes it at the end of every prompt;
-            "channels": thought and answer are messages of their own, as in gpt-oss's harmony format.
+        name: "none"; "tags": the model writes the opening tag; "opened": the chat template writes it at the end of
+            every prompt; "channels": thought and answer are messages of their own, as in gpt-oss's harmony format.
         opening: The text that begins a thought.
         closing: The text that ends it.
         end: The text between a thought and the first token of the answer.
@@ -87,15 +87,18 @@ _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
 )
 
 
-def find_reasoning(tokenizer: PreTrainedTokenizerBase, template: str, before_reply: str, wanted: str = "auto") -> Reasoning:
+def find_reasoning(
+    tokenizer: PreTrainedTokenizerBase, template: str, before_reply: str, wanted: str = "auto"
+) -> Reasoning:
     """Finds how a model writes its thoughts.
 
     Args:
         tokenizer: The model's tokenizer.
         template: The source of the chat template.
         before_reply: The text that the template writes between an observation and the reply.
-        wanted: One of `REASONING_FORMATS`, or the two tags around a thought with a blank between them. "auto" knows some families
-            by their template or vocabulary, and takes the tags of others from the tokenizer's ``response_template``.
+        wanted: One of `REASONING_FORMATS`, or the two tags around a thought with a blank between them. "auto" knows
+            some families by their template or vocabulary, and takes the tags of others from the tokenizer's
+            ``response_template``.
     """
     if wanted == "none":
         return NO_REASONING

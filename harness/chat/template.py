@@ -13,7 +13,8 @@ from eh_gym.errors import ConfigError
 Message = dict[str, Any]
 """A message as chat templates take it: ``{"role": …, "content": …}``, with ``"tool_calls"`` if there are some."""
 
-# Some templates state today's date. A fixed one gives a run the same prompts on every day. Llama 3's templates fall back to it.
+# Some templates state today's date. A fixed one gives a run the same prompts on every day. Llama 3's templates fall
+# back to it.
 _DATE = datetime.datetime(2024, 7, 26)
 # transformers' strftime_now can't be replaced by an argument, but by a macro before the template's text.
 _CLOCK = (
@@ -43,11 +44,14 @@ class Template:
         for name in self._kwargs:
             if not re.search(rf"\b{re.escape(name)}\b", self.source):
                 raise ConfigError(
-                    f"--chat-template-kwargs has {name!r}, which the chat template of {self.name} does not use; leave it out"
+                    f"--chat-template-kwargs has {name!r}, which the chat template of {self.name} does not use; leave "
+                    "it out"
                 )
 
     def __call__(self, messages: Sequence[Message], *, tools: Sequence[Any] = (), reply_next: bool = True) -> str:
-        """The conversation as text, with `reply_next` up to where the model starts to write. Raises ConfigError if refused."""
+        """The conversation as text, with `reply_next` up to where the model starts to write. Raises ConfigError if
+        refused.
+        """
         offered = list(tools) or None
         source = str(self._tokenizer.get_chat_template(tools=offered))
         try:

@@ -34,7 +34,8 @@ class ToolFormat:
             [_ASKED, _calling(["name"])], _CALL
         ):
             raise ConfigError(
-                f'action_format="native" needs a chat template with calls and the role tool, which {template.name} lacks; '
+                f'action_format="native" needs a chat template with calls and the role tool, which {template.name} '
+                "lacks; "
                 "take another action_format, or another model"
             )
         self._parser = _parser(tokenizer, template.name)
@@ -42,8 +43,8 @@ class ToolFormat:
         self.end_id = self._ids(self.after_calls(["name"], [result_message("name", mark)]))[0]
         if self.end_id not in special:
             raise ConfigError(
-                f"the chat template of {template.name} ends calls with no special token, so that nothing would stop the model "
-                "there; take another action_format, or another model"
+                f"the chat template of {template.name} ends calls with no special token, so that nothing would stop "
+                "the model there; take another action_format, or another model"
             )
 
     def after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
@@ -69,8 +70,8 @@ class ToolFormat:
         end = len(alone) - (len(str(self._tokenizer.decode([last]))) if last in self._special else 0)
         if not text.startswith(alone[:end]):
             raise ConfigError(
-                f"the chat template of {self._template.name} writes earlier calls in another form once there are results; a "
-                "growing conversation can't be built from it; take another action_format"
+                f"the chat template of {self._template.name} writes earlier calls in another form once there are "
+                "results; a growing conversation can't be built from it; take another action_format"
             )
         return text[end:]
 
@@ -86,7 +87,8 @@ class ToolFormat:
     def parse(self, reply: str, tools: Sequence[Any]) -> tuple[str, list[dict[str, Any]]] | None:
         """The words and the calls of a reply; None if it has calls that can't be read.
 
-        `reply` is its whole text with special tokens. The schemas of `tools` give the types of arguments that are plain text.
+        `reply` is its whole text with special tokens. The schemas of `tools` give the types of arguments that are plain
+        text.
         """
         try:
             message = parse_response(reply, self._parser, prefix=self._before_reply, tools=list(tools))
@@ -124,15 +126,18 @@ def _parser(tokenizer: PreTrainedTokenizerBase, name: str) -> Any:
         from trl.chat_template_utils import add_response_schema
     except ImportError as error:
         raise MissingExtraError(
-            f'action_format="native" needs a parser for the calls of {name}, and its tokenizer brings none. TRL has those of '
+            f'action_format="native" needs a parser for the calls of {name}, and its tokenizer brings none. TRL has '
+            "those of "
             "many families; run, in a checkout: pip install -e '.[tools]'"
         ) from error
     try:
         return add_response_schema(copy.copy(tokenizer)).response_template
     except ValueError as error:
         raise ConfigError(
-            f'action_format="native" needs a parser for the calls of {name}: its tokenizer brings none, and TRL knows no other '
-            "revision of its chat template; set tokenizer.response_template and save the tokenizer, or take another action_format"
+            f'action_format="native" needs a parser for the calls of {name}: its tokenizer brings none, and TRL knows '
+            "no other "
+            "revision of its chat template; set tokenizer.response_template and save the tokenizer, or take another "
+            "action_format"
         ) from error
 
 

@@ -16,15 +16,17 @@ from harness.terminal.display import Display
 from harness.types.seeding import derive_seed
 
 
-def clone_expert(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display, run: Path) -> Path:
+def clone_expert(
+    config: GRPOConfig, env: gym.Env[str, str], policy: Policy, device: str, display: Display, run: Path
+) -> Path:
     """Returns a model folder: the policy with the expert cloned into it. If it is missing, `policy` is trained.
 
-    The folder is in ``clones`` of the cache. For a Python program's own environment, whose code can't be compared, it is in the
-    run's folder.
+    The folder is in ``clones`` of the cache. For a Python program's own environment, whose code can't be compared, it
+    is in the run's folder.
 
-    With LoRA, a pretrained model learns in its adapters, which keeps the optimizer small. They are merged into the weights, and
-    GRPO begins with new ones. So the reference of the KL term, the frozen weights, includes the clone. A tiny model has random
-    weights, from which adapters alone learn little, so all of its weights are trained.
+    With LoRA, a pretrained model learns in its adapters, which keeps the optimizer small. They are merged into the
+    weights, and GRPO begins with new ones. So the reference of the KL term, the frozen weights, includes the clone. A
+    tiny model has random weights, from which adapters alone learn little, so all of its weights are trained.
     """
     start = config.warm_start
     seed, rank = start.seed_for(config.seed), config.optimizer.lora_rank if is_pretrained(policy) else 0
@@ -45,7 +47,7 @@ def clone_expert(config: GRPOConfig, env: gym.Env[str, str], policy: Policy, dev
         policy.save(part)
     few = " (no other task is short enough)" if cloned.demonstrations < start.episodes else ""
     display.note(
-        f"warm start: loss {cloned.loss:.3f} after {cloned.batches} batches of {cloned.demonstrations} demonstrations{few}, "
-        f"{cloned.tokens:,} tokens; the clone is {folder}"
+        f"warm start: loss {cloned.loss:.3f} after {cloned.batches} batches of {cloned.demonstrations} "
+        f"demonstrations{few}, {cloned.tokens:,} tokens; the clone is {folder}"
     )
     return folder

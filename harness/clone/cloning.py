@@ -1,8 +1,8 @@
 """Behaviour cloning from the environment's own expert, so that GRPO starts with successes to learn from.
 
-Without it, a model with random weights never succeeds, and a small pretrained one hardly ever. All rewards of a group are then
-equal, and every advantage is 0. Cloning stops at a loss target, not after a number of steps, because the loss of a tiny model
-falls in a phase transition whose time varies with the seed.
+Without it, a model with random weights never succeeds, and a small pretrained one hardly ever. All rewards of a group
+are then equal, and every advantage is 0. Cloning stops at a loss target, not after a number of steps, because the loss
+of a tiny model falls in a phase transition whose time varies with the seed.
 """
 
 import dataclasses
@@ -98,7 +98,8 @@ def demonstrations(
     if not found:
         raise ConfigError(
             f"no task that was tried takes the expert at most {settings.max_optimal_steps} steps (0: any number) and "
-            f"{settings.max_tokens} tokens; raise --warm-start.max-optimal-steps, or max_tokens in a recipe's [warm_start]"
+            f"{settings.max_tokens} tokens; raise --warm-start.max-optimal-steps, or max_tokens in a recipe's "
+            "[warm_start]"
         )
     return found
 
@@ -168,8 +169,12 @@ def warm_start(
     return Cloned(done.demonstrations, done.batches + polished.batches, polished.loss, done.tokens + polished.tokens)
 
 
-def clone_key(env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int, device: str) -> str:
-    """Returns the name of a clone's folder: a hash of what decides it, also the weights, the expert's texts and the `device`."""
+def clone_key(
+    env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int, device: str
+) -> str:
+    """Returns the name of a clone's folder: a hash of what decides it, also the weights, the expert's texts and the
+    `device`.
+    """
     spec, chat, key = env.spec, policy.chat, hashlib.blake2b(digest_size=16)
     arguments = sorted((k, repr(v)) for k, v in spec.kwargs.items()) if spec else []
     name = [spec.id, arguments, *map(repr, spec.additional_wrappers)] if spec else repr(env)
@@ -196,7 +201,9 @@ def _clone(
     seed: int,
     on_batch: Callable[[int, float], None],
 ) -> Cloned:
-    """Minimises the cross-entropy of the action tokens, for `limit` batches or until the mean loss is below `target`."""
+    """Minimises the cross-entropy of the action tokens, for `limit` batches or until the mean loss is below
+    `target`.
+    """
     optimizer = make_optimizer(policy.model, Optimizer(learning_rate=learning_rate, adam_beta2=0.98, weight_decay=0.01))
     # The learning rate rises until this batch, and cloning does not stop before it.
     least = 4 if is_pretrained(policy) else 20
@@ -230,12 +237,14 @@ def _batches(
 ) -> Iterator[list[TokenSequence]]:
     """Batches in random order, pass after pass.
 
-    A pretrained model's demonstrations with the same system prompt share its tokens. Other demonstrations are padded to similar
-    lengths, with some jitter so that the batches differ.
+    A pretrained model's demonstrations with the same system prompt share its tokens. Other demonstrations are padded to
+    similar lengths, with some jitter so that the batches differ.
     """
     shares = is_pretrained(policy) and policy.packs
     prompts = {t.system_prompt: number for number, t in enumerate(demos)}
-    sequences = [dataclasses.replace(s, group=prompts[t.system_prompt]) if shares else s for t in demos for s in t.sequences]
+    sequences = [
+        dataclasses.replace(s, group=prompts[t.system_prompt]) if shares else s for t in demos for s in t.sequences
+    ]
     while True:
         order = [sequences[i] for i in rng.permutation(len(sequences))]
         if shares:

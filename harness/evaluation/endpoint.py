@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 _SEEDS = 2**31  # every server takes seeds below this
 
-# How servers say that the context is full. The protocol has no field for it: OpenAI sets an error code, llama.cpp its own
-# error type; vLLM, SGLang and others say it only in the message.
-_OVERFLOW = re.compile(r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I)
+# How servers say that the context is full. The protocol has no field for it: OpenAI sets an error code, llama.cpp its
+# own error type; vLLM, SGLang and others say it only in the message.
+_OVERFLOW = re.compile(
+    r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class EndpointReply:
         cut: Whether it reached the token limit.
         reasoning: The thought; empty if there was none, or if the server does not show it.
         calls: The function calls in the protocol's form, with their ids.
-        message: The model's message, as the next request repeats it, without a thought that the server returns separately.
+        message: The model's message, as the next request repeats it, without a thought that the server returns
+            separately.
         prompt_tokens: The tokens of the request, as the endpoint counts them; 0 if it does not report them.
         completion_tokens: The tokens of the answer, likewise.
         latency_s: The seconds from the request to the answer, retries included.
@@ -70,13 +73,13 @@ class ChatEndpoint:
 
     Args:
         model: The model's name at the endpoint.
-        base_url: The URL of the endpoint, which usually ends in ``/v1``. If it is empty, the client uses its own default:
-            ``OPENAI_BASE_URL``, or OpenAI itself.
+        base_url: The URL of the endpoint, which usually ends in ``/v1``. If it is empty, the client uses its own
+            default: ``OPENAI_BASE_URL``, or OpenAI itself.
         api_key_env: The environment variable with the key. A server that is named by `base_url` may need no key.
         temperature: The temperature of the sampled actions; 0 is greedy.
         max_tokens: The most tokens of one answer.
-        retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx. The client
-            waits with exponential backoff, or for as long as the server says.
+        retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx. The
+            client waits with exponential backoff, or for as long as the server says.
         deadline_s: The seconds for which the server may be silent, in each try.
         template_kwargs: Further variables of the chat template, for servers such as vLLM's that take them.
 
@@ -105,8 +108,8 @@ class ChatEndpoint:
         self._key_hint = f"; the key is that of the variable {api_key_env}; set it, or name another with --api-key-env"
         if not key and not base_url and not os.environ.get("OPENAI_BASE_URL"):
             raise ConfigError(
-                f"there is no key in the environment variable {api_key_env}; set it, name another with --api-key-env, or "
-                "give the --base-url of a server that needs none"
+                f"there is no key in the environment variable {api_key_env}; set it, name another with --api-key-env, "
+                "or give the --base-url of a server that needs none"
             )
         self._client = self._openai.AsyncOpenAI(
             base_url=base_url or None, api_key=key or "none", max_retries=retries, timeout=deadline_s
@@ -120,7 +123,9 @@ class ChatEndpoint:
     async def __aenter__(self) -> ChatEndpoint:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self._client.close()
 
     async def reply(
@@ -134,8 +139,8 @@ class ChatEndpoint:
     ) -> EndpointReply:
         """Returns the model's answer to a conversation, with functions on offer in the protocol's form.
 
-        Whether the seed fixes the answer is up to the server. `stop` are texts that end the answer. `max_tokens` may lower the
-        endpoint's own limit.
+        Whether the seed fixes the answer is up to the server. `stop` are texts that end the answer. `max_tokens` may
+        lower the endpoint's own limit.
 
         Raises:
             ContextFull: The conversation is too long for the model.
@@ -151,8 +156,8 @@ class ChatEndpoint:
             raise self._explained(error) from error
         except openai.APIConnectionError as error:
             raise SamplerError(
-                f"{self.url} can't be reached ({error.__cause__ or error}); is the server running, and is --base-url right? "
-                "It usually ends in /v1. For a server that is slow, raise --deadline-s or lower --slots"
+                f"{self.url} can't be reached ({error.__cause__ or error}); is the server running, and is --base-url "
+                "right? It usually ends in /v1. For a server that is slow, raise --deadline-s or lower --slots"
             ) from error
         except (openai.APIError, ValueError, AttributeError, LookupError, TypeError) as error:  # not the expected JSON
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
@@ -165,7 +170,8 @@ class ChatEndpoint:
             return ContextFull(said)
         if status >= 500 or status in (408, 409, 429):
             return SamplerError(
-                f"{self.url} answered {status} ({said}), even after all retries; lower --slots, raise --retries, or try later"
+                f"{self.url} answered {status} ({said}), even after all retries; lower --slots, raise --retries, or "
+                "try later"
             )
         hints = {401: self._key_hint, 403: self._key_hint}
         hints[404] = f"; has the server a model {self._model!r}, and is --base-url right? It usually ends in /v1"

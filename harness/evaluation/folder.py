@@ -1,7 +1,7 @@
 """The folder of an evaluation: its settings, every episode as soon as it ends, and finally the result.
 
-If the command is stopped, the same command continues. A command that asks for more tasks or rollouts plays only the missing
-episodes, which their seeds identify.
+If the command is stopped, the same command continues. A command that asks for more tasks or rollouts plays only the
+missing episodes, which their seeds identify.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ class EvaluationFolder:
     """Keeps one evaluation. It locks the folder until it is closed.
 
     Args:
-        folder: A new folder, or that of an evaluation with the same settings. The settings may differ if no step was played yet.
+        folder: A new folder, or that of an evaluation with the same settings. The settings may differ if no step was
+            played yet.
         settings: Everything that an episode depends on besides its task and seed. It must be JSON-serialisable.
 
     Raises:
@@ -109,7 +110,9 @@ class KeptEvaluation:
             if line["end"] != "environment-error" and line["seed"] == episode_seed(seed, line["task_id"], 0):
                 lines[line["seed"]] = line
         if not lines:
-            raise ConfigError(f"{self.folder} has no episode that ended; run the same command of harness.evaluate again")
+            raise ConfigError(
+                f"{self.folder} has no episode that ended; run the same command of harness.evaluate again"
+            )
         return list(lines.values())
 
 
@@ -141,11 +144,15 @@ def evaluation_of(folder: Path, env: str) -> KeptEvaluation:
 def read_evaluation(folder: Path) -> KeptEvaluation:
     """Reads an evaluation's folder. Raises StateError if a file is damaged."""
     settings, ended = read_object(folder / _SETTINGS), folder / _RESULT
-    return KeptEvaluation(folder, settings, read_object(ended)["result"] if ended.exists() else None, folder / _EPISODES)
+    return KeptEvaluation(
+        folder, settings, read_object(ended)["result"] if ended.exists() else None, folder / _EPISODES
+    )
 
 
 def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the folder has other settings. Raises ConfigError if a step was played under them, so that they must stay."""
+    """Whether the folder has other settings. Raises ConfigError if a step was played under them, so that they must
+    stay.
+    """
     kept = read_object(folder / _SETTINGS)
     differ = {name: kept.get(name) for name in wanted if kept.get(name) != wanted[name]}
     if differ and (folder / _EPISODES).exists() and any(line["length"] for line in read_episodes(folder / _EPISODES)):

@@ -66,7 +66,9 @@ class HeldOut:
         lines = self._play(self.config.rollout.temperature, 1, progress.batch_began(update, self._own(1)))
         result = summarise(lines, whole_split=self._whole_split)
         return {"evaluation/mean_at_k": result.mean_at_k, "evaluation/reward_mean": result.reward_mean} | {
-            f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k for part in result.parts if part.kind == "environment"
+            f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k
+            for part in result.parts
+            if part.kind == "environment"
         }
 
     @functools.cached_property

@@ -22,7 +22,9 @@ def of_run(folder: Path, env: str = "") -> EvaluateConfig:
         ConfigError: The folder holds no run, or the run has not ended.
     """
     if not is_run(folder):
-        raise ConfigError(f"{folder} is not the folder of a run; for a model's folder or hub id, give --policy {folder}")
+        raise ConfigError(
+            f"{folder} is not the folder of a run; for a model's folder or hub id, give --policy {folder}"
+        )
     if not (folder / "model").is_dir():
         raise ConfigError(f"the run in {folder} has no model yet; resume it: python -m harness.grpo --resume {folder}")
     run, plain = saved_config(folder, env), EvaluateConfig()

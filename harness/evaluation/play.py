@@ -53,7 +53,9 @@ def play_policy(
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays episodes with a language model at a fixed K. See `harness.rollout.rollout.rollout` for the other arguments."""
+    """Plays episodes with a language model at a fixed K. See `harness.rollout.rollout.rollout` for the other
+    arguments.
+    """
     if not requests:
         return []
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
@@ -84,7 +86,9 @@ def play_script(
 
     try:
         if needed and not hasattr(base, needed):
-            raise ConfigError(f"--policy {name} needs an environment with {needed}(), which {base!r} lacks; choose another")
+            raise ConfigError(
+                f"--policy {name} needs an environment with {needed}(), which {base!r} lacks; choose another"
+            )
         return run_to_the_end(play_all(replies, envs, requests, environments.keeps_reward, on_end))
     finally:
         envs.close()
@@ -99,8 +103,8 @@ async def play_all(
 ) -> list[Trajectory]:
     """Plays every request in the slots, and returns the trajectories in the same order.
 
-    `replies` says who replies in an attempt, from its trajectory and the info of its reset. If an environment fails, its episode
-    is played again with the same seed, at most twice.
+    `replies` says who replies in an attempt, from its trajectory and the info of its reset. If an environment fails,
+    its episode is played again with the same seed, at most twice.
     """
     done: dict[int, Trajectory] = {}
     waiting = iter(enumerate(requests))
@@ -163,12 +167,15 @@ def run_to_the_end(played: Coroutine[Any, Any, T]) -> T:
 
 
 def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:
-    """Returns the first `count` tasks of a split, or of every N-th task (`every`). None: all, or 128 of a generated split."""
+    """Returns the first `count` tasks of a split, or of every N-th task (`every`). None: all, or 128 of a generated
+    split.
+    """
     env = checked_environment(spec_of(environments.env_id), environments.args)
     task_ids = tasks_of(env)
     if not len(task_ids):
         raise ConfigError(
-            f"{environments.env_id} has no task with the arguments {dict(environments.args)}; choose another split or category"
+            f"{environments.env_id} has no task with the arguments {dict(environments.args)}; choose another split or "
+            "category"
         )
     check_environment(env)
     if count is None:

@@ -1,7 +1,8 @@
 """Plays the episodes of an evaluation with a model behind an OpenAI-compatible chat endpoint.
 
-If the environment offers functions (``info["tools"]``), the protocol's tools and tool calls are used. Otherwise the environment
-describes its actions in its texts. The calls of an agent program are handed on, and what the model answers is handed back.
+If the environment offers functions (``info["tools"]``), the protocol's tools and tool calls are used. Otherwise the
+environment describes its actions in its texts. The calls of an agent program are handed on, and what the model answers
+is handed back.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ def play_with_endpoint(
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
-    If the conversation and the room for an answer exceed the model's context, the episode ends with the reason "context".
-    `endpoint` is called in the event loop that uses the endpoint. There are never more requests at a time than slots.
+    If the conversation and the room for an answer exceed the model's context, the episode ends with the reason
+    "context". `endpoint` is called in the event loop that uses the endpoint. There are never more requests at a time
+    than slots.
 
     Raises as `ChatEndpoint.reply` does. The message of a SamplerError says how many episodes were played.
     """
@@ -73,7 +75,9 @@ async def _replies(model: ChatEndpoint, trajectory: Trajectory, info: Info) -> R
     while True:
         seed = derive_seed(trajectory.seed, "turn", trajectory.length)
         if call:
-            reply = await model.reply(_sent(call), seed=seed, tools=call.tools, stop=call.stop, max_tokens=call.max_tokens)
+            reply = await model.reply(
+                _sent(call), seed=seed, tools=call.tools, stop=call.stop, max_tokens=call.max_tokens
+            )
             action = write_action(_answer(reply))
         else:
             reply = await model.reply(messages, seed=seed, tools=tools)
@@ -106,9 +110,9 @@ def _answer(reply: EndpointReply) -> ModelAnswer:
 def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message]:
     """The model's message, and the result of each of its calls.
 
-    If the environment could not read the calls, there are no results. But servers refuse a call without a result, and arguments
-    that are not a JSON object. So such arguments become an empty object, and each result says that the call was not carried
-    out.
+    If the environment could not read the calls, there are no results. But servers refuse a call without a result, and
+    arguments that are not a JSON object. So such arguments become an empty object, and each result says that the call
+    was not carried out.
     """
     if not reply.calls:
         return [reply.message]
@@ -118,7 +122,10 @@ def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message
         calls = [{**call, "function": {**call["function"], "arguments": _readable(call)}} for call in calls]
     if fault := results_fault(results, len(calls)):
         raise ConfigError(fault)
-    said = [{"role": "tool", "tool_call_id": call["id"], "content": result} for call, result in zip(calls, results, strict=True)]
+    said = [
+        {"role": "tool", "tool_call_id": call["id"], "content": result}
+        for call, result in zip(calls, results, strict=True)
+    ]
     return [{**reply.message, "tool_calls": calls}, *said]
 
 

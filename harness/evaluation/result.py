@@ -1,4 +1,6 @@
-"""The result of an evaluation: mean@k and best@k with 95 % intervals, and lengths; computed from episodes, or as a table."""
+"""The result of an evaluation: mean@k and best@k with 95 % intervals, and lengths; computed from episodes, or as a
+table.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,10 @@ class Shares:
         mean_interval: The 95 % interval of `mean_at_k`.
         best_at_k: The share of tasks that were solved at least once.
         all_at_k: The share of tasks that were solved every time: pass^k.
-        scenarios_at_k: The share of scenarios all of whose tasks were solved, which AppWorld calls scenario goal completion. With
-            several episodes per task, the mean over the first, the second and so on. A scenario does not count if every episode
-            of one of its tasks was lost because the environment failed. None if the tasks name no scenario, if only a part of
-            the split was played, or if the scenario of a lost task is not known.
+        scenarios_at_k: The share of scenarios all of whose tasks were solved, which AppWorld calls scenario goal
+            completion. With several episodes per task, the mean over the first, the second and so on. A scenario does
+            not count if every episode of one of its tasks was lost because the environment failed. None if the tasks
+            name no scenario, if only a part of the split was played, or if the scenario of a lost task is not known.
     """
 
     tasks: int
@@ -74,7 +76,8 @@ class EvalResult(Shares):
         length_success_mean: The mean number of steps of the successes; None without a success.
         length_success_p90: Their 90th percentile, likewise.
         success_lengths: The number of steps of each success, ascending. It gives the success under shorter horizons.
-        steps_per_optimum: The mean of steps / the expert's steps, over the successes with a known expert; None without them.
+        steps_per_optimum: The mean of steps / the expert's steps, over the successes with a known expert; None without
+            them.
         truncated: The share of episodes that K, the environment's own limit or the context stopped.
         environment_errors: The number of episodes whose environment failed.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
@@ -111,8 +114,8 @@ class Usage:
 
     Attributes:
         requests: The number of requests, one for each step.
-        prompt_tokens: The tokens of all requests. Each one counts the whole conversation, as endpoints bill it without a cache.
-            None if the server did not send all counts.
+        prompt_tokens: The tokens of all requests. Each one counts the whole conversation, as endpoints bill it without
+            a cache. None if the server did not send all counts.
         completion_tokens: The tokens that the model wrote, likewise.
     """
 
@@ -245,7 +248,9 @@ def result_table(title: str, result: EvalResult) -> Table:
     if (usage := result.usage) is not None:
         table.add_row("requests", str(usage.requests))
         sent = usage.prompt_tokens is not None
-        counts = f"{usage.prompt_tokens} / {usage.completion_tokens}" if sent else "not sent by the server with all answers"
+        counts = (
+            f"{usage.prompt_tokens} / {usage.completion_tokens}" if sent else "not sent by the server with all answers"
+        )
         table.add_row("tokens, prompt / completion", counts)
     return table
 

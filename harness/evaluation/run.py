@@ -70,8 +70,8 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
         lines = folder.lines(requests) if folder else [episode_line(t, {}) for t in played]
         if all(line["end"] == "context" and not line["length"] for line in lines):
             raise ConfigError(
-                "no episode's first message leaves room for an answer in the model's context, so nothing was played; raise "
-                "--max-context, lower --max-action-tokens, or choose a model with a longer context"
+                "no episode's first message leaves room for an answer in the model's context, so nothing was played; "
+                "raise --max-context, lower --max-action-tokens, or choose a model with a longer context"
             )
         fault = check_faults([line for line in lines if line.get("fault")], len(lines))
         valid = [line for line in lines if line["end"] != "environment-error"]
@@ -85,7 +85,11 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
             folder.end({"config": flat(config), "result": dataclasses.asdict(result)})
     except (EHError, KeyboardInterrupt) as error:
         if ended or isinstance(error, (SamplerError, KeyboardInterrupt)):
-            how = "run the same command again for the rest" if folder else "nothing is kept; with --out it goes on from here"
+            how = (
+                "run the same command again for the rest"
+                if folder
+                else "nothing is kept; with --out it goes on from here"
+            )
             error.args = ("; ".join([*map(str, error.args), how]),)
         raise
     finally:
@@ -115,7 +119,8 @@ def evaluate_policy(
 
     Args:
         policy: Who plays: expert, random, empty, openai (an endpoint), or a model: the folder of a trained one
-            (`TrainResult.model`), or a hub id. With the folder of a run (`TrainResult.folder`) its model plays, and what is not
+            (`TrainResult.model`), or a hub id. With the folder of a run (`TrainResult.folder`) its model plays, and
+            what is not
             given is as in the run: its environment, split, K and limits.
         env: An id of gymnasium, or a function that returns an environment; see `train`. None for the cabinets.
         show: Print the progress and the result.
@@ -171,7 +176,9 @@ def _play(
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
-        return play_with_endpoint(lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end)
+        return play_with_endpoint(
+            lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
+        )
 
     # torch takes seconds to import, and the other policies do not need it.
     from harness.machine.runtime import library_settings, pick_device, pick_dtype, set_threads
@@ -190,7 +197,9 @@ def _play(
     set_threads(config.model.threads, policy.model.num_parameters())
     sampler = make_sampler(config.sampling, policy)
     try:
-        return play_policy(environments, sampler, policy.chat, requests, config.rollout, horizon=config.horizon, on_end=on_end)
+        return play_policy(
+            environments, sampler, policy.chat, requests, config.rollout, horizon=config.horizon, on_end=on_end
+        )
     finally:
         if isinstance(sampler, VLLMServerSampler):
             sampler.close()

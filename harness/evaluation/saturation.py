@@ -1,7 +1,7 @@
 """The saturation curve: success and cost over the horizon K, from episodes that were played once.
 
-If the agent is not told K, the first k steps of an episode are what a horizon of k would have given. So one evaluation at a large
-K has the whole curve that the paper draws from a sweep (RQ1).
+If the agent is not told K, the first k steps of an episode are what a horizon of k would have given. So one evaluation
+at a large K has the whole curve that the paper draws from a sweep (RQ1).
 """
 
 from __future__ import annotations
@@ -44,13 +44,17 @@ class Saturation:
 
     @property
     def knee(self) -> int | None:
-        """The K to deploy: the smallest k with successes that is at most 2 points below the largest k; None without a success."""
+        """The K to deploy: the smallest k with successes that is at most 2 points below the largest k; None without a
+        success.
+        """
         least = self.success[-1] - _TOLERANCE - 1e-12
         return next((k for k, share in enumerate(self.success, start=1) if share >= least and share > 0), None)
 
     @property
     def k0(self) -> int | None:
-        """The K with which to begin training: `boundary` and the elastic horizon's headroom of 10; None without a success."""
+        """The K with which to begin training: `boundary` and the elastic horizon's headroom of 10; None without a
+        success.
+        """
         return None if self.boundary is None else int(self.boundary + 10)
 
     @property
@@ -77,7 +81,9 @@ def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
         return None
     horizons = {line["horizon"] for line in episodes}
     if len(horizons) > 1 or min(horizons) < 1:
-        raise ConfigError(f"the saturation curve needs episodes of one horizon, got {sorted(horizons)}; play them with a fixed K")
+        raise ConfigError(
+            f"the saturation curve needs episodes of one horizon, got {sorted(horizons)}; play them with a fixed K"
+        )
     costs = [_tokens_of_steps(line) for line in episodes]
     lengths = np.array([len(cost) for cost in costs])
     successes = np.array([line["success"] for line in episodes])

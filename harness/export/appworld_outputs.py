@@ -22,8 +22,8 @@ class AppWorldOutputs:
         experiment: The name of the experiment, with the split at its end.
         missing: The number of the split's tasks without an episode. ``appworld evaluate`` needs all of them.
         differing: The tasks whose verdict differed when their code ran again.
-        solved_but_stopped: The tasks that were solved but not completed before the episode was stopped. They count as failures
-            here. AppWorld's evaluation counts the state that they leave.
+        solved_but_stopped: The tasks that were solved but not completed before the episode was stopped. They count as
+            failures here. AppWorld's evaluation counts the state that they leave.
     """
 
     experiment: str
@@ -41,7 +41,8 @@ def write_appworld_outputs(
     name: str = "",
     on_task: Callable[[int, int], None] = lambda done, of: None,
 ) -> AppWorldOutputs:
-    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...`` from the folder of an evaluation. Existing tasks are written again.
+    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...`` from the folder of an evaluation. Existing tasks are
+    written again.
 
     `out` is the folder that AppWorld calls its root. `on_task` gets the number of tasks done, and of all.
 
@@ -53,7 +54,8 @@ def write_appworld_outputs(
     name = name or "elastic-horizon"
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"name must have lower-case letters, digits, hyphens and underscores only, got {name!r}; AppWorld demands it"
+            f"name must have lower-case letters, digits, hyphens and underscores only, got {name!r}; AppWorld demands "
+            "it"
         )
     kept = evaluation_of(source, "EH-AppWorld")
     args = kept.environment_args

@@ -1,8 +1,8 @@
 """BFCL's result files, as bfcl-eval would have written them for the model, for ``bfcl evaluate``.
 
-The fields are those of ``BaseHandler.inference_multi_turn_prompting`` of bfcl-eval 2026.3.23, and in the native format of
-``inference_multi_turn_FC``: for each turn, the model's messages with their numbers of tokens and latencies. The inference log is
-left out, because the evaluation only copies it.
+The fields are those of ``BaseHandler.inference_multi_turn_prompting`` of bfcl-eval 2026.3.23, and in the native format
+of ``inference_multi_turn_FC``: for each turn, the model's messages with their numbers of tokens and latencies. The
+inference log is left out, because the evaluation only copies it.
 """
 
 import json
@@ -32,7 +32,8 @@ class BFCLResults:
         folder: The folder for ``bfcl evaluate --result-dir``.
         name: The name for ``bfcl evaluate --model``.
         needs_key: Whether the name's handler needs ``OPENAI_API_KEY``, with any text.
-        missing: The number of BFCL's 800 entries without an episode. If it is not 0, bfcl-eval needs ``--partial-eval``.
+        missing: The number of BFCL's 800 entries without an episode. If it is not 0, bfcl-eval needs
+            ``--partial-eval``.
     """
 
     folder: Path
@@ -45,8 +46,8 @@ class BFCLResults:
 def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> BFCLResults:
     """Writes ``OUT/NAME/multi_turn/BFCL_v4_multi_turn_CATEGORY_result.json`` for each category that was played.
 
-    `source` is the folder of an evaluation of EH-BFCL. `name` is in bfcl-eval's list of models, and its handler must decode the
-    action format of the episodes. By default it is a suitable one.
+    `source` is the folder of an evaluation of EH-BFCL. `name` is in bfcl-eval's list of models, and its handler must
+    decode the action format of the episodes. By default it is a suitable one.
     """
     kept = evaluation_of(source, "EH-BFCL")
     action_format = kept.environment_args.get("action_format", "python")
@@ -64,7 +65,8 @@ def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> BFCLResult
 def result_entry(line: Mapping[str, Any], action_format: str) -> dict[str, Any]:
     """Returns the entry of one episode.
 
-    An episode that K or the context stopped gets bfcl-eval's text for a failed inference, so that the entry fails there, too.
+    An episode that K or the context stopped gets bfcl-eval's text for a failed inference, so that the entry fails
+    there, too.
     """
     if line["end"] != "terminated":
         return {"id": line["task_id"], "result": f"Error during inference: the episode was stopped ({line['end']})"}

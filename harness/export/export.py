@@ -20,7 +20,8 @@ class Export:
     out: Path
     """The folder for the files."""
     name: str = ""
-    """bfcl: a name in bfcl-eval's list of models, whose handler reads the messages. By default one for the action format.
+    """bfcl: a name in bfcl-eval's list of models, whose handler reads the messages. By default one for the action
+    format.
     appworld: the name of the experiment, followed by the split."""
 
 
@@ -37,8 +38,9 @@ def export(wanted: Export, console: Console) -> None:
         missing, where = results.missing, results.folder.resolve()
         say(f"{results.folder}: {results.entries} entries" + (f", {missing} missing" if missing else ""))
         say(
-            f"{'OPENAI_API_KEY=unused ' if results.needs_key else ''}bfcl evaluate --model {results.name} --test-category "
-            f"multi_turn --result-dir {where} --score-dir {where / 'score'}{' --partial-eval' if missing else ''}"
+            f"{'OPENAI_API_KEY=unused ' if results.needs_key else ''}bfcl evaluate --model {results.name} "
+            f"--test-category multi_turn --result-dir {where} --score-dir "
+            f"{where / 'score'}{' --partial-eval' if missing else ''}"
         )
         return
 

@@ -1,9 +1,10 @@
 """The processes of a run: one, or with `torchrun -m harness.grpo …` several ("ranks") that train one policy together.
 
 Each rank plays its share of the episodes, with servers or with a whole copy of the policy. Then every rank gathers all
-trajectories, and computes the same controller state, advantages and metrics by itself. The policy is sharded over the ranks
-(FSDP2), and only the forward and backward passes of the update are split. Rank 0 alone loads the policy, into the memory of its
-host. Without torchrun, the same code runs with `Ranks()`, which does nothing. There is no tensor or context parallelism.
+trajectories, and computes the same controller state, advantages and metrics by itself. The policy is sharded over the
+ranks (FSDP2), and only the forward and backward passes of the update are split. Rank 0 alone loads the policy, into the
+memory of its host. Without torchrun, the same code runs with `Ranks()`, which does nothing. There is no tensor or
+context parallelism.
 """
 
 import copy
@@ -56,7 +57,9 @@ class Ranks:
 
     @property
     def sharded(self) -> bool:
-        """Whether the policy is sharded. With torchrun it always is, so that a run can resume with another number of ranks."""
+        """Whether the policy is sharded. With torchrun it always is, so that a run can resume with another number of
+        ranks.
+        """
         return self.group is not None
 
     @property
@@ -73,8 +76,8 @@ class Ranks:
             if not self.sharded or _OWN in str(error) or not _GONE.search(str(error)):
                 raise
             raise StateError(
-                f"another rank of this run has stopped or has not answered in time ({str(error).splitlines()[0]}); see its own "
-                "message above, and start the run again with torchrun -m harness.grpo --resume RUN_DIR"
+                f"another rank of this run has stopped or has not answered in time ({str(error).splitlines()[0]}); see "
+                "its own message above, and start the run again with torchrun -m harness.grpo --resume RUN_DIR"
             ) from error
 
     def share(self, things: Sequence[T]) -> Sequence[T]:
@@ -123,7 +126,9 @@ class Ranks:
         return f"cuda:{number}"
 
     def hand_out(self, policy: Policy | None) -> Policy:
-        """Gives every rank the policy of rank 0. On the other ranks its model is on the "meta" device, without weights."""
+        """Gives every rank the policy of rank 0. On the other ranks its model is on the "meta" device, without
+        weights.
+        """
         if self.group is not None:
             light = policy and dataclasses.replace(policy, model=_without_weights(policy.model))
             received = self.from_first(light)
@@ -133,7 +138,8 @@ class Ranks:
 
     @torch.no_grad()
     def fill(self, module: nn.Module, device: str, dtype: torch.dtype | None = None) -> None:
-        """Copies rank 0's weights and buffers to every rank's `device`, one tensor at a time. Without torchrun it does nothing.
+        """Copies rank 0's weights and buffers to every rank's `device`, one tensor at a time. Without torchrun it does
+        nothing.
 
         Sharded tensors are skipped. `dtype` is the type of the weights; None keeps that of each weight.
         """
@@ -157,7 +163,8 @@ class Ranks:
 
     @torch.no_grad()
     def copy_weights(self, source: PreTrainedModel, target: PreTrainedModel) -> None:
-        """Copies the weights of `source` into `target`, in place, one tensor at a time. Nothing may be sampling meanwhile.
+        """Copies the weights of `source` into `target`, in place, one tensor at a time. Nothing may be sampling
+        meanwhile.
 
         If `source` is sharded, every rank must call this, even if its `target` has no data.
         """
@@ -169,10 +176,11 @@ class Ranks:
             torch.cuda.synchronize(source.device)
 
     def shard(self, policy: Policy, device: str) -> None:
-        """Shards rank 0's weights over the ranks, layer by layer, in float32. The model keeps computing in its own type.
+        """Shards rank 0's weights over the ranks, layer by layer, in float32. The model keeps computing in its own
+        type.
 
-        The optimizer then steps float32 shards, so a bfloat16 policy needs no other master weights. Besides its shards, a rank
-        never holds more than one whole layer, or the embedding and the output layer.
+        The optimizer then steps float32 shards, so a bfloat16 policy needs no other master weights. Besides its shards,
+        a rank never holds more than one whole layer, or the embedding and the output layer.
         """
         if self.group is None:
             return

@@ -45,8 +45,8 @@ def visible_gpus() -> list[str]:
 def compiles(setting: str, device: str, sampler: str) -> bool:
     """Returns whether to compile the policy's layers; `setting` is "auto", "on" or "off".
 
-    "auto" compiles on GPUs, where torch needs Triton and a C compiler; on a CPU the update would be slower. It does not compile
-    for the transformers sampler, which runs the same layers with shapes that change with every token.
+    "auto" compiles on GPUs, where torch needs Triton and a C compiler; on a CPU the update would be slower. It does not
+    compile for the transformers sampler, which runs the same layers with shapes that change with every token.
     """
     if setting != "auto":
         return setting == "on"
@@ -62,11 +62,14 @@ def choose_dtype(name: str, device: str) -> Literal["float32", "bfloat16"]:
 
 
 def pick_dtype(name: str, device: str) -> torch.dtype:
-    """Returns the torch type of weights; `name` is one for `choose_dtype`. Warns of bfloat16 on a CPU that is slow with it."""
+    """Returns the torch type of weights; `name` is one for `choose_dtype`. Warns of bfloat16 on a CPU that is slow with
+    it.
+    """
     name = choose_dtype(name, device)
     if name == "bfloat16" and not _computes_bfloat16(device):
         warnings.warn(
-            "this CPU has no units for bfloat16, and may take ten times as long with it as with float32; give --dtype float32",
+            "this CPU has no units for bfloat16, and may take ten times as long with it as with float32; give --dtype "
+            "float32",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -96,8 +99,8 @@ def set_threads(threads: int | None, parameters: int) -> None:
 def return_memory(device: torch.device | str) -> None:
     """Gives the memory of freed tensors back to the system, if they were in a CPU's memory.
 
-    glibc keeps freed memory that lies below memory in use: with SmolLM2, 6 GB after an update. The caches of the next rollout
-    would come on top of it.
+    glibc keeps freed memory that lies below memory in use: with SmolLM2, 6 GB after an update. The caches of the next
+    rollout would come on top of it.
     """
     if torch.device(device).type == "cpu" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
@@ -105,7 +108,9 @@ def return_memory(device: torch.device | str) -> None:
 
 @contextmanager
 def library_settings() -> Iterator[None]:
-    """Hides transformers' progress bars in this context. Afterwards these and torch's number of threads are as before."""
+    """Hides transformers' progress bars in this context. Afterwards these and torch's number of threads are as
+    before.
+    """
     threads, bars = torch.get_num_threads(), logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -1,10 +1,10 @@
 """Attention over a packed row: many episodes one after the other, without padding. No episode attends to another.
 
-transformers' models call this function through their attention interface, under the name `PACKED`. A call without `Segments`,
-such as a sampler's, goes to transformers' own SDPA. On a GPU in half precision, one kernel computes all segments: torch's
-`varlen_attn`, which is FlashAttention (torch 2.12 is the first that allows fewer key-value heads). Otherwise each segment is one
-call of SDPA. So no work is done for pairs of tokens that do not see each other. A block mask would do the same, but its memory
-grows with the square of the row's length.
+transformers' models call this function through their attention interface, under the name `PACKED`. A call without
+`Segments`, such as a sampler's, goes to transformers' own SDPA. On a GPU in half precision, one kernel computes all
+segments: torch's `varlen_attn`, which is FlashAttention (torch 2.12 is the first that allows fewer key-value heads).
+Otherwise each segment is one call of SDPA. So no work is done for pairs of tokens that do not see each other. A block
+mask would do the same, but its memory grows with the square of the row's length.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ class Segments:
 
     Attributes:
         lengths: The number of tokens of each segment, in order; their sum is T.
-        parents: For each segment, the index of the earlier segment that it continues and whose tokens it sees; -1 for none. A
-            parent has no parent itself.
+        parents: For each segment, the index of the earlier segment that it continues and whose tokens it sees; -1 for
+            none. A parent has no parent itself.
         device: The device of the row.
     """
 
@@ -48,7 +48,9 @@ class Segments:
 
     @cached_property
     def _varlen(self) -> tuple[Tensor, Tensor, int, int, Tensor | None]:
-        """Cumulative lengths of queries and keys, the longest of each, and the keys' indices (None for all, in order)."""
+        """Cumulative lengths of queries and keys, the longest of each, and the keys' indices (None for all, in
+        order).
+        """
         starts = [0, *accumulate(self.lengths)]
         before = [self.lengths[parent] if parent >= 0 else 0 for parent in self.parents]
         keys = [own + shared for own, shared in zip(self.lengths, before, strict=True)]
@@ -60,7 +62,9 @@ class Segments:
                 for i in ((parent, child) if parent >= 0 else (child,))
             ]
             index = torch.cat(stretches).to(self.device)
-        queries, keyed = (torch.tensor([0, *accumulate(n)], dtype=torch.int32, device=self.device) for n in (self.lengths, keys))
+        queries, keyed = (
+            torch.tensor([0, *accumulate(n)], dtype=torch.int32, device=self.device) for n in (self.lengths, keys)
+        )
         return queries, keyed, max(self.lengths), max(keys), index
 
 
@@ -75,8 +79,8 @@ def no_mask(device: torch.device) -> Tensor:
 def attention_windows(config: PreTrainedConfig) -> list[int | None] | None:
     """For each layer, the number of tokens that a token sees, itself included; None for all of them.
 
-    In a config, `layer_types` names the layers that have a window. Without it, `sliding_window` holds for all layers, as in
-    Mistral and Phi-3. A key that the config's class does not declare is a left-over of another model, such as the
+    In a config, `layer_types` names the layers that have a window. Without it, `sliding_window` holds for all layers,
+    as in Mistral and Phi-3. A key that the config's class does not declare is a left-over of another model, such as the
     `sliding_window` of a Mistral that was turned into a Llama.
 
     Returns:
@@ -99,8 +103,8 @@ def attention_windows(config: PreTrainedConfig) -> list[int | None] | None:
 def _can_pack(model: PreTrainedModel) -> bool:
     """Whether only attention connects the model's tokens, and only through transformers' interface.
 
-    Recurrent and convolutional layers would carry one episode's state into the next. For sinks, which SDPA can't compute,
-    transformers takes eager attention. `harness.sampling.agreement` finds what else is not computed here.
+    Recurrent and convolutional layers would carry one episode's state into the next. For sinks, which SDPA can't
+    compute, transformers takes eager attention. `harness.sampling.agreement` finds what else is not computed here.
     """
     config = model.config.get_text_config()
     return (
@@ -112,7 +116,9 @@ def _can_pack(model: PreTrainedModel) -> bool:
 
 
 def choose_attention(model: PreTrainedModel, *, packing: bool = True) -> None:
-    """Takes packed attention if the model can. Takes eager attention for soft caps, which SDPA leaves out without a word."""
+    """Takes packed attention if the model can. Takes eager attention for soft caps, which SDPA leaves out without a
+    word.
+    """
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")
     elif packing and _can_pack(model):
@@ -122,8 +128,8 @@ def choose_attention(model: PreTrainedModel, *, packing: bool = True) -> None:
 def choose_flash_attention(device: str) -> str:
     """Takes FlashAttention 3 on a Hopper GPU where its package is installed and works; else torch keeps its own, 2.
 
-    Both passes are tried at once with heads that share keys and with a window. A package that was built for another torch would
-    otherwise fail at the first update, after the evaluation and the rollout.
+    Both passes are tried at once with heads that share keys and with a window. A package that was built for another
+    torch would otherwise fail at the first update, after the evaluation and the rollout.
 
     Returns:
         What was chosen, for the user; "" if the package is not installed or can't be used on this device.
@@ -160,8 +166,8 @@ def _try_varlen(device: str) -> None:
 def keep_outputs() -> Any:
     """Contexts for `torch.utils.checkpoint` that keep the output of attention's kernel instead of computing it again.
 
-    In a long episode it costs more for its size than anything else in a layer: b A + 4 heads bytes a token. On a GPU this works
-    in half precision.
+    In a long episode it costs more for its size than anything else in a layer: b A + 4 heads bytes a token. On a GPU
+    this works in half precision.
     """
     from torch.nn.attention.varlen import varlen_attn  # noqa: F401 - registers its operation
 
@@ -226,7 +232,8 @@ def packed_attention(
         return _varlen(query, key, value, scaling, sliding_window, segments)[None], None
     grouped = query.shape[1] != key.shape[1]
     if grouped and query.is_cuda:
-        # SDPA's memory-efficient kernel takes no groups of heads. With enable_gqa the call would go to the kernel that stores
+        # SDPA's memory-efficient kernel takes no groups of heads. With enable_gqa the call would go to the kernel that
+        # stores
         # every score: 28 GiB for 16k tokens.
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
         grouped = False
@@ -258,7 +265,9 @@ def _fits_grouped(query: Tensor, key: Tensor, mask: Tensor | None, dropout: floa
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
-    """Attention in which heads that share keys become further queries; [n, q, heads, dim]. `mask` is [n, 1, q, width]."""
+    """Attention in which heads that share keys become further queries; [n, q, heads, dim]. `mask` is [n, 1, q,
+    width].
+    """
     n, heads, q, dim = query.shape
     groups = heads // key.shape[1]
     out = scaled_dot_product_attention(
@@ -285,7 +294,9 @@ def _varlen(
     if index is not None:
         k, v = k[index], v[index]
     left = -1 if sliding_window is None else sliding_window - 1
-    out = varlen_attn(q, k, v, queries, keyed, longest_q, longest_k, scale=scaling, window_size=(left, 0), enable_gqa=True)
+    out = varlen_attn(
+        q, k, v, queries, keyed, longest_q, longest_k, scale=scaling, window_size=(left, 0), enable_gqa=True
+    )
     assert isinstance(out, Tensor)
     return out
 

@@ -1,8 +1,8 @@
 """Turns episodes into tensors: which episodes go through the model together, and how they are laid out.
 
-`pack` puts the episodes one after the other in a single row, without padding. The episodes of a group begin with the same
-tokens, mostly the prompt of their task. If these are many, they are in the row only once. `collate` pads the episodes on the
-right, for models that can't be packed. Only the tokens that the model wrote are scored.
+`pack` puts the episodes one after the other in a single row, without padding. The episodes of a group begin with the
+same tokens, mostly the prompt of their task. If these are many, they are in the row only once. `collate` pads the
+episodes on the right, for models that can't be packed. Only the tokens that the model wrote are scored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -114,14 +114,17 @@ def fill(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def microbatches(trajectories: Sequence[Tokens], max_tokens: int) -> list[list[int]]:
-    """Chooses the episodes to `pack` together. A row has at most `max_tokens` tokens, or one episode; groups stay together."""
+    """Chooses the episodes to `pack` together. A row has at most `max_tokens` tokens, or one episode; groups stay
+    together.
+    """
     parts = [part for family in _families(trajectories) for part in _split(trajectories, family, max_tokens)]
     bins = fill([tokens for _, tokens in parts], max_tokens)
     return [[i for part in which for i in parts[part][0]] for which in bins]
 
 
 def padded_microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Chooses the episodes to `collate` together: of similar length, with at most `max_tokens` padded tokens, or one episode.
+    """Chooses the episodes to `collate` together: of similar length, with at most `max_tokens` padded tokens, or one
+    episode.
 
     >>> list(padded_microbatches([5, 90, 6, 80], max_tokens=180))
     [[0, 2], [3, 1]]
@@ -139,9 +142,11 @@ def padded_microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[lis
 def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: int) -> list[list[int]]:
     """One rank's micro-batches. In each round every rank has one micro-batch of about the same cost.
 
-    All ranks wait for the slowest in every pass, so passes of similar cost run at the same time. The cost of an episode of n
-    tokens is estimated as n (1 + n / 32768): at about that length, attention costs as much as the rest of a model. `parts` are
-    the micro-batches as indices of episodes, `lengths` the episodes' tokens. A rank's last micro-batch may be empty.
+    All ranks wait for the slowest in every pass, so passes of similar cost run at the same time. The cost of an episode
+    of n
+    tokens is estimated as n (1 + n / 32768): at about that length, attention costs as much as the rest of a model.
+    `parts` are the micro-batches as indices of episodes, `lengths` the episodes' tokens. A rank's last micro-batch may
+    be empty.
 
     >>> [deal([[0], [1, 2], [3]], [9, 2, 3, 4], rank, 2) for rank in range(2)]
     [[[0], [3]], [[1, 2], []]]
@@ -160,7 +165,9 @@ def _families(trajectories: Sequence[Tokens]) -> list[list[int]]:
 
 
 def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
-    """Splits a group into as few parts as possible, because each computes the common beginning. Returns their tokens, too."""
+    """Splits a group into as few parts as possible, because each computes the common beginning. Returns their tokens,
+    too.
+    """
     shared = _shared([trajectories[i] for i in family])
     own = [len(trajectories[i].ids) - shared for i in family]
     whole = shared + sum(own) <= max_tokens

@@ -23,8 +23,8 @@ def fresh_qwen2(
 ) -> Qwen2ForCausalLM:
     """Makes a Qwen2 of any shape with random weights. The same seed gives the same weights.
 
-    `vocab` is the number of rows of the embedding, `positions` the longest episode in tokens, and `initializer_range` the
-    standard deviation of the weights. `tied` shares the weights of the embedding with the output layer.
+    `vocab` is the number of rows of the embedding, `positions` the longest episode in tokens, and `initializer_range`
+    the standard deviation of the weights. `tied` shares the weights of the embedding with the output layer.
     """
     config = Qwen2Config(
         vocab_size=vocab,

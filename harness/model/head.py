@@ -1,14 +1,15 @@
-"""Computes log-probabilities and entropies from a model's last hidden states, without ever holding all logits in memory.
+"""Computes log-probabilities and entropies from a model's last hidden states, without ever holding all logits in
+memory.
 
-All logits, [tokens, vocabulary] in float32, take 10 GB for 16k tokens and a vocabulary of 152k; their gradient takes as much
-again. Here the output layer computes one chunk of tokens at a time, and the backward pass computes each chunk again. So only
-one chunk is in memory at any time. The price is a fourth matrix product in addition to the usual three.
+All logits, [tokens, vocabulary] in float32, take 10 GB for 16k tokens and a vocabulary of 152k; their gradient takes as
+much again. Here the output layer computes one chunk of tokens at a time, and the backward pass computes each chunk
+again. So only one chunk is in memory at any time. The price is a fourth matrix product in addition to the usual three.
 
-Logits are float32 even if the model is narrower, here and in the samplers. Rounded on both sides, they make up half of the
-variance of the ratios between trainer and sampler (docs/vllm.md, "Logits in float32").
+Logits are float32 even if the model is narrower, here and in the samplers. Rounded on both sides, they make up half of
+the variance of the ratios between trainer and sampler (docs/vllm.md, "Logits in float32").
 
-Liger's fused kernels need only three products, but they need a GPU and return only their own loss. They give no entropy, and
-no log-probability of a token with its gradient, which truncated importance weights and the KL term need.
+Liger's fused kernels need only three products, but they need a GPU and return only their own loss. They give no
+entropy, and no log-probability of a token with its gradient, which truncated importance weights and the KL term need.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ class Head:
 
 
 def float32_head(model: PreTrainedModel) -> Tensor | None:
-    """A float32 copy of the output layer's weight, for `float32_logits`; None in float32 and on a GPU, where no copy is needed.
+    """A float32 copy of the output layer's weight, for `float32_logits`; None in float32 and on a GPU, where no copy is
+    needed.
 
-    Without it, every pass makes a copy. With SmolLM2-135M in bfloat16 on one core, that took 60 of the 130 ms for a token, and
-    49 of the 458 ms for a token of 32 episodes each.
+    Without it, every pass makes a copy. With SmolLM2-135M in bfloat16 on one core, that took 60 of the 130 ms for a
+    token, and 49 of the 458 ms for a token of 32 episodes each.
     """
     weight = _output_layer(model).weight
     return None if weight.is_cuda or weight.dtype.itemsize >= 4 else weight.detach().float()
@@ -88,8 +90,8 @@ def _output_layer(model: PreTrainedModel) -> nn.Linear:
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear or getattr(layer, "bias", None) is not None:
         raise ConfigError(
-            f"the output layer of {type(model).__name__} must be a torch.nn.Linear without a bias, got {layer}; choose another "
-            "model"
+            f"the output layer of {type(model).__name__} must be a torch.nn.Linear without a bias, got {layer}; choose "
+            "another model"
         )
     return layer
 
@@ -182,9 +184,9 @@ def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
 def _chunk_tokens(words: int, gpu_bytes: float) -> int:
     """The number of tokens that go through the output layer at a time.
 
-    With each chunk, the weight and its gradient's sum are read again, so larger chunks are faster. A token's logits and their
-    gradients take 12 bytes a word, and a chunk may take a twentieth of the GPU's memory. Elsewhere it has as many tokens as have
-    2^24 logits. It never has fewer than 512, which a matrix product needs to be fast.
+    With each chunk, the weight and its gradient's sum are read again, so larger chunks are faster. A token's logits and
+    their gradients take 12 bytes a word, and a chunk may take a twentieth of the GPU's memory. Elsewhere it has as many
+    tokens as have 2^24 logits. It never has fewer than 512, which a matrix product needs to be fast.
 
     >>> _chunk_tokens(152_064, 80e9), _chunk_tokens(152_064, 0), _chunk_tokens(50, 0)
     (2048, 512, 335544)

@@ -1,8 +1,9 @@
-"""LoRA (arXiv 2106.09685) through peft: the model's own weights are frozen, and a small pair of matrices per weight is trained.
+"""LoRA (arXiv 2106.09685) through peft: the model's own weights are frozen, and a small pair of matrices per weight is
+trained.
 
-Every plain linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). Experts and routers
-of a mixture get none. The model keeps its class, so scoring, sampling and the optimizer work as without adapters. To copy the
-weights elsewhere, read `plain_parameters`, which merges the adapters into them.
+Every plain linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). Experts
+and routers of a mixture get none. The model keeps its class, so scoring, sampling and the optimizer work as without
+adapters. To copy the weights elsewhere, read `plain_parameters`, which merges the adapters into them.
 """
 
 from collections.abc import Iterator
@@ -44,13 +45,15 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
     if {name for name, module in model.named_modules() if isinstance(module, LoraLayer)} != set(linear):
         # peft confuses a shared expert's gate_proj with that of every expert.
         raise ConfigError(
-            f"--lora-rank adapts linear layers, and peft would adapt the experts of {type(model).__name__}, too; leave it out, "
-            "which trains all weights"
+            f"--lora-rank adapts linear layers, and peft would adapt the experts of {type(model).__name__}, too; leave "
+            "it out, which trains all weights"
         )
 
 
 def redraw_lora(model: PreTrainedModel, *, seed: int) -> None:
-    """Draws the adapters again, so that they change nothing. The draws differ from those of `add_lora` with this seed."""
+    """Draws the adapters again, so that they change nothing. The draws differ from those of `add_lora` with this
+    seed.
+    """
     from peft.tuners.lora import LoraLayer
 
     with torch.random.fork_rng(devices=[]):
@@ -94,7 +97,8 @@ def plain_parameters(
     Args:
         model: The model. If it is sharded, every rank must read all of the weights, in this order.
         dtype: The type of the weights; None for the model's type. Buffers keep their own type.
-        device: The device that merges adapters; None for the model's device. One core merges a 7B model in about a minute.
+        device: The device that merges adapters; None for the model's device. One core merges a 7B model in about a
+            minute.
         merged: Whether to merge the adapters. Otherwise the frozen weights come as they are.
     """
     layers = dict(model.named_modules()) if has_lora(model) else {}

@@ -66,8 +66,8 @@ class Policy:
     ) -> Iterator[tuple[list[int], Batch]]:
         """Splits the episodes into forward passes of at most `max_tokens` tokens, including padding, or of one episode.
 
-        Every rank gets the same number of passes. If they do not divide evenly, some ranks get an idle pass, because sharded
-        weights need every rank in every pass.
+        Every rank gets the same number of passes. If they do not divide evenly, some ranks get an idle pass, because
+        sharded weights need every rank in every pass.
 
         Yields:
             The indices of a pass's episodes, and their batch. An idle pass has no index, and its batch must not count.
@@ -101,8 +101,8 @@ class Policy:
     def compile_layers(self) -> None:
         """Compiles the parts of each layer (norms, attention, feed-forward) into fused kernels.
 
-        The layer itself is not compiled, so that FSDP2 and checkpointing can wrap it. All layers share one compiled code, for
-        any number of tokens. A copy of the model is not compiled.
+        The layer itself is not compiled, so that FSDP2 and checkpointing can wrap it. All layers share one compiled
+        code, for any number of tokens. A copy of the model is not compiled.
         """
         if self.packs:  # else each micro-batch, with other lengths, would be compiled anew
             AttentionInterface.register(PACKED, torch.compiler.disable(packed_attention))
@@ -113,7 +113,8 @@ class Policy:
     def save(self, folder: Path, *, dtype: torch.dtype | None = None, write: bool = True) -> None:
         """Writes a Hugging Face folder that ``from_pretrained`` loads. Adapters are merged into the weights.
 
-        If the model is sharded, every rank must call this, and one of them has `write`. `dtype` None keeps the weights' type.
+        If the model is sharded, every rank must call this, and one of them has `write`. `dtype` None keeps the weights'
+        type.
         """
         sharded = any(isinstance(p, DTensor) for p in self.model.parameters())
         if has_lora(self.model) or sharded:
@@ -139,7 +140,9 @@ def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tup
     """`Policy.score` for a model whose weights are all on this rank."""
     packed = batch.segments is not None
     segments = {"segments": batch.segments, "attention_mask": no_mask(batch.ids.device)} if packed else {}
-    states = model.base_model(input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments).last_hidden_state
+    states = model.base_model(
+        input_ids=batch.ids, position_ids=batch.position_ids, use_cache=False, **segments
+    ).last_hidden_state
     hidden = states.flatten(0, 1)[batch.sources]
     logp, entropy = token_scores(hidden, batch.targets, Head.of(model), temperature)
     empty = logp.new_zeros(batch.action_mask.shape)
@@ -157,7 +160,8 @@ def load_policy(
     """Loads a Hugging Face folder or a hub id. With `packing` it trains on packed episodes, if the model can.
 
     Raises:
-        ConfigError: There is no model at `path`, its files are damaged, its chat template can't be used, or it has LongRoPE.
+        ConfigError: There is no model at `path`, its files are damaged, its chat template can't be used, or it has
+            LongRoPE.
     """
     if (Path(path) / "versions.json").is_file():
         raise ConfigError(f"{path} is the folder of a run; did you mean {Path(path) / 'model'}?")
@@ -169,13 +173,14 @@ def load_policy(
         model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype)
     except (SafetensorError, RuntimeError) as error:  # RuntimeError: the shapes of the weights do not fit config.json
         raise ConfigError(
-            f"the model in {str(path)!r} can't be loaded ({str(error).splitlines()[0]}); if its files are damaged, copy or "
-            "download them again"
+            f"the model in {str(path)!r} can't be loaded ({str(error).splitlines()[0]}); if its files are damaged, "
+            "copy or download them again"
         ) from error
     except (OSError, ValueError) as error:  # transformers raises ValueError for a folder without tokenizer files
         raise ConfigError(
-            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with config.json, "
-            "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
+            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with "
+            "config.json, model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, "
+            "with 'tiny'"
         ) from error
     torch.nn.Module.to(model, torch.device(device))
     choose_attention(model, packing=packing)
@@ -206,8 +211,9 @@ def _find(path: str | Path) -> None:
         if unreachable or isinstance(error, RepositoryNotFoundError):
             why = str(error).splitlines()[0] if unreachable else "it is not there, or needs a token"
             raise ConfigError(
-                f"no folder {name}, and the hub gives no such model ({why}); give a folder with config.json, model.safetensors "
-                "and tokenizer files, or a hub id; harness.grpo can also make a new model, with 'tiny'"
+                f"no folder {name}, and the hub gives no such model ({why}); give a folder with config.json, "
+                "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with "
+                "'tiny'"
             ) from error
 
 
@@ -221,12 +227,14 @@ def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def _refuse_longrope(path: str | Path, config: PreTrainedConfig) -> None:
-    """Refuses two sets of rotary frequencies. transformers chooses by the longest text of a pass, vLLM by its context."""
+    """Refuses two sets of rotary frequencies. transformers chooses by the longest text of a pass, vLLM by its
+    context.
+    """
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         raise ConfigError(
-            f"the model in {str(path)!r} has two sets of rotary frequencies (LongRoPE, as Phi-3's models of 128k), so an "
-            "episode's log-probabilities would change with the others in its batch; take another model"
+            f"the model in {str(path)!r} has two sets of rotary frequencies (LongRoPE, as Phi-3's models of 128k), so "
+            "an episode's log-probabilities would change with the others in its batch; take another model"
         )
 
 

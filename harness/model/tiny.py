@@ -1,9 +1,9 @@
 """`--model tiny`: a new Qwen2 of about 100,000 to 2,000,000 parameters, with a tokenizer made for one environment.
 
-It shows every part of training on one CPU core within minutes, and can do nothing outside its environment. The tokenizer is built
-from transcripts of the environment's expert and of random actions. Its tokens are whole words if there are few, with the blanks
-before them if actions have blanks; otherwise it is a byte-level BPE. Words that are in no transcript, such as the cabinet's
-`empty`, become `<unk>`.
+It shows every part of training on one CPU core within minutes, and can do nothing outside its environment. The
+tokenizer is built from transcripts of the environment's expert and of random actions. Its tokens are whole words if
+there are few, with the blanks before them if actions have blanks; otherwise it is a byte-level BPE. Words that are in
+no transcript, such as the cabinet's `empty`, become `<unk>`.
 """
 
 import re
@@ -35,8 +35,8 @@ _TEMPLATE = (
     "{% elif m.role == 'assistant' %}{{ m.content }}<eos>{% endif %}{% endfor %}"
 )
 
-# Width, feed-forward width, layers, heads, key-value heads; the positions; the standard deviation of the first weights. With the
-# usual 0.02, a model of width 64 did not learn.
+# Width, feed-forward width, layers, heads, key-value heads; the positions; the standard deviation of the first weights.
+# With the usual 0.02, a model of width 64 did not learn.
 _OF_WORDS = (64, 192, 2, 2, 2), 2048, 0.1
 _OF_BYTES = (128, 384, 2, 4, 4), 4096, 0.05
 _BYTE_PAIRS = 2048
@@ -44,7 +44,9 @@ _MOST_LONG = 0.01  # of all actions; 4 in 10,000 of EH-BFCL's are longer than it
 
 
 def _tokenizer(texts: Iterable[str], word: str) -> PreTrainedTokenizerFast:
-    """Builds a tokenizer of what the pattern `word` finds in `texts`, or a BPE if it is empty, with the tiny models' template."""
+    """Builds a tokenizer of what the pattern `word` finds in `texts`, or a BPE if it is empty, with the tiny models'
+    template.
+    """
     if word:
         words = sorted({w for text in texts for w in re.findall(word, text)} | set("0123456789"))
         vocabulary = {w: i for i, w in enumerate([*_SPECIAL, *words])}
@@ -84,8 +86,8 @@ def new_tiny_policy(
 ) -> Policy:
     """Makes a tiny model with random weights, and a tokenizer for `env`, with the arguments of `load_policy`.
 
-    `env` has the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``. `on_episode` is called after each of the
-    expert's episodes, of which there are at most `TOKENIZER_TASKS`.
+    `env` has the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``. `on_episode` is called after
+    each of the expert's episodes, of which there are at most `TOKENIZER_TASKS`.
 
     Raises:
         ConfigError: `env` has no expert, or the model could not write the expert's actions in `max_action_tokens`.
@@ -132,13 +134,14 @@ def _check_actions(chat: ChatFormat, actions: Sequence[str], max_action_tokens: 
         text = min(changed)
         raise ConfigError(
             f"--model tiny can't write the expert's action {text!r}: its tokenizer makes "
-            f"{chat.read(chat.reply_ids(text)).action!r} of it; leave {', '.join(_SPECIAL)} out of actions, or give --model a "
-            "folder or hub id"
+            f"{chat.read(chat.reply_ids(text)).action!r} of it; leave {', '.join(_SPECIAL)} out of actions, or give "
+            "--model a folder or hub id"
         )
     lengths = {action: len(chat.reply_ids(action)) for action in set(actions)}
     long = [action for action in actions if max_action_tokens is not None and lengths[action] > max_action_tokens]
     if len(long) > _MOST_LONG * len(actions):
         raise ConfigError(
-            f"{len(long)} of the expert's {len(actions)} actions are longer than --max-action-tokens {max_action_tokens}, such "
-            f"as {long[0]!r} with {lengths[long[0]]} tokens; pass --max-action-tokens {max(lengths.values())}"
+            f"{len(long)} of the expert's {len(actions)} actions are longer than --max-action-tokens "
+            f"{max_action_tokens}, such as {long[0]!r} with {lengths[long[0]]} tokens; pass --max-action-tokens "
+            f"{max(lengths.values())}"
         )

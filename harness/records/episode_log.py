@@ -2,10 +2,10 @@
 
 The log of a run has one file per update. The log of an evaluation is one file, to which each episode is appended.
 
-The log has numbers of tokens instead of token ids. They give the mask: an episode begins with the tokens of its prompt, and
-each turn adds those of its action, including the thought, and of its observation. The model wrote only the actions. If an agent
-program changes the history, that turn begins another sequence, with ``prompt_tokens`` that the model did not write. A later
-turn may continue an earlier sequence.
+The log has numbers of tokens instead of token ids. They give the mask: an episode begins with the tokens of its prompt,
+and each turn adds those of its action, including the thought, and of its observation. The model wrote only the actions.
+If an agent program changes the history, that turn begins another sequence, with ``prompt_tokens`` that the model did
+not write. A later turn may continue an earlier sequence.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ def write_episodes(
 ) -> Path:
     """Writes ``update-000012.jsonl`` and returns its path. The file is written completely or not at all.
 
-    A line has the task, group, seed, K, reward, success, the reason of the end, the failed check if the environment names it,
-    and the ``turns``. If the environment or the agent itself failed, ``fault`` says how, and ``trace`` has an agent's
-    traceback. ``unscored`` marks an agent's episode whose reward nobody knows. A turn has its thought, its action, its
-    observation, their numbers of tokens, and whether the action was cut or malformed. ``system_prompt`` and ``tools`` name
-    files under ``system-prompts/``, because thousands of episodes share one. ``advantage`` is null if the episode is not in
-    the loss; `chosen` are those that are.
+    A line has the task, group, seed, K, reward, success, the reason of the end, the failed check if the environment
+    names it, and the ``turns``. If the environment or the agent itself failed, ``fault`` says how, and ``trace`` has an
+    agent's traceback. ``unscored`` marks an agent's episode whose reward nobody knows. A turn has its thought, its
+    action, its observation, their numbers of tokens, and whether the action was cut or malformed. ``system_prompt`` and
+    ``tools`` name files under ``system-prompts/``, because thousands of episodes share one. ``advantage`` is null if
+    the episode is not in the loss; `chosen` are those that are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shared = {t.system_prompt: _shared(folder, t) for t in trajectories}
@@ -51,7 +51,9 @@ def write_episodes(
 
 
 class EpisodeWriter:
-    """Appends each episode of an evaluation to a file, as `write_episodes` does. A line that a kill cut short is removed."""
+    """Appends each episode of an evaluation to a file, as `write_episodes` does. A line that a kill cut short is
+    removed.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +74,9 @@ def episode_files(folder: Path) -> list[Path]:
 
 
 def read_episodes(path: Path) -> list[dict[str, Any]]:
-    """Reads the episodes of one file. Drops an unfinished last line, and raises StateError if another line is no episode."""
+    """Reads the episodes of one file. Drops an unfinished last line, and raises StateError if another line is no
+    episode.
+    """
     episodes: list[dict[str, Any]] = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
@@ -80,7 +84,9 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
             if missing := _NEEDED - episodes[-1].keys():
                 raise ValueError(f"it has no {', '.join(sorted(missing))}")
         except (ValueError, AttributeError) as error:
-            raise StateError(f"line {number} of {path} is not an episode ({error!r:.200}); restore or remove the file") from error
+            raise StateError(
+                f"line {number} of {path} is not an episode ({error!r:.200}); restore or remove the file"
+            ) from error
     return episodes
 
 

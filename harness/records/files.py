@@ -1,4 +1,6 @@
-"""Files and folders of a run: written completely or not at all, read with a clear error, and locked against a second process."""
+"""Files and folders of a run: written completely or not at all, read with a clear error, and locked against a second
+process.
+"""
 
 import errno
 import fcntl
@@ -30,7 +32,8 @@ class DiskFull(StateError):
 
 @contextmanager
 def room_for(path: Path | str, half: Path | None = None) -> Iterator[None]:
-    """Turns any library's error of a full disk into a DiskFull that names `path`. Everything that writes to a disk uses this.
+    """Turns any library's error of a full disk into a DiskFull that names `path`. Everything that writes to a disk uses
+    this.
 
     Then the folder `half`, which the block could not fill, is removed.
     """
@@ -63,7 +66,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yields a new folder next to `path` to fill. After the block, it gets its name, unless another process was faster."""
+    """Yields a new folder next to `path` to fill. After the block, it gets its name, unless another process was
+    faster.
+    """
     part = path.with_name(f".part-{uuid.uuid4().hex}")
     try:
         with room_for(path):
@@ -111,7 +116,9 @@ def make_folder(folder: Path, flag: str) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object that a command of this project wrote. Raises StateError if the file has none, or can't be read."""
+    """Reads a JSON object that a command of this project wrote. Raises StateError if the file has none, or can't be
+    read.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -128,7 +135,8 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
     The lock of a killed process is free. File systems without locks are not protected.
 
     Raises:
-        ConfigError: The folder can't be made, or another process holds the lock for 10 seconds; `busy` is then the message.
+        ConfigError: The folder can't be made, or another process holds the lock for 10 seconds; `busy` is then the
+            message.
     """
     make_folder(folder, "--out")
     with room_for(folder):

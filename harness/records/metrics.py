@@ -18,8 +18,8 @@ class MetricsLog:
 
     Args:
         run_dir: The run's folder.
-        next_update: The first update that will be written. A run that was killed after its last checkpoint has lines of this
-            update and later ones. They are removed, and TensorBoard hides their points.
+        next_update: The first update that will be written. A run that was killed after its last checkpoint has lines of
+            this update and later ones. They are removed, and TensorBoard hides their points.
         trackers: Some of "tensorboard" and "wandb".
         settings: The run's settings, which Weights & Biases shows.
 
@@ -71,7 +71,9 @@ def check_names(metrics: Iterable[str]) -> None:
     """Raises ConfigError for the name of a metric that is not in the glossary and does not begin with ``custom/``."""
     for name in metrics:
         if not name.startswith(CUSTOM) and "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
-            raise ConfigError(f"a metric of your own must be named {CUSTOM}…, got {name!r}, which is not in the glossary either")
+            raise ConfigError(
+                f"a metric of your own must be named {CUSTOM}…, got {name!r}, which is not in the glossary either"
+            )
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -93,13 +95,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"its update is {rows[-1]['update']!r}, not {update}")
         except (ValueError, TypeError, KeyError) as error:
             raise StateError(
-                f"line {update + 1} of {path} is not a row of metrics ({error!r:.200}); restore the file, or delete this line, "
-                f"those below it and the checkpoints after update-{update:06d} to go on from an older one"
+                f"line {update + 1} of {path} is not a row of metrics ({error!r:.200}); restore the file, or delete "
+                f"this line, those below it and the checkpoints after update-{update:06d} to go on from an older one"
             ) from error
     return rows
 
 
 def graded(result: Mapping[str, Any]) -> str:
-    """Returns the mean reward of an evaluation, where it is not the success; an empty text where rewards are verdicts."""
+    """Returns the mean reward of an evaluation, where it is not the success; an empty text where rewards are
+    verdicts.
+    """
     reward = result.get("reward_mean", result["mean_at_k"])  # earlier versions had no other rewards
     return "" if reward == result["mean_at_k"] else f"{reward:.4g}"

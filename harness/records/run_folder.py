@@ -19,8 +19,8 @@ OF_THE_MACHINE = (
     *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),
     *("keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"),
 )
-"""The settings that may change when a run is resumed, such as on another machine. The last six change the result only by
-rounding."""
+"""The settings that may change when a run is resumed, such as on another machine. The last six change the result only
+by rounding."""
 _FILE = re.compile(r"(?:^|(?<=,))[^,]*\.py(?=:)")
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
@@ -64,14 +64,16 @@ def saved_config(run_dir: Path, env: str = "") -> GRPOConfig:
     if gone := _missing(own):
         wanted = _FILE.sub("FILE.py", own)
         if _missing(env) or _FILE.sub("FILE.py", env) != wanted:
-            raise ConfigError(f"the run's environment file {gone[0]} is missing; put it back, or name it with --env {wanted}")
+            raise ConfigError(
+                f"the run's environment file {gone[0]} is missing; put it back, or name it with --env {wanted}"
+            )
         saved["environment"]["env"] = env
     try:
         return GRPOConfig.from_json(json.dumps(saved))
     except StateError as error:
         raise StateError(
-            f"{path} can't be resumed from ({error}); it was edited or damaged, is of another version or of a model: restore it, "
-            "or give the folder of a run"
+            f"{path} can't be resumed from ({error}); it was edited or damaged, is of another version or of a model: "
+            "restore it, or give the folder of a run"
         ) from error
 
 
@@ -121,8 +123,8 @@ def checkpoint_to_resume(run_dir: Path) -> Path | None:
     done = len(read_metrics(path)) if checkpoint is None and path.exists() else 0
     if done:
         raise StateError(
-            f"{path} has {done} updates, but {run_dir / 'checkpoints'} has no checkpoint to go on from; restore it, or start a "
-            "new run"
+            f"{path} has {done} updates, but {run_dir / 'checkpoints'} has no checkpoint to go on from; restore it, or "
+            "start a new run"
         )
     return checkpoint
 

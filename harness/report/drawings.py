@@ -1,7 +1,7 @@
 """Draws the report's figures as SVG, from the runs' metrics and episode logs.
 
-Each figure is one panel that can be read on a phone. Arms differ in colour, line style and marker, so that colour-blind readers
-can distinguish them, also in grey print. pyplot's state is not touched.
+Each figure is one panel that can be read on a phone. Arms differ in colour, line style and marker, so that colour-blind
+readers can distinguish them, also in grey print. pyplot's state is not touched.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Drawing:
 
     def _repr_html_(self) -> str:
         words = f"<b>{escape(self.title)}.</b> {escape(self.caption)}"
-        return f'<figure><img src="{self.data_uri()}" alt="{escape(self.alternative)}"><figcaption>{words}</figcaption></figure>'
+        image = f'<img src="{self.data_uri()}" alt="{escape(self.alternative)}">'
+        return f"<figure>{image}<figcaption>{words}</figcaption></figure>"
 
 
 _Lines = Mapping[str, tuple[pd.DataFrame, pd.DataFrame]]
@@ -70,7 +71,8 @@ _BY_UPDATE = {
     "k": ("K by update", "horizon/k", 1, "K (steps)",
           "The controller's K in each update. Tasks that have a K of their own may have another."),
     "tokens": ("Tokens per update", "tokens/update", 5, "tokens per update",
-               "The tokens of all episodes of an update: prompts, observations, actions, each counted once. Mean of 5 updates."),
+               "The tokens of all episodes of an update: prompts, observations, actions, each counted once. Mean of 5 "
+               "updates."),
     "lengths": ("Lengths of the successes", "rollout/length_success_mean", 5, "steps, mean of the successes",
                 "The mean number of steps of the successful training episodes. Mean of 5 updates. "
                 "(In the paper, at step 100: 18.14 on AppWorld, 11.93 on BFCL.)"),  # Table "Quantile statistics"
@@ -129,7 +131,9 @@ def _indices(y: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
-    """Draws for each arm a thick line for the mean over seeds, and a thin line for each seed. Returns the ends in words."""
+    """Draws for each arm a thick line for the mean over seeds, and a thin line for each seed. Returns the ends in
+    words.
+    """
     words = []
     for i, (label, (x, y)) in enumerate(lines.items()):
         colour = _COLOURS[i % len(_COLOURS)]
@@ -141,7 +145,9 @@ def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
         thick.set_markevery((min(i, max(0, len(at) - 1)), max(1, math.ceil(len(at) / 8))))
         if len(lines) <= _MOST_RIBBONS:
             axes.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
-        first, last = (f"{scale * value:,.1f}{unit}" for value in (*mean.head(1), *mean.tail(1))) if len(mean) else ("", "")
+        first, last = (
+            (f"{scale * value:,.1f}{unit}" for value in (*mean.head(1), *mean.tail(1))) if len(mean) else ("", "")
+        )
         words.append(f"{label}: from {first} to {last}" if first else f"{label}: not recorded")
     return "; ".join(words) + "."
 
@@ -151,7 +157,9 @@ def _over_k(suite: Suite, table: SuiteTable) -> Drawing:
     figure, axes = _panel("K of the training (steps)", "success after training", percent=True)
     arms = {arm.label: arm.fixed_k for arm in suite.arms if arm.fixed_k is not None}
     ks, found, words = sorted(arms.values()), table.plateau, []
-    caption = "The held-out success of models that were trained under a fixed K. Bars are ± 1 standard deviation over seeds."
+    caption = (
+        "The held-out success of models that were trained under a fixed K. Bars are ± 1 standard deviation over seeds."
+    )
     if found is not None:
         band = str(found.low) if found.low == found.high else f"{found.low} to {found.high}"
         # The edges lie halfway to the next K, which makes a band of one K visible.
@@ -165,7 +173,9 @@ def _over_k(suite: Suite, table: SuiteTable) -> Drawing:
         ("mean_at_k", "mean@k, at K = k_max", "s--", _GREY),
     ):
         spreads = table.spreads[key].loc[list(arms)].set_axis(list(arms.values())).dropna(subset=["mean"]).sort_index()
-        axes.errorbar(spreads.index, spreads["mean"], spreads["std"].fillna(0.0), fmt=look, color=colour, capsize=3, label=label)
+        axes.errorbar(
+            spreads.index, spreads["mean"], spreads["std"].fillna(0.0), fmt=look, color=colour, capsize=3, label=label
+        )
         shown = [f"K={k}: {100 * mean:.1f} %" for k, mean in spreads["mean"].items()]
         words.append(f"{label}: {'; '.join(shown)}.")
     axes.set_xticks(ks)
@@ -200,8 +210,11 @@ def _curve(name: str, episodes: Path) -> list[Drawing]:
     for k, style, what in ((curve.knee, ":", "to deploy, K ="), (curve.k0, "-", "to train (P90 + 10), --k0")):
         if k is not None and k <= curve.k_max:
             axes.axvline(k, color=_GREY, linewidth=1, linestyle=style, label=f"{what} {k}")
-    words = "; ".join(f"K = {k}: {100 * curve.success[k - 1]:.1f} %" for k in sorted({curve.knee or curve.k_max, curve.k_max}))
-    caption = f"All episodes of this evaluation. The ribbon is the 95 % interval of each K by itself. Which K: {curve.advice}."
+    words = "; ".join(
+        f"K = {k}: {100 * curve.success[k - 1]:.1f} %" for k in sorted({curve.knee or curve.k_max, curve.k_max})
+    )
+    caption = "All episodes of this evaluation. The ribbon is the 95 % interval of each K by itself. "
+    caption += f"Which K: {curve.advice}."
     title = f"Success and cost under each K: {name}"
     return [_drawing(title, caption, figure, f"Success within K steps, by K. {words}.")]
 

@@ -25,11 +25,12 @@ def write_episodes_page(
 ) -> tuple[int, int]:
     """Writes the page, unless no episode is logged. Returns the number of episodes on it, and of all logged ones.
 
-    If more than `most` episodes are logged, whole updates of every run are skipped, evenly. The last update of a run stays, and
-    evaluations stay complete. The page links `report`, in the same folder.
+    If more than `most` episodes are logged, whole updates of every run are skipped, evenly. The last update of a run
+    stays, and evaluations stay complete. The page links `report`, in the same folder.
     """
     logs = [
-        (f"{run.folder.name}: {arm.label}, seed {run.seed} on {suite.env}", run.episodes) for suite, arm, run in all_runs(suites)
+        (f"{run.folder.name}: {arm.label}, seed {run.seed} on {suite.env}", run.episodes)
+        for suite, arm, run in all_runs(suites)
     ]
     for kept in evaluations:
         logs.append((f"{kept.folder.name}: {kept.title}, K = {kept.settings.get('horizon')}", [kept.episodes]))

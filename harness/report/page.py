@@ -1,7 +1,7 @@
 """Writes the report's page: the question, figures, tables and notes of each suite, then evaluations, runs and settings.
 
-The page contains its style and script, so it needs no other file and no network. The templates escape every text, and the
-Content-Security-Policy allows no other script.
+The page contains its style and script, so it needs no other file and no network. The templates escape every text, and
+the Content-Security-Policy allows no other script.
 """
 
 from __future__ import annotations

@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """Makes an HTML page of runs, sweeps and evaluations, with figures and tables, and a second page to read their episodes."""
+    """Makes an HTML page of runs, sweeps and evaluations, with figures and tables, and a second page to read their
+    episodes.
+    """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER ...")]
     """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (the --out of
     harness.evaluate)."""
     out: Path | None = None
-    """The page, by default report.html in the folder, or in the one that holds all folders. The page of the episodes is written
-    next to it, as NAME.episodes.html."""
+    """The page, by default report.html in the folder, or in the one that holds all folders. The page of the episodes is
+    written next to it, as NAME.episodes.html."""
     episodes: Annotated[int, tyro.conf.arg(metavar="N")] = 500
-    """The approximate maximum number of episodes to read. If more are logged, whole updates of every run are skipped, evenly."""
+    """The approximate maximum number of episodes to read. If more are logged, whole updates of every run are skipped,
+    evenly."""
 
 
 def report(wanted: Report, console: Console) -> None:

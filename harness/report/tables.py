@@ -1,4 +1,6 @@
-"""The tables of the report: the numbers of a suite beside the paper's own, and a row for each run, evaluation and score."""
+"""The tables of the report: the numbers of a suite beside the paper's own, and a row for each run, evaluation and
+score.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +15,9 @@ from harness.sweep.suites import suite_file
 
 
 class Page(NamedTuple):
-    """A table of the page: a caption with the units, texts with labels as index, and a link for each label, or an empty text."""
+    """A table of the page: a caption with the units, texts with labels as index, and a link for each label, or an empty
+    text.
+    """
 
     caption: str
     texts: pd.DataFrame
@@ -37,7 +41,9 @@ def suite_tables(table: SuiteTable) -> list[Page]:
 
 
 def run_table(runs: Sequence[tuple[Suite, Arm, Run]], episodes: str) -> Page:
-    """Returns a table with a row for each run, finished or not. Its rows link to the page `episodes`, if there is one."""
+    """Returns a table with a row for each run, finished or not. Its rows link to the page `episodes`, if there is
+    one.
+    """
     rows = []
     for suite, arm, run in runs:
         k, last = run.metric("horizon/k_real", "horizon/k"), run.rows.tail(1)

@@ -1,7 +1,9 @@
-"""The conversations of an agent program in one episode: what the model reads as token ids, and what the program gets back.
+"""The conversations of an agent program in one episode: what the model reads as token ids, and what the program gets
+back.
 
-An agent sends the whole conversation with every call. If the call continues a known conversation, only its new messages are
-tokenised. If the agent has changed the history, a new conversation begins. An agent with sub-agents has several conversations.
+An agent sends the whole conversation with every call. If the call continues a known conversation, only its new messages
+are tokenised. If the agent has changed the history, a new conversation begins. An agent with sub-agents has several
+conversations.
 """
 
 from __future__ import annotations
@@ -96,7 +98,8 @@ class AgentConversation:
         return write_action(answer)
 
     def answered(self, ids: list[int], turn: Turn, info: Mapping[str, Any], *, stopped: bool) -> list[int]:
-        """Returns all ids that the model reads before its next reply: those of the agent's next request, ``info["call"]``.
+        """Returns all ids that the model reads before its next reply: those of the agent's next request,
+        ``info["call"]``.
 
         Raises:
             UnreadableRequestError: The chat template refuses the messages.
@@ -109,7 +112,8 @@ class AgentConversation:
         return ids
 
     def ids(self, call: ModelCall) -> tuple[list[int], list[dict[str, Any]], MessageFormat]:
-        """The ids of a request, its messages and their form. They extend the longest known conversation that it continues.
+        """The ids of a request, its messages and their form. They extend the longest known conversation that it
+        continues.
 
         Raises:
             UnreadableRequestError: The chat template refuses the messages.

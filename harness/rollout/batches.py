@@ -1,4 +1,6 @@
-"""The batches of episodes that the updates train on: each is played in turn with the training, or continuously ahead of it."""
+"""The batches of episodes that the updates train on: each is played in turn with the training, or continuously ahead of
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,9 @@ OnBegin = Callable[[int, int], OnEnd]
 class Batches:
     """Plays one batch of episodes after another.
 
-    With `max_staleness` 0, playing and training take turns (`InTurn`). Otherwise the next `max_staleness` batches may play while
-    the policy is trained on a batch (`ContinuousRollout`). The slots are made when the first batch is played. Without a
-    controller, episodes have no limit. `interrupts` stop the playing at once.
+    With `max_staleness` 0, playing and training take turns (`InTurn`). Otherwise the next `max_staleness` batches may
+    play while the policy is trained on a batch (`ContinuousRollout`). The slots are made when the first batch is
+    played. Without a controller, episodes have no limit. `interrupts` stop the playing at once.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A rollout that never stops: batches of episodes play in a thread of their own, without a barrier between two batches.
 
-While a batch's last episodes play, the next batch takes the free slots. The weights of the sampler change while episodes run.
-A request then goes on under the new weights, and each of its tokens keeps the version that sampled it.
+While a batch's last episodes play, the next batch takes the free slots. The weights of the sampler change while
+episodes run. A request then goes on under the new weights, and each of its tokens keeps the version that sampled it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class ContinuousRollout:
-    """Plays batches as `play_streaming` does, in a thread of its own. Only that thread uses the sampler and the slots."""
+    """Plays batches as `play_streaming` does, in a thread of its own. Only that thread uses the sampler and the
+    slots.
+    """
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
         self.envs, self._slots, self._sampler = envs, Slots(envs, sampler, chat), sampler

@@ -50,10 +50,11 @@ class Conversation:
         return reply.action
 
     def answered(self, ids: list[int], turn: Turn, info: Mapping[str, Any], *, stopped: bool) -> list[int]:
-        """Returns all ids that the model reads before its next reply. Sets the turn's observation to what the model sees.
+        """Returns all ids that the model reads before its next reply. Sets the turn's observation to what the model
+        sees.
 
-        Functions that come new with the answer's ``tools`` are described in this message: a conversation that only grows can't
-        change its beginning.
+        Functions that come new with the answer's ``tools`` are described in this message: a conversation that only
+        grows can't change its beginning.
 
         Args:
             ids: What the model has read and written so far.

@@ -41,8 +41,8 @@ class Environments:
         """Makes the slots. The caller closes them.
 
         Args:
-            controller: The horizon of every slot; None for no limit. The slots do not record outcomes with it: in training,
-                `harness.rollout.outcomes` does.
+            controller: The horizon of every slot; None for no limit. The slots do not record outcomes with it: in
+                training, `harness.rollout.outcomes` does.
             episodes: The number of episodes to play. There are never more slots than episodes.
         """
         slots = self.slots if episodes is None else min(self.slots, episodes)
@@ -58,7 +58,9 @@ class Environments:
 
 
 def spec_of(env: str | EnvSpec) -> str | EnvSpec:
-    """Returns what ``gym.make`` takes for the text of `--env`: the id, or a spec that mixes several. Returns a spec unchanged."""
+    """Returns what ``gym.make`` takes for the text of `--env`: the id, or a spec that mixes several. Returns a spec
+    unchanged.
+    """
     if not isinstance(env, str):
         return env
     names = list(read_environments(env))
@@ -72,7 +74,8 @@ def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:
 
 
 def check_environment(env: gym.Env[Any, Any]) -> None:
-    """Resets a `CheckedEnv` to the first task of each environment that it mixes, so that a wrong answer is refused at once.
+    """Resets a `CheckedEnv` to the first task of each environment that it mixes, so that a wrong answer is refused at
+    once.
 
     A WorkerError is ignored, because the rollout tries the reset again.
     """
@@ -82,7 +85,9 @@ def check_environment(env: gym.Env[Any, Any]) -> None:
 
 
 def check_kinds(env: gym.Env[Any, Any], controller: HorizonController) -> None:
-    """Raises ConfigError if a `KeyedHorizon` lacks its key in the first task of an environment. Ignores a WorkerError."""
+    """Raises ConfigError if a `KeyedHorizon` lacks its key in the first task of an environment. Ignores a
+    WorkerError.
+    """
     for task_ids in parts_of(env):
         with suppress(WorkerError):
             _, info = env.unwrapped.reset(seed=0, options={"task_id": task_ids[0]})
@@ -98,7 +103,7 @@ def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
     task_ids = task_ids_of(env)
     if task_ids is None:
         raise ConfigError(
-            f"{type(env.unwrapped).__name__} has no task_ids; add a sequence of the ids that reset(options={{'task_id': …}}) "
-            "takes. python -m envs check tells more"
+            f"{type(env.unwrapped).__name__} has no task_ids; add a sequence of the ids that "
+            f"reset(options={{'task_id': …}}) takes. python -m envs check tells more"
         )
     return task_ids

@@ -1,4 +1,5 @@
-"""One episode while it is played: its requests to the sampler, its record, and what comes next (a turn, a reset, or the end).
+"""One episode while it is played: its requests to the sampler, its record, and what comes next (a turn, a reset, or the
+end).
 
 `slots` decides where an episode plays; `rollout` and `continuous` decide the order in which episodes take their turns.
 """
@@ -37,12 +38,16 @@ Next = Literal["turn", "reset", "verdict", "over"]
 class Episode:
     """The episode of one request, over all its attempts.
 
-    A prompt that leaves no room for an action within `max_context` tokens ends the episode with the reason "context". Nothing
-    is ever removed from a conversation to make room. `session` is the episode's name in the sampler. An agent may make
-    several calls at once: `ahead` has the requests for calls that wait, with their texts, and `samples` what the model wrote.
+    A prompt that leaves no room for an action within `max_context` tokens ends the episode with the reason "context".
+    Nothing is ever removed from a conversation to make room. `session` is the episode's name in the sampler. An agent
+    may make
+    several calls at once: `ahead` has the requests for calls that wait, with their texts, and `samples` what the model
+    wrote.
     """
 
-    def __init__(self, session: int, request: EpisodeRequest, settings: Rollout, chat: ChatFormat, *, max_context: int) -> None:
+    def __init__(
+        self, session: int, request: EpisodeRequest, settings: Rollout, chat: ChatFormat, *, max_context: int
+    ) -> None:
         self.session = session
         self.request = request
         self._settings, self._chat, self._max_context = settings, chat, max_context
@@ -67,7 +72,9 @@ class Episode:
         self.trajectory.begin(observation, info)
         try:
             call = info.get("call")
-            self._conversation = AgentConversation(self._chat, call) if call else Conversation(self._chat, observation, info)
+            self._conversation = (
+                AgentConversation(self._chat, call) if call else Conversation(self._chat, observation, info)
+            )
         except UnreadableRequestError as error:
             return self._failed(error)
         # A first prompt that is too long is kept, so that the episode is not empty. Without an action it has no loss.
@@ -112,7 +119,9 @@ class Episode:
         )
 
     def _draw(self, ids: list[int]) -> tuple[int | str, ...]:
-        """What a turn draws from: its number; for an agent the text, and how often it was read, whenever the call arrived."""
+        """What a turn draws from: its number; for an agent the text, and how often it was read, whenever the call
+        arrived.
+        """
         if isinstance(self._conversation, Conversation):
             return "turn", self.trajectory.length
         text = hashlib.sha256(str(ids).encode()).hexdigest()
@@ -120,7 +129,9 @@ class Episode:
         return "call", text, self._drawn[text]
 
     def act(self) -> str | None:
-        """Records the present turn's sample. Returns what the environment receives; None if there is no sample or turn now."""
+        """Records the present turn's sample. Returns what the environment receives; None if there is no sample or turn
+        now.
+        """
         if self._present not in self.samples:
             return None
         sample, asked = self.samples.pop(self._present), self._asked.pop(self._present)

@@ -17,7 +17,8 @@ class Faults:
         self._lost = 0  # updates in a row without another episode
 
     def look(self, trajectories: Sequence[Trajectory], *, last: bool) -> str:
-        """Returns a note if most episodes of an update ended by a fault; empty if not. `last`: no update comes after it.
+        """Returns a note if most episodes of an update ended by a fault; empty if not. `last`: no update comes after
+        it.
 
         Raises:
             UserCodeError: All did, as in the update before, or in the last one.
@@ -45,8 +46,8 @@ def check_faults(lines: Sequence[Mapping[str, Any]], episodes: int, *, refuse: b
     first = next(line for line in lines if _kind(line) == kind)
     how_many = "all" if len(lines) == episodes else f"{len(lines)} of"
     note = (
-        f"{how_many} {episodes} episodes ended by a fault of the agent's or environment's own code, not of the model. {count} "
-        f"times: {first['fault']}. For example task {first['task_id']!r}, step {first['length']}"
+        f"{how_many} {episodes} episodes ended by a fault of the agent's or environment's own code, not of the model. "
+        f"{count} times: {first['fault']}. For example task {first['task_id']!r}, step {first['length']}"
         f"{'; its trace is in the episode log' if 'trace' in first else ''}"
     )
     if refuse and len(lines) == episodes:

@@ -15,10 +15,11 @@ from harness.types.trajectory import Trajectory
 
 
 def tell_controller(controller: HorizonController | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Records every episode with the controller, in the given order, and moves K once. Returns the ``horizon/…`` metrics.
+    """Records every episode with the controller, in the given order, and moves K once. Returns the ``horizon/…``
+    metrics.
 
-    Episodes whose environment failed are not recorded, because they say nothing about the agent. Without a controller there are
-    no metrics.
+    Episodes whose environment failed are not recorded, because they say nothing about the agent. Without a controller
+    there are no metrics.
     """
     if controller is None:
         return {}

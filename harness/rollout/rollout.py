@@ -1,8 +1,8 @@
 """Rollouts: many episodes at once, over the slots of a vector environment and one sampler.
 
-There are two ways to play the same episodes. In `streaming` every slot goes on by itself: the sampler always holds the next
-turn of every episode whose environment has answered. In `lockstep` all live episodes take a turn together, in the order of
-the slots. What an episode is (reset, prompt, turn, step, end, retry) is written once for both, in `episode`.
+There are two ways to play the same episodes. In `streaming` every slot goes on by itself: the sampler always holds the
+next turn of every episode whose environment has answered. In `lockstep` all live episodes take a turn together, in the
+order of the slots. What an episode is (reset, prompt, turn, step, end, retry) is written once for both, in `episode`.
 `harness.rollout.continuous` plays batches without a barrier between them.
 """
 
@@ -42,9 +42,11 @@ def rollout(
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order.
 
-    Every reset and every turn draws from its own seed, so the trajectories are a function of the requests. In lockstep this holds
-    to the last bit. In streaming, the sampler's batches depend on timing if threads step the environments. With some samplers
-    the rounding depends on the batch: log-probabilities then differ in their last digits, and rarely another token is sampled.
+    Every reset and every turn draws from its own seed, so the trajectories are a function of the requests. In lockstep
+    this holds to the last bit. In streaming, the sampler's batches depend on timing if threads step the environments.
+    With some samplers
+    the rounding depends on the batch: log-probabilities then differ in their last digits, and rarely another token is
+    sampled.
 
     Args:
         envs: The slots. The caller decides whether each environment is wrapped in ElasticTimeLimit.
@@ -70,8 +72,8 @@ def rollout(
 def _play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
     """Plays every episode to its end; all live episodes take a turn together.
 
-    Everything happens in the order of the slots, and the batches are the same in every run. So the same requests give the same
-    trajectories to the last bit, whatever the timing of threads and environments.
+    Everything happens in the order of the slots, and the batches are the same in every run. So the same requests give
+    the same trajectories to the last bit, whatever the timing of threads and environments.
     """
     while slots.unfinished:
         steps = [step for slot, reset in slots.start_resets() for step in slots.reset_answered(slot, reset)]
@@ -88,8 +90,8 @@ def play_streaming(
 ) -> None:
     """Plays every episode to its end; no episode waits for another one's environment.
 
-    The callbacks of the environments' futures put the answers into a queue. Only the loop's thread uses the sampler and the
-    slots. The loop waits for an answer only if the sampler has no request.
+    The callbacks of the environments' futures put the answers into a queue. Only the loop's thread uses the sampler and
+    the slots. The loop waits for an answer only if the sampler has no request.
 
     Args:
         slots: The episodes.

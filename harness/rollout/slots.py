@@ -36,12 +36,12 @@ OnEnd = Callable[[Trajectory], None]
 class Slots:
     """The episodes that play, and those that wait for a slot.
 
-    Episodes are counted as they are added, and an episode's number is its session in the sampler. If the environment of a slot
-    fails, the slot is reset for the next attempt. An environment with a worker process then gets a new one.
+    Episodes are counted as they are added, and an episode's number is its session in the sampler. If the environment of
+    a slot fails, the slot is reset for the next attempt. An environment with a worker process then gets a new one.
 
-    If the sampler has a cache of fixed size, only as many episodes play as the cache can hold, the oldest first (`fitting`). So
-    it is with each of several caches. A waiting episode begins while all of its cache fit. This never changes what an episode
-    samples.
+    If the sampler has a cache of fixed size, only as many episodes play as the cache can hold, the oldest first
+    (`fitting`). So it is with each of several caches. A waiting episode begins while all of its cache fit. This never
+    changes what an episode samples.
     """
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
@@ -56,8 +56,12 @@ class Slots:
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
 
-    def add(self, requests: Sequence[EpisodeRequest], settings: Rollout, on_end: Callable[[int, Trajectory], None]) -> None:
-        """Adds episodes, which get slots in this order. `on_end` gets the index of each one that ends, and its trajectory."""
+    def add(
+        self, requests: Sequence[EpisodeRequest], settings: Rollout, on_end: Callable[[int, Trajectory], None]
+    ) -> None:
+        """Adds episodes, which get slots in this order. `on_end` gets the index of each one that ends, and its
+        trajectory.
+        """
         self._waiting += [(self._added + i, r, settings, functools.partial(on_end, i)) for i, r in enumerate(requests)]
         self._added += len(requests)
 
@@ -79,7 +83,9 @@ class Slots:
             self._live[slot] = episode, on_end
             self._slot_of[number] = slot
             slots.append(slot)
-        return [(slot, self._envs.submit_reset(slot, **self._live[slot][0].request.reset_arguments())) for slot in slots]
+        return [
+            (slot, self._envs.submit_reset(slot, **self._live[slot][0].request.reset_arguments())) for slot in slots
+        ]
 
     def reset_answered(self, slot: int, answer: Future[ResetResult]) -> Steps:
         """Waits for the answer to a reset and records it. Returns as `step_answered`."""
@@ -91,8 +97,8 @@ class Slots:
     def turns(self) -> Mapping[int, list[SampleRequest]]:
         """Returns the turns that may be sampled now, by slot, oldest first. Each turn is returned once.
 
-        A slot has several if its agent has made several calls at once. All slots together have at most as many such calls ahead
-        as there are slots.
+        A slot has several if its agent has made several calls at once. All slots together have at most as many such
+        calls ahead as there are slots.
         """
         admitted = self._admitted()
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if self._live[slot][0].session in admitted}
@@ -106,7 +112,8 @@ class Slots:
         return self._step(slot)
 
     def step_answered(self, slot: int, answer: Future[StepResult]) -> Steps:
-        """Waits for the answer to a step and records it. If the next turn is sampled already, it goes to the environment.
+        """Waits for the answer to a step and records it. If the next turn is sampled already, it goes to the
+        environment.
 
         A stopped agent is asked for its verdict, which comes as a further answer.
         """
@@ -163,8 +170,8 @@ class Slots:
 def fitting(tokens: Iterable[int], cache_tokens: int) -> int:
     """How many episodes fit into a sampler's cache together, counted from the oldest; at least one.
 
-    If more episodes play, each turn evicts what another one needs next, and whole episodes are computed again at every turn:
-    more than twenty times the work (benchmarks/results/cache-simulated.txt).
+    If more episodes play, each turn evicts what another one needs next, and whole episodes are computed again at every
+    turn: more than twenty times the work (benchmarks/results/cache-simulated.txt).
 
     Args:
         tokens: The present tokens of each episode, the oldest episode first.

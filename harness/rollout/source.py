@@ -1,4 +1,6 @@
-"""How the environments of a run are made: those of a rollout, one for tasks and demonstrations, and objects of a program."""
+"""How the environments of a run are made: those of a rollout, one for tasks and demonstrations, and objects of a
+program.
+"""
 
 import functools
 import math
@@ -62,8 +64,8 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
     """
     if settings.env.startswith(GIVEN):
         raise ConfigError(
-            f"the environments of this run came from {settings.env.removeprefix(GIVEN)}, which a Python program gave to "
-            "train(env=...); give it again there: train(resume=..., env=...) or evaluate_policy(..., env=...)"
+            f"the environments of this run came from {settings.env.removeprefix(GIVEN)}, which a Python program gave "
+            "to train(env=...); give it again there: train(resume=..., env=...) or evaluate_policy(..., env=...)"
         )
     if settings.agent:
         arguments = {
@@ -86,7 +88,9 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
 def task_environment(settings: Environment, env_id: str | EnvSpec) -> gym.Env[str, str]:
     """Makes an environment for tasks and demonstrations, on this machine if its backend is installed here."""
     try:
-        env = checked_environment(env_id if settings.env_workers == "local" else spec_of(settings.env), settings.arguments())
+        env = checked_environment(
+            env_id if settings.env_workers == "local" else spec_of(settings.env), settings.arguments()
+        )
     except MissingBackendError:
         if settings.env_workers == "local":
             raise

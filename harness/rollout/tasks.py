@@ -16,7 +16,8 @@ from harness.types.seeding import derive_seed
 class TaskStream:
     """Goes through all tasks again and again, each time in a new random order. A pass continues across updates.
 
-    Several environments take turns, in a fixed order in which each comes as often as its weight says. Each has passes of its own.
+    Several environments take turns, in a fixed order in which each comes as often as its weight says. Each has passes
+    of its own.
 
     Args:
         parts: The tasks of each environment.
@@ -31,7 +32,9 @@ class TaskStream:
     ['a', 'b', 'a', 'a', 'b', 'a']
     """
 
-    def __init__(self, parts: Sequence[Sequence[str]], *, per_update: int, seed: int, weights: Sequence[int] = ()) -> None:
+    def __init__(
+        self, parts: Sequence[Sequence[str]], *, per_update: int, seed: int, weights: Sequence[int] = ()
+    ) -> None:
         if per_update < 1:
             raise ConfigError(f"tasks_per_update must be >= 1, got {per_update}")
         if not all(map(len, parts)):
@@ -79,7 +82,8 @@ class BatchPlan:
 
 
 def _turns(weights: Sequence[int]) -> list[int]:
-    """One round of turns, in which each index comes as often as its weight. The index that is furthest behind comes next.
+    """One round of turns, in which each index comes as often as its weight. The index that is furthest behind comes
+    next.
 
     >>> _turns([3, 1])
     [0, 0, 1, 0]

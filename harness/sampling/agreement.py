@@ -48,8 +48,8 @@ _MOST = {
 def check_agreement(model: PreTrainedModel, *, sampled: bool = True, trained: bool = True) -> str:
     """Compares sampler and trainer with the model's own forward pass, unless the model's type is in `TESTED`.
 
-    Two rows of up to 64 tokens go through a copy of the model in float32 on the CPU. The copy has random weights, few layers,
-    small feed-forward layers and windows of 16 tokens.
+    Two rows of up to 64 tokens go through a copy of the model in float32 on the CPU. The copy has random weights, few
+    layers, small feed-forward layers and windows of 16 tokens.
 
     Args:
         model: The policy's model, with packed attention if it trains on packed rows. Its weights are not read.
@@ -81,8 +81,8 @@ def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, train
         right = [_scores(small, row) for row in rows]
     except Exception as error:  # a class may need anything in its config or its input
         return (
-            f"sampler and trainer could not be compared with the forward pass of the untested model type {kind!r}: no small copy "
-            f"of it works ({error})"
+            f"sampler and trainer could not be compared with the forward pass of the untested model type {kind!r}: no "
+            f"small copy of it works ({error})"
         )
 
     def check(part: str, instead: str, found_and_right: Callable[[], list[tuple[Tensor, Tensor]]]) -> None:
@@ -95,9 +95,9 @@ def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, train
             ) from error
         if not worst <= _TOLERANCE:  # also a NaN
             raise ConfigError(
-                f"{part} computes other log-probabilities than the forward pass of the untested model type {kind!r}: in a small "
-                f"copy with random weights they differ by up to {worst:.2g} nats, and {_TOLERANCE} are allowed; use {instead}"
-                "another model"
+                f"{part} computes other log-probabilities than the forward pass of the untested model type {kind!r}: "
+                f"in a small copy with random weights they differ by up to {worst:.2g} nats, and {_TOLERANCE} are "
+                f"allowed; use {instead}another model"
             )
 
     def of_sampler() -> list[tuple[Tensor, Tensor]]:
@@ -106,7 +106,8 @@ def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, train
         small.set_attn_implementation(own)
         grown = [[*request.prompt_ids, *sample.ids] for request, sample in zip(requests, samples, strict=True)]
         return [
-            (torch.tensor(sample.logprobs), _scores(small, ids)[-_SAMPLED:]) for sample, ids in zip(samples, grown, strict=True)
+            (torch.tensor(sample.logprobs), _scores(small, ids)[-_SAMPLED:])
+            for sample, ids in zip(samples, grown, strict=True)
         ]
 
     def of_trainer() -> list[tuple[Tensor, Tensor]]:
@@ -125,13 +126,17 @@ def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, train
 
 
 def _scores(model: PreTrainedModel, ids: list[int]) -> Tensor:
-    """The log-probabilities of all tokens of a row but the first, in the model's own forward pass, float32 [tokens - 1]."""
+    """The log-probabilities of all tokens of a row but the first, in the model's own forward pass, float32 [tokens -
+    1].
+    """
     logps: Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float().log_softmax(dim=-1)
     return logps[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
 def _small_copy(model: PreTrainedModel, attention: str) -> PreTrainedModel:
-    """A model of the same class with random weights in float32: few layers, narrow feed-forward layers, short windows."""
+    """A model of the same class with random weights in float32: few layers, narrow feed-forward layers, short
+    windows.
+    """
     config = copy.deepcopy(model.config)
     for part in (config, *(value for value in vars(config).values() if isinstance(value, PreTrainedConfig))):
         _shrink(part)

@@ -13,7 +13,9 @@ from harness.types.sampler import Sampler
 
 
 def check_engine(settings: Sampling, device: str) -> None:
-    """Raises ConfigError if a server does not answer, or is not set up as docs/vllm.md says, before hours of work for it."""
+    """Raises ConfigError if a server does not answer, or is not set up as docs/vllm.md says, before hours of work for
+    it.
+    """
     for url in settings.url.split(",") if isinstance(settings, VLLMServerSampling) else ():
         check_server(VLLMServer(url), over_nccl=torch.device(device).type == "cuda")
 
@@ -35,7 +37,8 @@ def make_sampler(
         settings: Which sampler.
         policy: Whose weights it samples with.
         device: The device of vLLM's engine, or from which weights are sent to servers; None for the policy's.
-        sends: Whether this process sends the weights to the servers. If several processes share the servers, one of them sends.
+        sends: Whether this process sends the weights to the servers. If several processes share the servers, one of
+            them sends.
         slots: The most requests at once, for an engine in this process; None for the engine's default.
         sharers: The number of processes that sample with the same servers.
         version: The number of policy updates that the weights have seen. Later versions count on from it.

@@ -1,11 +1,11 @@
 """A key-value cache with one row per episode, kept from turn to turn.
 
-transformers' DynamicCache grows by concatenation: every new token copies the whole cache, and rows of different length leave
-gaps that every later token attends over. Here each row is written at its own position in a buffer that is allocated once. A
-forward pass over adjacent rows reads a view, without a copy.
+transformers' DynamicCache grows by concatenation: every new token copies the whole cache, and rows of different length
+leave gaps that every later token attends over. Here each row is written at its own position in a buffer that is
+allocated once. A forward pass over adjacent rows reads a view, without a copy.
 
-The cache keeps every token: layers with a sliding window get a mask. It has no recurrent state, so `TransformersSampler`
-refuses models that need one.
+The cache keeps every token: layers with a sliding window get a mask. It has no recurrent state, so
+`TransformersSampler` refuses models that need one.
 """
 
 import math
@@ -20,7 +20,8 @@ from transformers.cache_utils import Cache
 class SlotCache(Cache):
     """Keys and values of `rows` episodes, each [rows, kv_heads, capacity, head_dim] per layer, allocated on first use.
 
-    Before each forward pass, `place` says which rows take part and where their new tokens go. The last column is a scrap
+    Before each forward pass, `place` says which rows take part and where their new tokens go. The last column is a
+    scrap
     column: padding tokens are written there, and no mask ever lets a token attend to it.
 
     Args:
@@ -101,7 +102,8 @@ class SlotCache(Cache):
 
     def _like(self, states: Tensor) -> Tensor:
         _, heads, _, dim = states.shape
-        # Zeros instead of empty memory: a masked column still enters the weighted sum with weight 0, and 0 * NaN is NaN.
+        # Zeros instead of empty memory: a masked column still enters the weighted sum with weight 0, and 0 * NaN is
+        # NaN.
         return _zeros(states, self._rows, heads, self._capacity, dim)
 
     def _grown(self, old: Tensor) -> Tensor:
@@ -112,7 +114,9 @@ class SlotCache(Cache):
 
 
 def _zeros(like: Tensor, *shape: int) -> Tensor:
-    """Zeros of the type and on the device of `like`. On a CPU, the system fills a page when it is first used; torch fills all."""
+    """Zeros of the type and on the device of `like`. On a CPU, the system fills a page when it is first used; torch
+    fills all.
+    """
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     pages = mmap.mmap(-1, math.prod(shape) * like.element_size())

@@ -1,7 +1,8 @@
 """Samples with the same module that is trained, through transformers. It works on any device and needs no engine.
 
-The key-value cache is kept over the turns of an episode. A common beginning of several episodes, such as the prompt of a group,
-is computed once. For paged memory, CUDA graphs and tensor parallelism, use vLLM (`harness.sampling.vllm.engine`).
+The key-value cache is kept over the turns of an episode. A common beginning of several episodes, such as the prompt of
+a group, is computed once. For paged memory, CUDA graphs and tensor parallelism, use vLLM
+(`harness.sampling.vllm.engine`).
 """
 
 from collections.abc import Hashable
@@ -23,8 +24,8 @@ from harness.types.seeding import uniforms
 # Fewer common tokens are not shared: the extra forward pass would cost more than it saves.
 _LEAST_SHARED = 32
 
-# All but cuDNN's, which torch 2.11 takes in bfloat16 on Hopper. It makes a plan for each new shape, and every step has a new one:
-# 57 ms and more on an H200, where the attention itself takes 1 ms (benchmarks/results/gpu-h200.txt).
+# All but cuDNN's, which torch 2.11 takes in bfloat16 on Hopper. It makes a plan for each new shape, and every step has
+# a new one: 57 ms and more on an H200, where the attention itself takes 1 ms (benchmarks/results/gpu-h200.txt).
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH, SDPBackend.OVERRIDEABLE]
 
 
@@ -53,8 +54,8 @@ class TransformersSampler:
     """A `Sampler` over a decoder-only transformers model whose layers attend to all tokens or to a sliding window.
 
     Args:
-        model: The policy. It is used without gradients and left in eval mode. Only the weights of a narrow output layer on a
-            CPU are copied.
+        model: The policy. It is used without gradients and left in eval mode. Only the weights of a narrow output layer
+            on a CPU are copied.
         max_context: The most tokens of an episode. The default, which is also the maximum, is the model's
             ``max_position_embeddings``.
         max_prefill_tokens: The most padded tokens of one forward pass over new prompts. It bounds the memory.
@@ -77,8 +78,8 @@ class TransformersSampler:
         if windows is None or model._is_stateful:
             kinds = sorted(set(getattr(config, "layer_types", None) or [])) or ["recurrent layers"]
             raise ConfigError(
-                f"TransformersSampler needs layers with full or sliding attention, got {kinds} in {config.model_type!r}; "
-                "use --sampler vllm, or another model"
+                f"TransformersSampler needs layers with full or sliding attention, got {kinds} in "
+                f"{config.model_type!r}; use --sampler vllm, or another model"
             )
         positions = config.max_position_embeddings
         if max_context is not None and not 1 < max_context <= positions:
@@ -122,7 +123,8 @@ class TransformersSampler:
     def step(self) -> list[tuple[SampleRequest, Sample]]:
         """Feeds new prompts, or else one token of every running request. Returns the finished requests.
 
-        If a prompt was copied from another row, one token is left to feed. Its request then draws with the running ones.
+        If a prompt was copied from another row, one token is left to feed. Its request then draws with the running
+        ones.
         """
         if not self._running:
             return []
@@ -273,8 +275,8 @@ class TransformersSampler:
     def _masks(self, positions: Tensor, width: int) -> Tensor | dict[str, Tensor]:
         """Which tokens each token sees, [n, 1, q, width]; one mask per kind of layer if the model has two.
 
-        The masks of transformers assume that all rows begin at the same column. A mask of four dimensions is used as it is, so
-        it must have the window already. Eager attention adds the mask, so there it holds numbers.
+        The masks of transformers assume that all rows begin at the same column. A mask of four dimensions is used as it
+        is, so it must have the window already. Eager attention adds the mask, so there it holds numbers.
         """
         columns = torch.arange(width, device=positions.device)
         last = positions[:, None, :, None]

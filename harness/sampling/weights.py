@@ -19,15 +19,15 @@ from harness.types.sampler import Sampler
 class SampledWeights:
     """The weights that the sampler samples with, and their hand-over from the policy after an update.
 
-    The sampler reads the policy's own model. It reads a copy if it samples `ahead`, or if the policy is sharded and the sampler
-    does not gather the shards itself.
+    The sampler reads the policy's own model. It reads a copy if it samples `ahead`, or if the policy is sharded and the
+    sampler does not gather the shards itself.
 
     Args:
         policy: The policy that is trained, with all of its weights on this rank or on rank 0.
         ahead: Whether the sampler samples while the policy is trained.
         ranks: The processes that train together.
-        on_host: Whether a copy is kept in the host's memory, because an engine or a server has the weights on its GPU already.
-            Otherwise a copy is on the policy's device.
+        on_host: Whether a copy is kept in the host's memory, because an engine or a server has the weights on its GPU
+            already. Otherwise a copy is on the policy's device.
         gathers: Whether the sampler reads sharded weights, as an engine beside each rank does.
 
     Attributes:
@@ -36,7 +36,9 @@ class SampledWeights:
 
     _sampler: Sampler  # from `start`
 
-    def __init__(self, policy: Policy, *, ahead: bool, ranks: Ranks, on_host: bool = False, gathers: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, *, ahead: bool, ranks: Ranks, on_host: bool = False, gathers: bool = False
+    ) -> None:
         self._trained, self._ranks, self._ahead = policy, ranks, ahead
         self._copied = ahead or (ranks.sharded and not gathers)
         self.policy = policy

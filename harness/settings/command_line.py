@@ -39,7 +39,9 @@ _OTHERS_S = 20.0  # until the first rank, too, has loaded its packages
 _MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 
 
-def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str = "", first: Collection[str] = ()) -> T:
+def parse(
+    default: T, argv: Sequence[str] | None, *, prog: str, description: str = "", first: Collection[str] = ()
+) -> T:
     """Reads the settings of a command from its command line.
 
     Each section has a panel of its own in ``--help``. Flags have the names of the fields, without that of the section.
@@ -49,8 +51,8 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
         argv: The command line; None for that of the process.
         prog: How the command is called; the help begins with it.
         description: What the command does. By default the first paragraph of the settings' docstring.
-        first: The settings that ``--help`` shows, such as ``"updates"`` and ``"warm_start.episodes"``; ``--help-all`` shows the
-            others, too. By default ``--help`` shows all.
+        first: The settings that ``--help`` shows, such as ``"updates"`` and ``"warm_start.episodes"``; ``--help-all``
+            shows the others, too. By default ``--help`` shows all.
 
     Raises:
         ConfigError: There is no such flag, it belongs to another choice, or the settings refuse a value.
@@ -68,7 +70,13 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
     text = textwrap.fill(" ".join(text.split()), shutil.get_terminal_size().columns, subsequent_indent=" ")
     kind: Any = Annotated[(type(default), *_MARKS)]
     read, more = tyro.cli(
-        kind, default=default, args=words, prog=prog, description=text, registry=_registry(shown), return_unknown_args=True
+        kind,
+        default=default,
+        args=words,
+        prog=prog,
+        description=text,
+        registry=_registry(shown),
+        return_unknown_args=True,
     )
     if more:
         raise ConfigError(f"{' '.join(more)} belongs to no flag, and a flag takes one value; leave it out")
@@ -92,7 +100,9 @@ def given_flags(words: Sequence[str]) -> dict[str, str]:
 
 
 def flag_of(words: Sequence[str], name: str, default: str = "") -> str:
-    """Returns the last value of one flag, before the flags are parsed. Like tyro it takes a flag with underscores, too."""
+    """Returns the last value of one flag, before the flags are parsed. Like tyro it takes a flag with underscores,
+    too.
+    """
     for i, word in reversed(list(enumerate(words))):
         flag, equals, value = word.partition("=")
         if flag.replace("_", "-") == f"--{name.replace('_', '-')}":
@@ -107,8 +117,8 @@ def flag_of(words: Sequence[str], name: str, default: str = "") -> str:
 def errors_in_one_line(console: Console) -> Iterator[None]:
     """Ends the process with one line if the block raises an error that is meant for the user, or is interrupted.
 
-    The exit code is 2, 1 if code of the user's failed, and 130 after an interrupt. A command that can go on says how: it
-    raises ``KeyboardInterrupt(HOW)``.
+    The exit code is 2, 1 if code of the user's failed, and 130 after an interrupt. A command that can go on says how:
+    it raises ``KeyboardInterrupt(HOW)``.
 
     Under torchrun, a machine's first rank tells an error that all have, and torchrun ends the others.
     """
@@ -175,10 +185,14 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
             others = [n for n, kind in choice.classes.items() if name in getattr(kind, "__dataclass_fields__", ())]
             if others:
                 raise ConfigError(
-                    f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} {choice.name_of(value)}; leave it "
-                    "out"
+                    f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} "
+                    f"{choice.name_of(value)}; leave it out"
                 )
-        meant = near({"lr": "learning_rate"}.get(name, name), known).replace("did you mean ", "did you mean --").replace("_", "-")
+        meant = (
+            near({"lr": "learning_rate"}.get(name, name), known)
+            .replace("did you mean ", "did you mean --")
+            .replace("_", "-")
+        )
         raise ConfigError(f"no flag {flag}{meant if 'did you mean' in meant else '; --help-all shows all flags'}")
 
 
@@ -242,7 +256,9 @@ def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpe
 
 
 def _texts(kind: Any) -> Mapping[str, str]:
-    """The texts below the fields of a dataclass, each as one line: tyro keeps some of the line breaks that the source has."""
+    """The texts below the fields of a dataclass, each as one line: tyro keeps some of the line breaks that the source
+    has.
+    """
     found = {}
     for base in reversed(kind.__mro__):
         try:

@@ -22,33 +22,36 @@ GIVEN = "given:"
 
 @dataclass(frozen=True)
 class Environment(Section):
-    """Which environment the agent acts in, or which program of yours is the agent (docs/agents.md), and where it runs."""
+    """Which environment the agent acts in, or which program of yours is the agent (docs/agents.md), and where it
+    runs.
+    """
 
     env: str = "EH-Cabinet-v0"
     """The environment: an id of gymnasium, MODULE:ID, or a class of yours, FILE.py:CLASS. Several, such as
     EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the updates' tasks in this ratio."""
     env_args: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of gym.make, a JSON object such as '{"categories": ["base"]}'. An object under an id is for that environment
-    alone."""
+    """Arguments of gym.make, a JSON object such as '{"categories": ["base"]}'. An object under an id is for that
+    environment alone."""
     split: str = ""
-    """The split of the tasks. Empty takes the environment's own default; harness.evaluate then takes test for a model and all for
-    the others, and for AppWorld test_normal and dev."""
+    """The split of the tasks. Empty takes the environment's own default; harness.evaluate then takes test for a model
+    and all for the others, and for AppWorld test_normal and dev."""
     tasks: Annotated[int | Path | None, Range(1)] = None
     """With --agent: the file of its tasks, a JSON object a line; "id" and "split" (default train) are optional. For
     harness.evaluate also the number of tasks, in the order of the split; by default all of a finite split, and 128 of a
     generated one."""
     success_threshold: Annotated[float, Range(-MOST_REWARD, MOST_REWARD)] = 1.0
-    """The least reward of a success, where an environment or an agent gives no verdict (info["success"]): the sum over the
-    episode."""
+    """The least reward of a success, where an environment or an agent gives no verdict (info["success"]): the sum over
+    the episode."""
     agent: str = ""
-    """The agent, in place of --env: MODULE:FUNCTION, called as play(task, base_url), returns its reward, or True or False; or a
-    command, such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step is a call of the
-    model."""
+    """The agent, in place of --env: MODULE:FUNCTION, called as play(task, base_url), returns its reward, or True or
+    False; or a command, such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step
+    is a call of the model."""
     at_k: Literal["error", "stop"] = "error"
-    """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so (stop)."""
+    """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so
+    (stop)."""
     agent_sampling: Literal["run", "strict"] = "run"
-    """Whether an agent's own temperature, seed and the like, and the form of answers that it wants, have no effect (run), or are
-    refused (strict)."""
+    """Whether an agent's own temperature, seed and the like, and the form of answers that it wants, have no effect
+    (run), or are refused (strict)."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
     env_threads: Annotated[int, Range(0)] = 64
@@ -74,7 +77,8 @@ class Environment(Section):
         super().__post_init__()
         if self.env.startswith(GIVEN) and self.env_workers != "local":
             raise ConfigError(
-                f"an environment that a Python program gives must be on this machine, got --env-workers {self.env_workers}"
+                "an environment that a Python program gives must be on this machine, got --env-workers "
+                f"{self.env_workers}"
             )
         if self.ray_address and self.env_workers != "ray":
             raise ConfigError("--ray-address is for --env-workers ray, got --env-workers local")
@@ -83,7 +87,9 @@ class Environment(Section):
             raise ConfigError(f"env_args has the split {split!r}; give --split {split} instead")
         known = self.environments()
         if other := [name for name in self.env_args if not name.isidentifier() and name not in known]:
-            raise ConfigError(f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them")
+            raise ConfigError(
+                f"env_args has {', '.join(other)}, which --env {self.env} does not name; correct one of them"
+            )
         self._check_agent()
         if not self.has_splits:
             if self.split not in ("", "all"):
@@ -93,7 +99,9 @@ class Environment(Section):
     def _check_agent(self) -> None:
         if not self.agent:
             if isinstance(self.tasks, Path):
-                raise ConfigError(f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out")
+                raise ConfigError(
+                    f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out"
+                )
             for name in ("at_k", "agent_sampling", "agent_timeout_s"):
                 if getattr(self, name) != getattr(Environment, name):
                     raise ConfigError(f"--{name.replace('_', '-')} is for --agent, and none is given; leave it out")
@@ -103,13 +111,17 @@ class Environment(Section):
         if self.env != AGENT_ENV:
             raise ConfigError(f"--agent is in place of --env, got --env {self.env}; leave one of them out")
         if not isinstance(self.tasks, Path):
-            raise ConfigError("--agent needs --tasks FILE, with a JSON object in each line: the tasks that the agent gets")
+            raise ConfigError(
+                "--agent needs --tasks FILE, with a JSON object in each line: the tasks that the agent gets"
+            )
         if self.env_workers != "local":
             raise ConfigError("an agent must run on this machine, got --env-workers ray; leave it out")
 
     @property
     def has_splits(self) -> bool:
-        """Whether there are splits. A class of yours may take none; then training and evaluation have the same tasks."""
+        """Whether there are splits. A class of yours may take none; then training and evaluation have the same
+        tasks.
+        """
         name, *others = self.environments()
         return bool(others) or ":" not in name or name.startswith(GIVEN) or has_splits(name)
 
@@ -119,13 +131,17 @@ class Environment(Section):
 
     @property
     def name(self) -> str:
-        """The agent or `env` as a part of a folder's name: A:2,B becomes A-2+B, a.py:A A, and "node agent.js" node-agent-js."""
+        """The agent or `env` as a part of a folder's name: A:2,B becomes A-2+B, a.py:A A, and "node agent.js"
+        node-agent-js.
+        """
         if self.agent:
             return re.sub(r"\W+", "-", self.agent).strip("-")[:60]
         env = re.sub(r"[^,]+\.py:", "", self.env)
         return env.replace(",", "+").replace(":", "-") if "," in env else env.removeprefix(GIVEN)
 
     def arguments(self, split: str = "") -> dict[str, Any]:
-        """The arguments of ``gym.make``: `env_args`, and the split if there is one; `split` is in place of this section's."""
+        """The arguments of ``gym.make``: `env_args`, and the split if there is one; `split` is in place of this
+        section's.
+        """
         chosen = split or self.split
         return {**self.env_args, **({"split": chosen} if chosen else {})}

@@ -44,8 +44,8 @@ _UNUSED = flat(Model()) | flat(Endpoint()) | flat(TransformersSampling()) | {"sa
 
 @dataclass(frozen=True)
 class EvaluateConfig(Section):
-    """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals. If the folder of a run precedes the flags,
-    its model plays, and its environment or agent, split, K and limits are the defaults.
+    """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals. If the folder of a run precedes the
+    flags, its model plays, and its environment or agent, split, K and limits are the defaults.
     """
 
     policy: str = "expert"
@@ -61,8 +61,8 @@ class EvaluateConfig(Section):
     seed: int = 0
     """The seed of the evaluation. Every sampled token is derived from it."""
     out: Path | None = None
-    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it, nothing is
-    kept."""
+    """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it,
+    nothing is kept."""
     environment: Environment = field(default_factory=Environment)
     model: Model = field(default_factory=lambda: Model(dtype="float32"))
     endpoint: Endpoint = field(default_factory=Endpoint)
@@ -84,7 +84,9 @@ class EvaluateConfig(Section):
                 f"--agent needs a model, got --policy {self.policy}; give --policy a folder or hub id, or {ENDPOINT}"
             )
         if any(weight > 1 for weight in env.environments().values()):
-            raise ConfigError(f"an evaluation plays the tasks of all environments, so --env has no weights, got {env.env!r}")
+            raise ConfigError(
+                f"an evaluation plays the tasks of all environments, so --env has no weights, got {env.env!r}"
+            )
         if self.official and _name(env.env) == "EH-BFCL" and env.env_args.get("prompt") != "official":
             raise ConfigError("""--official needs '{"prompt": "official"}' in --env-args; add it""")
 
@@ -98,7 +100,9 @@ class EvaluateConfig(Section):
         return {name: value for name, value in flat(self).items() if name not in _NOT_DECISIVE}
 
     def departures(self, *, whole_split: bool) -> tuple[str, ...]:
-        """Returns the flags by which a score of ``--official`` is not official. `whole_split`: whether all tasks are played."""
+        """Returns the flags by which a score of ``--official`` is not official. `whole_split`: whether all tasks are
+        played.
+        """
         env = self.environment
         own = _OFFICIAL[_name(env.env)] if self.official else {}
         departs = {
@@ -119,7 +123,8 @@ _OFFICIAL: dict[str, dict[str, Any]] = {
 
 
 def official(env: str) -> dict[str, Any]:
-    """Returns the settings of a benchmark's own conventions: its split, its prompt, K, and one greedy episode of each task.
+    """Returns the settings of a benchmark's own conventions: its split, its prompt, K, and one greedy episode of each
+    task.
 
     >>> official("EH-AppWorld-v0")
     {'official': True, 'temperature': 0.0, 'split': 'test_normal', 'horizon': 50}

@@ -20,6 +20,7 @@ class Evaluation(Section):
     rollouts: Annotated[int, Range(1)] = 8
     """The number of sampled episodes per task before and after training (the k of mean@k)."""
     every: Annotated[int, Range(0)] = 0
-    """The number of updates between evaluations during training, with one episode per task. 0 evaluates only before and after."""
+    """The number of updates between evaluations during training, with one episode per task. 0 evaluates only before and
+    after."""
     horizon: Annotated[int, Range(1)] | None = None
     """The K of the evaluations, in steps. The default is the horizon's k_max, or 50 if it has none."""

@@ -13,7 +13,12 @@ def require_extras(settings: Any) -> None:
     for flag, needed, package, instead in (
         ("--trackers wandb", "wandb" in has.get("trackers", ""), "wandb", "leave wandb out of --trackers"),
         ("--lora-rank", has.get("lora_rank"), "peft", "leave it out"),
-        ("--sampler vllm", has["sampler"] == "vllm", "vllm", "use --sampler transformers; docs/vllm.md has the way for a CPU"),
+        (
+            "--sampler vllm",
+            has["sampler"] == "vllm",
+            "vllm",
+            "use --sampler transformers; docs/vllm.md has the way for a CPU",
+        ),
         ("--env-workers ray", has["env_workers"] == "ray", "ray", "use --env-workers local"),
         ("--env EH-Remote-v0", "EH-Remote-v" in has["env"], "openenv", "choose another --env"),
         ("--policy openai", has.get("policy") == "openai", "openai", "give a model's folder or hub id"),

@@ -43,8 +43,8 @@ C = TypeVar("C")
 class GRPOConfig(Section):
     """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic.
 
-    The settings of each part are a section. The defaults are the paper's, for a model that `model` names. `recipe` begins with
-    those of a TOML file instead.
+    The settings of each part are a section. The defaults are the paper's, for a model that `model` names. `recipe`
+    begins with those of a TOML file instead.
 
     Raises:
         ConfigError: A setting is out of its range, or does not fit another one.
@@ -62,8 +62,8 @@ class GRPOConfig(Section):
     group_size: Annotated[int, Range(2)] = 8
     """The number of episodes per task (G)."""
     max_staleness: Annotated[int, Range(0)] = 0
-    """How many updates ahead of its own an episode may begin. 0: sampling and training take turns. With more, episodes play while
-    the policy is trained, and go on under the new weights."""
+    """How many updates ahead of its own an episode may begin. 0: sampling and training take turns. With more, episodes
+    play while the policy is trained, and go on under the new weights."""
     seed: int = 0
     """Draws a tiny model's first weights, the tasks, and every token."""
     out: Path | None = None
@@ -87,7 +87,8 @@ class GRPOConfig(Section):
 
         Args:
             name: A recipe of this project, such as "quickstart", or a TOML file. "paper" has the fields' own defaults.
-            **changes: Other values of the fields. A section replaces the recipe's; a mapping changes the settings in it alone.
+            **changes: Other values of the fields. A section replaces the recipe's; a mapping changes the settings in it
+                alone.
 
         >>> config = GRPOConfig.recipe("quickstart", loss={"kl_coef": 0.1})
         >>> config.loss.kl_coef, config.loss.truncated_weight
@@ -110,20 +111,25 @@ class GRPOConfig(Section):
 
     def _check_parts(self) -> None:
         if isinstance(self.environment.tasks, int):
-            raise ConfigError(f"--tasks {self.environment.tasks} is for harness.evaluate; a run trains on all tasks of its split")
+            raise ConfigError(
+                f"--tasks {self.environment.tasks} is for harness.evaluate; a run trains on all tasks of its split"
+            )
         if self.environment.agent and self.model.model == "tiny":
-            raise ConfigError("--agent needs --model, a folder or hub id: the tiny model is made for one of our environments")
+            raise ConfigError(
+                "--agent needs --model, a folder or hub id: the tiny model is made for one of our environments"
+            )
         if self.rollout.temperature == 0:
             raise ConfigError("temperature must be > 0 in training, got 0; greedy episodes of a task are all alike")
         if self.optimizer.compile == "on" and self.sampling.sampler == "transformers":
             raise ConfigError(
-                "--compile on needs --sampler vllm or vllm-server, because the transformers sampler runs the same layers token "
-                "by token; leave it out"
+                "--compile on needs --sampler vllm or vllm-server, because the transformers sampler runs the same "
+                "layers token by token; leave it out"
             )
         k0 = getattr(self.horizon, "k0", None)
         if self.evaluation.horizon is None and isinstance(k0, int) and k0 > self.evaluation_horizon:
             raise ConfigError(
-                f"k0 must be <= the K of the evaluation ({self.evaluation_horizon}), got {k0}; raise --eval-horizon, too"
+                f"k0 must be <= the K of the evaluation ({self.evaluation_horizon}), got {k0}; raise --eval-horizon, "
+                "too"
             )
         if self.evaluation.every and not self.evaluation.tasks:
             raise ConfigError(f"eval_every ({self.evaluation.every}) needs held-out tasks; raise --eval-tasks")
@@ -133,8 +139,8 @@ class GRPOConfig(Section):
             return
         if self.rollout.rollout == "lockstep":
             raise ConfigError(
-                f"--max-staleness {self.max_staleness} needs --rollout streaming, because episodes play while the policy is "
-                "trained; add it, or leave --max-staleness out"
+                f"--max-staleness {self.max_staleness} needs --rollout streaming, because episodes play while the "
+                "policy is trained; add it, or leave --max-staleness out"
             )
         if self.optimizer.offload_optimizer:
             raise ConfigError(
@@ -148,7 +154,9 @@ class GRPOConfig(Section):
             )
 
     def check_ranks(self) -> None:
-        """Raises ConfigError for a setting that does not work under torchrun. The constructor can't know what starts the run."""
+        """Raises ConfigError for a setting that does not work under torchrun. The constructor can't know what starts
+        the run.
+        """
         if self.sampling.sampler == "vllm" and self.max_staleness:
             raise ConfigError(
                 "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out "
@@ -156,8 +164,8 @@ class GRPOConfig(Section):
             )
         if self.environment.env_workers == "ray" and not self.environment.ray_address:
             raise ConfigError(
-                "with torchrun, --env-workers ray needs a cluster that all ranks share; run `ray start --head` and give "
-                "--ray-address auto"
+                "with torchrun, --env-workers ray needs a cluster that all ranks share; run `ray start --head` and "
+                "give --ray-address auto"
             )
 
     @property
@@ -233,7 +241,8 @@ def from_recipe(name: str | Path, chosen: Mapping[str, str] | None = None) -> GR
 
 
 def flat_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a ``config.json`` by the names of their flags, unchecked: also those of an earlier version.
+    """Returns the settings of a ``config.json`` by the names of their flags, unchecked: also those of an earlier
+    version.
 
     >>> flat_settings({"updates": 3, "horizon": {"wrapper": "fixed", "fixed": {"k0": 9}}, "evaluation": {"tasks": 8}})
     {'updates': 3, 'wrapper': 'fixed', 'k0': 9, 'eval_tasks': 8}

@@ -35,8 +35,8 @@ def new_controller(horizon: Horizon) -> HorizonController | None:
     if isinstance(horizon, NamedHorizon):
         if horizon.name.startswith(GIVEN):
             raise ConfigError(
-                f"the horizon of this run came from a {horizon.name.removeprefix(GIVEN)}, which a Python program gave to "
-                "train(controller=...); resume it there: train(resume=..., controller=...)"
+                f"the horizon of this run came from a {horizon.name.removeprefix(GIVEN)}, which a Python program gave "
+                "to train(controller=...); resume it there: train(resume=..., controller=...)"
             )
         return make_controller(horizon.name)
     return None if horizon is None else dataclasses.replace(horizon)  # type: ignore[type-var]
@@ -49,14 +49,18 @@ def _named(name: str) -> Any:
         return NamedHorizon(name)
     if ":" not in name and name not in HORIZONS:
         known = (*HORIZONS, "none")
-        raise ConfigError(f"--wrapper must be one of {', '.join(known)}, or MODULE:CLASS, got {name!r}{near(name, known)}")
+        raise ConfigError(
+            f"--wrapper must be one of {', '.join(known)}, or MODULE:CLASS, got {name!r}{near(name, known)}"
+        )
     found = find_controller(name)
     if not isinstance(found, type) or not dataclasses.is_dataclass(found):
         return NamedHorizon(name)
     try:
         return make_controller(name)
     except ConfigError as error:
-        raise ConfigError(f"--wrapper {name} can't be made without arguments ({error}); give its fields defaults") from error
+        raise ConfigError(
+            f"--wrapper {name} can't be made without arguments ({error}); give its fields defaults"
+        ) from error
 
 
 def _name_of(horizon: Any) -> str:
@@ -73,14 +77,15 @@ def _check(horizon: Any) -> None:
         return
     if not is_controller(horizon) or not dataclasses.is_dataclass(horizon):
         raise ConfigError(
-            f"horizon must be a controller that is a dataclass, such as ElasticHorizon(k0=10), or None, got {horizon!r}; give "
-            "any other controller to train(controller=...)"
+            "horizon must be a controller that is a dataclass, such as ElasticHorizon(k0=10), or None, got "
+            f"{horizon!r}; give any other controller to train(controller=...)"
         )
 
 
 HORIZON = Choice(
     flag="wrapper",
-    text=f"What sets K: {', '.join(HORIZONS)}, or a controller of your own, MODULE:CLASS. none sets no limit. Its flags follow.",
+    text=f"What sets K: {', '.join(HORIZONS)}, or a controller of your own, MODULE:CLASS. none sets no limit. Its "
+    "flags follow.",
     classes=HORIZONS,
     named=_named,
     name_of=_name_of,

@@ -23,9 +23,11 @@ class Loss(Section):
     aggregation: Aggregation = "token-mean"
     """How the losses of the tokens become one number."""
     normalize_std: bool = True
-    """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean (Dr.GRPO)."""
+    """Divide the advantages by the standard deviation of their group. --no-normalize-std only subtracts the mean
+    (Dr.GRPO)."""
     truncated_weight: Annotated[float, Range(0, 1)] = 1.0
-    """The weight of the advantages of episodes that K or the environment's own limit stopped. 1 is the paper's; 0 leaves them out
-    of the loss and its divisor. They always count in their group's mean. Episodes that filled the context keep weight 1."""
+    """The weight of the advantages of episodes that K or the environment's own limit stopped. 1 is the paper's; 0
+    leaves them out of the loss and its divisor. They always count in their group's mean. Episodes that filled the
+    context keep weight 1."""
     tis_cap: Annotated[float, Range(1, math.inf, zero=True)] = 0.0
     """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0: no weights."""

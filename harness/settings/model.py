@@ -23,20 +23,20 @@ class Model(Section):
     model: str = ""
     """The model: a Hugging Face folder, a hub id, or tiny (made on the spot)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "bfloat16"
-    """The type of the computation and of the sampler's weights; the optimizer keeps float32. auto takes bfloat16, but float32 on
-    a CPU that is slow with it."""
+    """The type of the computation and of the sampler's weights; the optimizer keeps float32. auto takes bfloat16, but
+    float32 on a CPU that is slow with it."""
     device: str = "auto"
     """The device: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
     threads: Annotated[int, Range(0)] | None = None
-    """The number of torch threads; 0 leaves torch's default. By default a model of less than 50 million parameters has one, which
-    is fastest, and a larger one torch's default."""
+    """The number of torch threads; 0 leaves torch's default. By default a model of less than 50 million parameters has
+    one, which is fastest, and a larger one torch's default."""
     max_observation_tokens: Annotated[int, Range(16, zero=True)] = 0
     """A longer observation loses its middle. 0 keeps all of it."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of the chat template, as a JSON object, such as '{"enable_thinking": false}'."""
     reasoning_format: str = "auto"
-    """How the model writes its thoughts: tags (<think>), opened (by the template), harmony (gpt-oss), none, or two other tags,
-    such as '<seed:think> </seed:think>'. auto finds it."""
+    """How the model writes its thoughts: tags (<think>), opened (by the template), harmony (gpt-oss), none, or two
+    other tags, such as '<seed:think> </seed:think>'. auto finds it."""
 
     def __post_init__(self) -> None:
         given: object = self.chat_template_kwargs
@@ -49,6 +49,6 @@ class Model(Section):
         tags = self.reasoning_format.split()
         if self.reasoning_format not in REASONING_FORMATS and (len(tags) != 2 or tags[0] == tags[1]):
             raise ConfigError(
-                f"--reasoning-format must be one of {', '.join(REASONING_FORMATS)}, or two different tags with a blank between, "
-                f"got {self.reasoning_format!r}"
+                f"--reasoning-format must be one of {', '.join(REASONING_FORMATS)}, or two different tags with a blank "
+                f"between, got {self.reasoning_format!r}"
             )

@@ -33,11 +33,13 @@ class Optimizer(Section):
     gradient_checkpointing: bool = True
     """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
     keep_attention: bool = False
-    """With --gradient-checkpointing: keep the outputs of attention, which cost most to compute again in a long episode."""
+    """With --gradient-checkpointing: keep the outputs of attention, which cost most to compute again in a long
+    episode."""
     offload_optimizer: bool = False
     """Keep AdamW's moments in the host's memory during the rollout, so that an engine's cache has their place."""
     packing: bool = True
-    """Train on rows that hold several episodes one after another, without padding, if the model can. --no-packing pads them."""
+    """Train on rows that hold several episodes one after another, without padding, if the model can. --no-packing pads
+    them."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Fuse the small operations of each layer with torch.compile. auto: on a GPU where vLLM samples."""
 

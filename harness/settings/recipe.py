@@ -1,7 +1,7 @@
 """Recipes: TOML files of settings. Those of this project have names; a file of your own has a path.
 
-A recipe has the settings in which a kind of run differs from the paper. The others have the fields' defaults. Keys, types and
-values are checked before anything runs. A recipe cannot include another one.
+A recipe has the settings in which a kind of run differs from the paper. The others have the fields' defaults. Keys,
+types and values are checked before anything runs. A recipe cannot include another one.
 """
 
 import sys
@@ -25,7 +25,9 @@ QUICKSTART = "quickstart"
 
 
 def recipes() -> dict[str, Path]:
-    """Returns the files of this project's recipes, by name. They are in the wheel, and in a checkout in ``recipes/``."""
+    """Returns the files of this project's recipes, by name. They are in the wheel, and in a checkout in
+    ``recipes/``.
+    """
     home = Path(__file__).parents[1]
     folder = next(path for path in (home / "recipes", home.parent / "recipes") if path.is_dir())
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}

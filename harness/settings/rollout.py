@@ -12,7 +12,8 @@ class Rollout(Section):
     """How episodes are played."""
 
     rollout: Literal["streaming", "lockstep"] = "streaming"
-    """streaming: no episode waits for another one. lockstep: all take turns together, and runs are reproducible bit for bit."""
+    """streaming: no episode waits for another one. lockstep: all take turns together, and runs are reproducible bit for
+    bit."""
     slots: Annotated[int, Range(0)] = 0
     """The number of environments played at once. 0 takes as many as an update has episodes."""
     temperature: Annotated[float, Range(0, 2)] = 1.0
@@ -20,8 +21,9 @@ class Rollout(Section):
     max_action_tokens: Annotated[int, Range(1)] = 1024
     """The most tokens of one action. A longer one is cut and sent as it is."""
     truncated_reward: Literal["zero", "keep"] = "zero"
-    """The reward of an episode that K, the environment's own limit or the context stops: zero, as in the paper, or what it has
-    earned until then (keep), for an agent what it returns after its stop. If rewards can be negative, take keep."""
+    """The reward of an episode that K, the environment's own limit or the context stops: zero, as in the paper, or what
+    it has earned until then (keep), for an agent what it returns after its stop. If rewards can be negative, take
+    keep."""
 
     @property
     def keeps_reward(self) -> bool:

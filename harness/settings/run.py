@@ -21,13 +21,15 @@ class Run(Section):
     trackers: str = "tensorboard"
     """Where the metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma between."""
     rank_timeout_s: Annotated[float, Range(0, above=True)] = 1800.0
-    """With torchrun: the seconds that a rank waits for another; more than the longest rollout, and than the first rank's warm
-    start."""
+    """With torchrun: the seconds that a rank waits for another; more than the longest rollout, and than the first
+    rank's warm start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if unknown := set(self.tracker_names()) - set(_TRACKERS):
-            raise ConfigError(f"trackers can be {', '.join(_TRACKERS)}, not {', '.join(sorted(unknown))}; change --trackers")
+            raise ConfigError(
+                f"trackers can be {', '.join(_TRACKERS)}, not {', '.join(sorted(unknown))}; change --trackers"
+            )
 
     def tracker_names(self) -> tuple[str, ...]:
         """`trackers` as names, each once."""

@@ -67,7 +67,9 @@ class VLLMServerSampling(Sampling):
     """The address of the vLLM server, http://HOST:PORT. Several addresses have commas between them."""
 
 
-SAMPLERS: dict[str, type[Sampling]] = {kind.sampler: kind for kind in (TransformersSampling, VLLMSampling, VLLMServerSampling)}
+SAMPLERS: dict[str, type[Sampling]] = {
+    kind.sampler: kind for kind in (TransformersSampling, VLLMSampling, VLLMServerSampling)
+}
 """The samplers, by name."""
 
 
@@ -85,7 +87,8 @@ def _check(sampling: object) -> None:
 
 SAMPLING = Choice(
     flag="sampler",
-    text="What samples: the trained model itself (transformers), vLLM in this process (vllm), or vLLM servers (vllm-server).",
+    text="What samples: the trained model itself (transformers), vLLM in this process (vllm), or vLLM servers "
+    "(vllm-server).",
     classes=SAMPLERS,
     named=_named,
     name_of=lambda sampling: str(sampling.sampler),

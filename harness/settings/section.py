@@ -5,8 +5,8 @@ A section is a frozen dataclass. The range of a setting stands beside its type, 
     kl_coef: Annotated[float, Range(0)] = 0.0
     \"\"\"The weight of the KL estimate to the initial policy.\"\"\"
 
-Nothing else is declared: flags, recipes, ``config.json`` and the reference pages are made from the fields. The settings of a
-command are a section, too, whose fields are settings and further sections.
+Nothing else is declared: flags, recipes, ``config.json`` and the reference pages are made from the fields. The settings
+of a command are a section, too, whose fields are settings and further sections.
 """
 
 import contextlib
@@ -62,7 +62,8 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A setting whose class is chosen by a name, such as the horizon by ``--wrapper``. It is the field's metadata ``choice``.
+    """A setting whose class is chosen by a name, such as the horizon by ``--wrapper``. It is the field's metadata
+    ``choice``.
 
     A table of it has the name, and tables for the classes that may be chosen:
 
@@ -90,7 +91,9 @@ class Choice:
     check: Callable[[Any], None]
 
     def filled(self, value: Any, table: Mapping[str, Any], where: str) -> Any:
-        """Returns the value that a table describes. What the table leaves out is as in `value`, if that has the same class."""
+        """Returns the value that a table describes. What the table leaves out is as in `value`, if that has the same
+        class.
+        """
         name = table.get(self.flag, self.name_of(value))
         made = value if name == self.name_of(value) else self.named(name)
         own = (name, self.name_of(made))  # MODULE:CLASS may be one of this project's
@@ -160,7 +163,8 @@ def table_of(settings: Any) -> dict[str, Any]:
 
 
 def leaves(settings: Any) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Yields each setting at every depth: its name among those of all sections, the names that lead to it, and its value.
+    """Yields each setting at every depth: its name among those of all sections, the names that lead to it, and its
+    value.
 
     >>> from harness.settings.loss import Loss
     >>> next(leaves(Loss()))
@@ -215,7 +219,9 @@ def changed(settings: T, /, **values: Any) -> T:
 
 
 def python_names(settings: Any) -> dict[str, str]:
-    """Returns what a Python program calls each flag, such as ``loss.kl_coef``; those of the choices that were not made, too."""
+    """Returns what a Python program calls each flag, such as ``loss.kl_coef``; those of the choices that were not made,
+    too.
+    """
     names = {"resume": "resume"}
     for part in settings_in(settings):
         if choice := choice_of(part):
@@ -225,10 +231,11 @@ def python_names(settings: Any) -> dict[str, str]:
 
 
 def in_python(text: str, names: Mapping[str, str]) -> str:
-    """Returns the text with the flags as a Python program calls them. Commands in it, and other flags, stay as they are.
+    """Returns the text with the flags as a Python program calls them. Commands in it, and other flags, stay as they
+    are.
 
-    >>> in_python("lower --kl-coef; see python -m harness.evaluate --horizon 9", {"kl_coef": "loss.kl_coef", "horizon": "k"})
-    'lower loss.kl_coef; see python -m harness.evaluate --horizon 9'
+    >>> in_python("--kl-coef; python -m harness.evaluate --horizon 9", {"kl_coef": "loss.kl_coef", "horizon": "k"})
+    'loss.kl_coef; python -m harness.evaluate --horizon 9'
     """
     return re.sub(
         r"python -m [^;)]*|--([a-z][\w.-]*\w)",

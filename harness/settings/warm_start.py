@@ -19,19 +19,21 @@ class WarmStart(Section):
     episodes: Annotated[int, Range(0)] = 0
     """The number of expert demonstrations; 0 turns the warm start off."""
     max_optimal_steps: Annotated[int, Range(0)] = 0
-    """Only tasks that the expert solves in at most this many steps are used; 0 uses all. Then GRPO has to learn the long ones."""
+    """Only tasks that the expert solves in at most this many steps are used; 0 uses all. Then GRPO has to learn the
+    long ones."""
     max_batches: Annotated[int, Range(1)] = 60
     """The most batches. Those of a recipe's `polish_batches`, such as the quick start's 100, come after them."""
     seed: Annotated[int, Range(-1)] = -1
-    """Draws demonstrations and batches; -1 takes the run's seed. With a number, all seeds of a sweep share a pretrained model's
-    clone."""
+    """Draws demonstrations and batches; -1 takes the run's seed. With a number, all seeds of a sweep share a pretrained
+    model's clone."""
     max_tokens: NoFlag[Annotated[int, Range(1)]] = 4096
     """A longer demonstration is dropped."""
     loss_target: NoFlag[Annotated[float, Range(0)]] = 0.03
-    """Cloning stops when the mean loss of the last 10 batches (or of 4, with a pretrained model) is below this target, in nats
-    per token. It does not stop in the first 20 (or 4). 0 takes all `max_batches`."""
+    """Cloning stops when the mean loss of the last 10 batches (or of 4, with a pretrained model) is below this target,
+    in nats per token. It does not stop in the first 20 (or 4). 0 takes all `max_batches`."""
     learning_rate: NoFlag[Annotated[float, Range(0)]] = 0.0
-    """0 takes 1e-4 for 135 million parameters; it falls with the square root of the parameters, and is 10 times that for LoRA."""
+    """0 takes 1e-4 for 135 million parameters; it falls with the square root of the parameters, and is 10 times that
+    for LoRA."""
     batch_tokens: NoFlag[Annotated[int, Range(1)]] = 4096
     """The number of tokens per batch, padding included."""
     polish_batches: NoFlag[Annotated[int, Range(0)]] = 0
@@ -46,7 +48,8 @@ class WarmStart(Section):
         return run if self.seed < 0 else self.seed
 
     def rate(self, parameters: int, *, lora: bool) -> float:
-        """Returns the learning rate for a model of this size, its frozen parameters included; `lora` trains adapters alone.
+        """Returns the learning rate for a model of this size, its frozen parameters included; `lora` trains adapters
+        alone.
 
         >>> round(WarmStart().rate(7_600_000_000, lora=False), 6), WarmStart().rate(135_000_000, lora=True)
         (1.3e-05, 0.001)

@@ -1,4 +1,5 @@
-"""The numbers of runs, as pandas has them: each run's by arm and seed, their means and spreads over seeds, and the plateau.
+"""The numbers of runs, as pandas has them: each run's by arm and seed, their means and spreads over seeds, and the
+plateau.
 
 A number that the records of a run do not have is NaN.
 """
@@ -40,10 +41,12 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def success_curve(run: Run, *, held_out: bool) -> pd.DataFrame:
-    """Returns the success of a run in its course: a row per point, with its `updates`, its training `tokens` and its `success`.
+    """Returns the success of a run in its course: a row per point, with its `updates`, its training `tokens` and its
+    `success`.
 
-    The points are the held-out evaluations (``--eval-every``), with that before training at 0 tokens. Otherwise they are the
-    success of the training episodes, as the mean of 5 updates; this depends on their K, so it compares horizons unfairly.
+    The points are the held-out evaluations (``--eval-every``), with that before training at 0 tokens. Otherwise they
+    are the success of the training episodes, as the mean of 5 updates; this depends on their K, so it compares horizons
+    unfairly.
     """
     success = run.metric("evaluation/mean_at_k" if held_out else "rollout/success")
     if not held_out:
@@ -58,7 +61,9 @@ def success_curve(run: Run, *, held_out: bool) -> pd.DataFrame:
 
 
 def _tokens_to(curve: pd.DataFrame, threshold: float) -> float:
-    """The tokens until success first reaches `threshold`, linearly between two points. The paper takes the first step above."""
+    """The tokens until success first reaches `threshold`, linearly between two points. The paper takes the first step
+    above.
+    """
     reached = np.flatnonzero(curve["success"] >= threshold)
     if not len(reached):
         return math.nan
@@ -122,9 +127,9 @@ def run_numbers(
 def suite_numbers(suite: Suite) -> pd.DataFrame:
     """Returns the numbers of all runs of a suite that have ended, by arm and seed, with the keys of `COLUMNS`.
 
-    ``savings`` compare with the run of the largest fixed K that has the same seed. In the paper's suites they count the tokens to
-    the threshold, so a seed counts only if both reach it; in others all tokens. The tokens for ``success_at_equal_tokens`` are
-    those that the cheapest run of the seed used until its success was last measured.
+    ``savings`` compare with the run of the largest fixed K that has the same seed. In the paper's suites they count the
+    tokens to the threshold, so a seed counts only if both reach it; in others all tokens. The tokens for
+    ``success_at_equal_tokens`` are those that the cheapest run of the seed used until its success was last measured.
     """
     ended = {(arm.label, run.seed): (arm, run) for arm in suite.arms for run in arm.ended}
     if not ended:
@@ -132,7 +137,9 @@ def suite_numbers(suite: Suite) -> pd.DataFrame:
     index = pd.MultiIndex.from_tuples(ended)
     curves = [success_curve(run, held_out=suite.held_out) for _, run in ended.values()]
     least = pd.Series([curve["tokens"].max() for curve in curves], index, dtype=float).groupby(level=1).min()
-    found = [run_numbers(run, suite.threshold, suite.held_out, arm.fixed_k, least[run.seed]) for arm, run in ended.values()]
+    found = [
+        run_numbers(run, suite.threshold, suite.held_out, arm.fixed_k, least[run.seed]) for arm, run in ended.values()
+    ]
     numbers = pd.DataFrame(found, index, list(COLUMNS), dtype=float)
     baseline = baseline_of(suite.arms)
     if baseline is not None and baseline.ended:
@@ -147,7 +154,8 @@ def baseline_of(arms: Sequence[Arm]) -> Arm | None:
 
 
 def paired_difference(values: pd.Series, others: pd.Series) -> tuple[float, float, float] | None:
-    """Returns the mean difference over the seeds that both have, and its 95 % interval (Student's t); None with fewer than two.
+    """Returns the mean difference over the seeds that both have, and its 95 % interval (Student's t); None with fewer
+    than two.
 
     >>> found = paired_difference(pd.Series({0: 0.5, 1: 0.7}), pd.Series({0: 0.4, 1: 0.4}))
     >>> [round(x, 3) for x in found]
@@ -162,7 +170,8 @@ def paired_difference(values: pd.Series, others: pd.Series) -> tuple[float, floa
 
 @dataclass(frozen=True)
 class Plateau:
-    """The band of K in which success no longer rises, from `low`, which estimates the frontier H*, to `high`, both in steps.
+    """The band of K in which success no longer rises, from `low`, which estimates the frontier H*, to `high`, both in
+    steps.
 
     `best` is the K with the highest mean success, and `tolerance` how far below it the lowest mean of the band may lie.
     """
@@ -176,9 +185,10 @@ class Plateau:
 def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = 0.02) -> Plateau | None:
     """Finds the band of K whose success cannot be distinguished from the best.
 
-    K is as good as the best K if its mean success is at most a tolerance below the best mean. The tolerance is one pooled
-    standard error of the difference, or `least` if that is more. The band contains the best K and every such K that is
-    reached from it without a gap. The variance is pooled over the seeds of all K; if each K has one seed, it is 0.
+    K is as good as the best K if its mean success is at most a tolerance below the best mean. The tolerance is one
+    pooled standard error of the difference, or `least` if that is more. The band contains the best K and every such K
+    that is reached from it without a gap. The variance is pooled over the seeds of all K; if each K has one seed, it is
+    0.
 
     Args:
         success_by_k: For each K, the success rate of each seed. With fewer than two K that have one there is no band.
@@ -202,8 +212,8 @@ def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = 0.02) ->
 class SuiteTable:
     """The results of a suite: for each arm its number of `runs` that have ended, and its `spreads`.
 
-    `spreads` has for each number, by the keys of `COLUMNS`, its ``mean`` over seeds, its sample standard deviation ``std``
-    (n - 1; NaN for one value) and its number of values ``count``. `plateau` is what the suite saturation found.
+    `spreads` has for each number, by the keys of `COLUMNS`, its ``mean`` over seeds, its sample standard deviation
+    ``std`` (n - 1; NaN for one value) and its number of values ``count``. `plateau` is what the suite saturation found.
     """
 
     suite: str
@@ -225,7 +235,8 @@ class SuiteTable:
 
 
 def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str:
-    """Returns the text of a cell: mean ± standard deviation over seeds. "(1/3)" means that one of three seeds has a value.
+    """Returns the text of a cell: mean ± standard deviation over seeds. "(1/3)" means that one of three seeds has a
+    value.
 
     >>> cell("percent", 0.874, 0.012, 3, seeds=3), cell("tokens", 1_234_000, math.nan, 1, seeds=3)
     ('87.4 ± 1.2', '1.23M (1/3)')
@@ -254,8 +265,9 @@ def suite_table(suite: Suite) -> SuiteTable:
     if found is not None:
         tried = max(arm.fixed_k or 0 for arm in suite.arms if arm.ended)
         notes.append(
-            f"plateau: K from {found.low} (the frontier H*) to {found.high}{', the largest tried' * (found.high == tried)}; "
-            f"best at K = {found.best}, within {100 * found.tolerance:.1f} points of it"
+            f"plateau: K from {found.low} (the frontier H*) to "
+            f"{found.high}{', the largest tried' * (found.high == tried)}; best at K = {found.best}, within "
+            f"{100 * found.tolerance:.1f} points of it"
         )
     if suite.name == "convergence":
         elastic = [arm.label for arm in suite.arms if arm.settings.get("wrapper") == "elastic"]
@@ -269,7 +281,9 @@ def suite_table(suite: Suite) -> SuiteTable:
 
 
 def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:
-    """The rules of the table, and in suites that are not the paper's final success against the best fixed K, or the first arm."""
+    """The rules of the table, and in suites that are not the paper's final success against the best fixed K, or the
+    first arm.
+    """
     notes = [f"threshold: {100 * suite.threshold:g} % {'held-out' if suite.held_out else 'training'} success"]
     baseline = baseline_of(suite.arms)
     if suite.name not in PAPER_SUITES:
@@ -285,13 +299,14 @@ def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:
         if against:
             best = ", the best fixed K" if len(fixed) else ""
             notes.append(
-                f"final success in points against {reference}{best}, seed by seed, with 95 % intervals: {', '.join(against)}"
+                f"final success in points against {reference}{best}, seed by seed, with 95 % intervals: "
+                f"{', '.join(against)}"
             )
     if baseline is not None:
         notes[0] += f"; savings against {baseline.label}, seed by seed"
     if not suite.held_out:
         notes.append(
-            "there were no held-out evaluations during training (--eval-every): success in the course of training is that of "
-            "the training episodes"
+            "there were no held-out evaluations during training (--eval-every): success in the course of training is "
+            "that of the training episodes"
         )
     return notes

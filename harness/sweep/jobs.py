@@ -1,4 +1,6 @@
-"""Runs commands at the same time on the cores or GPUs of this machine. On Linux a kill of this process ends them too."""
+"""Runs commands at the same time on the cores or GPUs of this machine. On Linux a kill of this process ends them
+too.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,12 @@ def cpu_cores() -> int:
 
 
 def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threads: int) -> list[dict[str, str]]:
-    """Returns a slot for each job that runs at the same time: the environment variables that bind a job to its GPUs or cores.
+    """Returns a slot for each job that runs at the same time: the environment variables that bind a job to its GPUs or
+    cores.
 
-    There are as many as `jobs`. 0 makes as many as the `gpus`, or without these the `cores`, are enough for. A job needs
-    `per_job` of the GPUs, which more slots share. Without GPUs it has `per_job` processes of `threads` threads (0: one per core).
+    There are as many as `jobs`. 0 makes as many as the `gpus`, or without these the `cores`, are enough for. A job
+    needs `per_job` of the GPUs, which more slots share. Without GPUs it has `per_job` processes of `threads` threads
+    (0: one per core).
 
     >>> job_slots(0, gpus=["0", "1"], per_job=1, cores=8, threads=1)
     [{'CUDA_VISIBLE_DEVICES': '0'}, {'CUDA_VISIBLE_DEVICES': '1'}]
@@ -48,7 +52,8 @@ def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threa
     groups = [",".join(gpus[i : i + per_job]) for i in range(0, len(gpus) - per_job + 1, per_job)]
     if not groups:
         raise ConfigError(
-            f"a run needs {per_job} GPUs (--ranks), and {len(gpus)} are visible; lower that flag or set CUDA_VISIBLE_DEVICES"
+            f"a run needs {per_job} GPUs (--ranks), and {len(gpus)} are visible; lower that flag or set "
+            "CUDA_VISIBLE_DEVICES"
         )
     return [{"CUDA_VISIBLE_DEVICES": groups[i % len(groups)]} for i in range(jobs or len(groups))]
 
@@ -58,9 +63,9 @@ def run_jobs(
 ) -> dict[str, int]:
     """Runs all jobs in order, as many at the same time as there are slots. If one fails, the others go on.
 
-    Call it from the main thread: a child asks the kernel to kill it when the thread that started it ends. `say` gets a line when
-    a job starts and when it ends, which counts the `done` jobs of before, too, and the end of the log of one that failed. The
-    children keep `lock` open, a file descriptor from `lock_folder`.
+    Call it from the main thread: a child asks the kernel to kill it when the thread that started it ends. `say` gets a
+    line when a job starts and when it ends, which counts the `done` jobs of before, too, and the end of the log of one
+    that failed. The children keep `lock` open, a file descriptor from `lock_folder`.
 
     Returns:
         The exit code of each job by name; the negative number of a signal that ended it.
@@ -82,7 +87,9 @@ def run_jobs(
                 after = f"{time.monotonic() - since:.0f} s"
                 if process.returncode:
                     log = job.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:]
-                    why = f"FAILED  {job.title} after {after} with exit code {process.returncode}; the end of {job.log}:"
+                    why = (
+                        f"FAILED  {job.title} after {after} with exit code {process.returncode}; the end of {job.log}:"
+                    )
                     say("\n        ".join([why, *log]))
                 else:
                     done += 1
@@ -110,7 +117,7 @@ def _start(job: Job, slot: Mapping[str, str], lock: int) -> subprocess.Popen[byt
             stdout=log,
             stderr=subprocess.STDOUT,
             pass_fds=(lock,),
-            start_new_session=True,  # a terminal's Ctrl-C and our SIGTERM would be two signals, and a second one saves nothing
+            start_new_session=True,  # or Ctrl-C and our SIGTERM would be two signals, and a second one saves nothing
             preexec_fn=end_with_parent if sys.platform == "linux" else None,
         )
 

@@ -1,6 +1,7 @@
 """The folder of a sweep: the run folders ``runs/NAME``, and ``suites/SUITE.json``, which lists a suite's runs.
 
-A run is named for its settings and its seed. So several suites can share a run, and a sweep that is started again finds it.
+A run is named for its settings and its seed. So several suites can share a run, and a sweep that is started again finds
+it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def write_manifest(
 ) -> None:
     """Writes ``OUT/suites/SUITE.json``, with the seeds of an earlier sweep of the suite too. A damaged one is replaced.
 
-    `base` are the settings that the arms share. `arms` has, by label, an arm's own settings, by their flags, and all of them.
+    `base` are the settings that the arms share. `arms` has, by label, an arm's own settings, by their flags, and all of
+    them.
 
     Raises:
         ConfigError: The earlier sweep had other settings.
@@ -63,7 +65,9 @@ def write_manifest(
         earlier = read_object(path)
         before = earlier["base"]
         if differing := [name for name in before if name in shared and before[name] != shared[name]]:
-            raise ConfigError(f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out")
+            raise ConfigError(
+                f"{out} has the suite {suite} with other settings ({', '.join(differing)}); choose another --out"
+            )
         seeds = sorted({*seeds, *(run["seed"] for arm in earlier["arms"] for run in arm["runs"])})
     except StateError:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Reads the runs of sweeps and reports, finished or not, and groups them into suites and arms.
 
-A sweep's manifests say which runs belong to which suite. Runs that are named one by one are grouped by environment and model, and
-their arms are the settings in which they differ.
+A sweep's manifests say which runs belong to which suite. Runs that are named one by one are grouped by environment and
+model, and their arms are the settings in which they differ.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Run:
 
     @property
     def unfinished(self) -> str:
-        """What the run still lacks, in words; empty for a run that has ended, which may have been before its last update."""
+        """What the run still lacks, in words; empty for a run that has ended, which may have been before its last
+        update.
+        """
         if self.evaluation:
             return ""
         if self.rows.empty:
@@ -96,9 +98,11 @@ class Arm:
 
 @dataclass(frozen=True, eq=False)
 class Suite:
-    """Arms to compare: a suite of the sweep in the folder `source`, or "runs" that are named one by one, without a source.
+    """Arms to compare: a suite of the sweep in the folder `source`, or "runs" that are named one by one, without a
+    source.
 
-    `threshold` is the success rate up to which tokens are counted, and `missing` has a phrase for each run that has not ended.
+    `threshold` is the success rate up to which tokens are counted, and `missing` has a phrase for each run that has not
+    ended.
     """
 
     source: str
@@ -111,7 +115,9 @@ class Suite:
 
     @property
     def held_out(self) -> bool:
-        """Whether a run was evaluated during training. Then the success of every run in its course is held-out success."""
+        """Whether a run was evaluated during training. Then the success of every run in its course is held-out
+        success.
+        """
         return any(len(run.metric("evaluation/mean_at_k")) for arm in self.arms for run in arm.runs)
 
 
@@ -188,7 +194,9 @@ def _read_suite(path: Path, read: Callable[[Path], Run]) -> Suite:
 
 
 def _put_together(runs: Sequence[Run]) -> list[Suite]:
-    """Makes suites of runs that are named one by one: one for each environment and model, with an arm for each setting."""
+    """Makes suites of runs that are named one by one: one for each environment and model, with an arm for each
+    setting.
+    """
     by_kind: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         played = run.config.get("agent") or run.config.get("env")

@@ -1,8 +1,8 @@
 """The suites: the paper's six experiments and three of this project. Each is a TOML file in ``suites/``.
 
-A file has the suite's question, its arms, the columns and figures of its report, and the paper's own numbers as printed. A dash
-marks a cell that the paper leaves empty, an asterisk its mark of unstable training. An arm has settings of `GRPOConfig`, by the
-names of their flags.
+A file has the suite's question, its arms, the columns and figures of its report, and the paper's own numbers as
+printed. A dash marks a cell that the paper leaves empty, an asterisk its mark of unstable training. An arm has settings
+of `GRPOConfig`, by the names of their flags.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The command: compares the arms of the paper's experiments, or arms of one's own, in any environment, several runs at once.
+"""The command: compares the arms of the paper's experiments, or arms of one's own, in any environment, several runs at
+once.
 
-Every run is a subprocess on this machine. After a kill, start the same command again: it skips the runs that have ended, and
-continues the others from their checkpoints. `harness.report` draws the figures.
+Every run is a subprocess on this machine. After a kill, start the same command again: it skips the runs that have
+ended, and continues the others from their checkpoints. `harness.report` draws the figures.
 """
 
 from __future__ import annotations
@@ -45,23 +46,26 @@ _PAPER_UPDATES = 200  # for which TTI's stages are
 
 @dataclass(frozen=True)
 class Sweep:
-    """Trains with several settings and seeds, and prints a table that compares them. It also takes every flag of harness.grpo.
+    """Trains with several settings and seeds, and prints a table that compares them. It also takes every flag of
+    harness.grpo.
 
     If the command is started again, it skips the runs that have ended and continues the others.
     """
 
     train: GRPOConfig
     arm: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """An arm of your own: settings of harness.grpo, such as "wrapper=fixed,k0=30". Give --arm for each one, or --suite."""
+    """An arm of your own: settings of harness.grpo, such as "wrapper=fixed,k0=30". Give --arm for each one, or
+    --suite."""
     suite: str = ""
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
     schedules. percentile, headroom, ema: the ablations. learning: which default learns most per token. pretrained: the
-    paper's questions with a pretrained model. recurring: a horizon for each task. all: the paper's six, which share runs."""
+    paper's questions with a pretrained model. recurring: a horizon for each task. all: the paper's six, which share
+    runs."""
     seeds: Annotated[int, Range(1)] = 3
     """The number of runs per arm. Their seeds count up from --seed."""
     jobs: Annotated[int, Range(0)] = 0
-    """The number of runs at once. 0 takes one per GPU, or without GPUs one per --threads cores; with --threads 0 a run takes all
-    cores. With --sampler vllm-server it is 1."""
+    """The number of runs at once. 0 takes one per GPU, or without GPUs one per --threads cores; with --threads 0 a run
+    takes all cores. With --sampler vllm-server it is 1."""
     ranks: Annotated[int, Range(1)] = 1
     """The number of processes of a run, under torchrun, each with a GPU of its own. The paper's recipes need 8."""
     threshold: Annotated[float, Range(0, 1)] = 0.5
@@ -86,7 +90,9 @@ class Sweep:
         """
         train, found = self.train, {}
         arms = {text: self._read(text) for text in self.arm} if suite == ARMS else suite_file(suite).arms
-        common = train.evaluation.horizon or max(train.evaluation_horizon, *(own.get("k_max", 0) for own in arms.values()))
+        common = train.evaluation.horizon or max(
+            train.evaluation_horizon, *(own.get("k_max", 0) for own in arms.values())
+        )
         for label, own in arms.items():
             k = max(own.get("eval_horizon") or 0, common)
             config = dataclasses.replace(train, horizon=self._horizon(own.get("wrapper", train.wrapper)))
@@ -113,7 +119,8 @@ class Sweep:
         return {name: read[name] for name in given_flags(words).values()}
 
     def _horizon(self, wrapper: str) -> Any:
-        """The horizon of an arm without its own settings: that of the command line or of the recipe, with the same bounds.
+        """The horizon of an arm without its own settings: that of the command line or of the recipe, with the same
+        bounds.
 
         Schedules are stretched to the number of updates.
         """
@@ -168,8 +175,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         listed = ", ".join(f"{suite} ({len(labels)} arms)" for suite, labels in arms.items())
         say(f"{listed} on {train.environment.env} with {train.model.model}, {train.updates} updates a run, in {out}")
         say(
-            f"{len(runs)} runs, {settings.seeds} for each arm: {done} done, {begun} to continue, {len(open_) - begun} to begin; "
-            f"{min(len(slots), len(open_))} at a time"
+            f"{len(runs)} runs, {settings.seeds} for each arm: {done} done, {begun} to continue, {len(open_) - begun} "
+            f"to begin; {min(len(slots), len(open_))} at a time"
         )
         jobs = []
         for name, (config, title) in open_.items():
@@ -196,7 +203,9 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 
 def print_table(table: SuiteTable, console: Console) -> None:
-    """Prints a suite's table and its notes, then the paper's own numbers. Columns that don't fit follow in further tables."""
+    """Prints a suite's table and its notes, then the paper's own numbers. Columns that don't fit follow in further
+    tables.
+    """
 
     def show(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
         labels, *columns = zip((table.suite, *headings), *rows, strict=True)
@@ -225,7 +234,9 @@ def print_table(table: SuiteTable, console: Console) -> None:
 
 
 def _slots(settings: Sweep) -> list[dict[str, str]]:
-    """The slots for runs. With ``--sampler vllm-server`` there is one, because each run sends its weights to the servers."""
+    """The slots for runs. With ``--sampler vllm-server`` there is one, because each run sends its weights to the
+    servers.
+    """
     train = settings.train
     gpus: list[str] = []
     if train.model.device in ("auto", "cuda"):

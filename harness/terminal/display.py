@@ -41,14 +41,18 @@ class Display:
         """Prints one line."""
         self._console.print(in_python(text, self._names), highlight=False, soft_wrap=True, markup=False)
 
-    def plan(self, config: GRPOConfig, run_dir: Path, *, resume: bool, controller: HorizonController | None = None) -> None:
+    def plan(
+        self, config: GRPOConfig, run_dir: Path, *, resume: bool, controller: HorizonController | None = None
+    ) -> None:
         """Prints what the run will do. `controller` is the object that a Python program has given, if any."""
         table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
         tasks, per_task = config.tasks_per_update, config.group_size
         played = config.environment
         evaluated = f"up to {config.evaluation.tasks} tasks of split {config.evaluation.split}"
         of = " (evaluation.horizon, not the controller's)" if controller else ""
-        evaluated += f", K = {config.evaluation_horizon}{of}" + ("" if config.held_out else "; the run trains on this split, too")
+        evaluated += f", K = {config.evaluation_horizon}{of}" + (
+            "" if config.held_out else "; the run trains on this split, too"
+        )
         for row in (
             ("environment", f"{played.agent or played.env} {json.dumps(played.env_args) if played.env_args else ''}"),
             ("model", config.model.model),
@@ -66,7 +70,9 @@ class Display:
 
     @contextmanager
     def warm_start(self, start: WarmStart) -> Iterator[tuple[Callable[[object], None], Callable[[int, float], None]]]:
-        """Shows bars. Yields functions to call after each demonstration, and after each batch with its number and loss."""
+        """Shows bars. Yields functions to call after each demonstration, and after each batch with its number and
+        loss.
+        """
         with self._progress() as bars:
             played = bars.add_task("demonstrations", total=start.episodes * (2 if start.polish_batches else 1))
             bar = bars.add_task("warm start", total=start.max_batches + start.polish_batches)
@@ -88,7 +94,9 @@ class Display:
         with self._progress() as bars:
             yield UpdateBars(self, bars, first, total)
 
-    def summary(self, config: GRPOConfig, run_dir: Path, evaluations: dict[str, Any], training_s: float, total_s: float) -> None:
+    def summary(
+        self, config: GRPOConfig, run_dir: Path, evaluations: dict[str, Any], training_s: float, total_s: float
+    ) -> None:
         """Prints the final table."""
         if config.evaluation.tasks:
             tasks, kind = evaluations["after"]["sampled"]["tasks"], "held-out" if config.held_out else "training"
@@ -107,7 +115,10 @@ class Display:
                 shares = f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}"
                 table.add_row(when, *shares, *steps, *([reward] if more else []))
             self._console.print(table)
-        self.note(f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s; {total_s:.0f} s since this start")
+        self.note(
+            f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s; {total_s:.0f} s since this "
+            "start"
+        )
         self.note(f"report:      python -m harness.report {run_dir}")
         self.note(f"model:       {run_dir / 'model'}")
         if "tensorboard" in config.run.tracker_names():
@@ -132,7 +143,9 @@ class UpdateBars:
         return lambda _: self._bars.advance(self._episodes)
 
     def update_ended(self, update: int, m: dict[str, float], played: Sequence[Trajectory], fault: str = "") -> None:
-        """Prints the line of an update, from its metrics `m`, and what went wrong in most of the episodes that were `played`."""
+        """Prints the line of an update, from its metrics `m`, and what went wrong in most of the episodes that were
+        `played`.
+        """
         self._bars.advance(self._updates)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
         self._display.note(

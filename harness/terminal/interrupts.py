@@ -17,10 +17,11 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupts:
-    """In this context both signals raise KeyboardInterrupt. In a `held` block, the first one waits for the end of the block.
+    """In this context both signals raise KeyboardInterrupt. In a `held` block, the first one waits for the end of the
+    block.
 
-    Python handles signals in the main thread. In other threads this does nothing. `say` is called with one line when a signal
-    waits.
+    Python handles signals in the main thread. In other threads this does nothing. `say` is called with one line when a
+    signal waits.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
@@ -67,7 +68,8 @@ class Interrupts:
 
     @contextmanager
     def after(self) -> Iterator[None]:
-        """Lets every signal wait for the end of the block, because torch makes another error of what a signal raises in it.
+        """Lets every signal wait for the end of the block, because torch makes another error of what a signal raises in
+        it.
 
         Raises:
             KeyboardInterrupt: A signal came that would have been heard at once.

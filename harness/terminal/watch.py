@@ -10,8 +10,8 @@ RECENT, _RISE = 6, 0.05  # updates; and the rise of success over them that makes
 class Watch:
     """Checks the metrics of each update and gives each warning once.
 
-    K is too small if ``horizon/binds`` is 1 in most of six updates, and success rises by at most 0.05 from their first to their
-    second half. An elastic K that begins too low can stay there, because it allows only short successes.
+    K is too small if ``horizon/binds`` is 1 in most of six updates, and success rises by at most 0.05 from their first
+    to their second half. An elastic K that begins too low can stay there, because it allows only short successes.
     """
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ def _too_small(rows: Sequence[Mapping[str, float]]) -> str:
         return ""
     but = "the longest successes needed at least half of it" if sum(success) > 0 else "there was no success"
     return (
-        f"K may be too small: it is {rows[-1]['horizon/k_mean']:.0f}, in {sum(binds):.0f} of {RECENT} updates it ended most "
-        f"episodes and {but}, and success does not rise. Begin with a larger "
+        f"K may be too small: it is {rows[-1]['horizon/k_mean']:.0f}, in {sum(binds):.0f} of {RECENT} updates it ended "
+        f"most episodes and {but}, and success does not rise. Begin with a larger "
         "--k0, or raise --delta or --k-min. To see what another K would give, evaluate with a larger one: python -m "
         "harness.evaluate --horizon K"
     )
@@ -65,6 +65,6 @@ def _another_policy(rows: Sequence[Mapping[str, float]]) -> str:
         return ""
     return (
         f"the log-probabilities of the sampler and of the trainer are far apart: {difference:.2f} nats in "
-        "the mean. The sampler lacks the policy's weights, or computes another model: see train/logp_difference_… on the page of "
-        "troubleshooting, and try --sampler transformers"
+        "the mean. The sampler lacks the policy's weights, or computes another model: see train/logp_difference_… on "
+        "the page of troubleshooting, and try --sampler transformers"
     )

@@ -38,11 +38,12 @@ class TrainResult:
 
     Attributes:
         folder: The run's folder: its settings, metrics, episodes and checkpoints.
-        model: The trained model, a Hugging Face folder. `evaluate_policy` and ``python -m harness.evaluate --policy`` take it.
+        model: The trained model, a Hugging Face folder. `evaluate_policy` and ``python -m harness.evaluate --policy``
+            take it.
         evaluations: The results on held-out tasks before and after training, as in ``evaluation.json``: for example
             ``evaluations["after"]["sampled"]["mean_at_k"]``.
-        history: One dict per update, as in ``metrics.jsonl``. ``pandas.DataFrame(result.history)`` makes a table of them. With
-            torchrun only the first rank has it.
+        history: One dict per update, as in ``metrics.jsonl``. ``pandas.DataFrame(result.history)`` makes a table of
+            them. With torchrun only the first rank has it.
     """
 
     folder: Path
@@ -64,27 +65,28 @@ def train(
 ) -> TrainResult:
     """Trains an agent with GRPO, as ``python -m harness.grpo`` does with the same settings.
 
-    An interrupt (Ctrl-C, a notebook's stop button, SIGTERM) saves the last whole update, and then raises a KeyboardInterrupt that
-    says how to resume. A second one does not save. Python handles signals only in the main thread.
+    An interrupt (Ctrl-C, a notebook's stop button, SIGTERM) saves the last whole update, and then raises a
+    KeyboardInterrupt that says how to resume. A second one does not save. Python handles signals only in the main
+    thread.
 
     Args:
         config: The settings; None for those of the recipe quickstart.
-        resume: The folder of a run to continue, with its own settings. It is given in place of `config`. Environments and
-            controllers that are objects must be given again.
+        resume: The folder of a run to continue, with its own settings. It is given in place of `config`. Environments
+            and controllers that are objects must be given again.
         updates: With `resume`: the number of updates that the run is to have in all, in place of its own.
-        env: In place of ``config.env``: an id of gymnasium, or a function that returns an environment. A function is called once
-            for each environment, with ``split="train"`` and the like if it takes a split; if not, the run is evaluated on the
-            tasks that it trains on. The settings stay those of `config`.
-        controller: What sets the horizon, in place of ``config.horizon``: this object itself, of any class with the methods of
-            `eh_gym.HorizonController`.
+        env: In place of ``config.env``: an id of gymnasium, or a function that returns an environment. A function is
+            called once for each environment, with ``split="train"`` and the like if it takes a split; if not, the run
+            is evaluated on the tasks that it trains on. The settings stay those of `config`.
+        controller: What sets the horizon, in place of ``config.horizon``: this object itself, of any class with the
+            methods of `eh_gym.HorizonController`.
         on_update: Called after each update with its index, from 0, and its metrics. If it returns True, the run saves a
             checkpoint, evaluates, and ends; `resume` would continue it.
         callbacks: More functions like `on_update`. All are called; one that returns True ends the run.
         show: Print the plan, the progress and the result.
 
     Raises:
-        ConfigError: A setting or an argument does not fit the environment, the model, the machine or the run that is resumed, or
-            the folder holds a run.
+        ConfigError: A setting or an argument does not fit the environment, the model, the machine or the run that is
+            resumed, or the folder holds a run.
         EHError: Another error for which there is a remedy, which its message names.
 
     Example:

@@ -142,7 +142,9 @@ def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Displ
         check_kinds(env, controller)
     held_out = HeldOut.choose(config, env_id, ranks)
     if len(held_out[1]) < config.evaluation.tasks:
-        display.note(f"note: split {config.evaluation.split} has {len(held_out[1])} tasks; the evaluation plays all of them")
+        display.note(
+            f"note: split {config.evaluation.split} has {len(held_out[1])} tasks; the evaluation plays all of them"
+        )
     return _Tasks(env_id=env_id, env=env, stream=stream, controller=controller, held_out=held_out)
 
 
@@ -166,8 +168,8 @@ def _make_policy(
 ) -> Policy:
     """Makes the policy with which the run begins, whole on rank 0. If the run is resumed, a checkpoint fills it later.
 
-    The clone is part of the frozen weights, so it comes before the adapters that are trained. The frozen weights are kept in the
-    folder, because checkpoints have the adapters alone.
+    The clone is part of the frozen weights, so it comes before the adapters that are trained. The frozen weights are
+    kept in the folder, because checkpoints have the adapters alone.
     """
     policy = load(config, env, device, ranks, display)
     untested = check_agreement(policy.model, sampled=config.sampling.sampler == "transformers")
@@ -201,8 +203,8 @@ def _prepare_training(
 ) -> _Trained:
     """Copies, shards and restores the policy, in this order.
 
-    The reference and the sampler's copy need whole weights, so they come before the shards. The optimizer holds the shards, and
-    the checkpoint fills both.
+    The reference and the sampler's copy need whole weights, so they come before the shards. The optimizer holds the
+    shards, and the checkpoint fills both.
     """
     reference = None
     if config.loss.kl_coef:

@@ -1,11 +1,11 @@
 """Checkpoints that are complete or absent, so that a run can resume after a kill at any moment.
 
-A checkpoint has the run's own state in ``state.json``, and its tensors in the form of torch.distributed.checkpoint: the float32
-weight and AdamW's state of each trained parameter, by its name. Any number of processes can read it. There is no random state,
-because every draw has its own seed.
+A checkpoint has the run's own state in ``state.json``, and its tensors in the form of torch.distributed.checkpoint: the
+float32 weight and AdamW's state of each trained parameter, by its name. Any number of processes can read it. There is
+no random state, because every draw has its own seed.
 
-A folder gets a checkpoint's name after its last file is on disk, and loses the name before its first file is deleted. With LoRA
-the frozen weights are written once, beside the checkpoints.
+A folder gets a checkpoint's name after its last file is on disk, and loses the name before its first file is deleted.
+With LoRA the frozen weights are written once, beside the checkpoints.
 """
 
 import json
@@ -36,8 +36,11 @@ _PART = ".part-"
 _TENSORS = "tensors"
 
 
-def save_checkpoint(folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None) -> Path:
-    """Writes ``update-000030`` for the next update to be done, and keeps the newest `keep` checkpoints. Returns the new one.
+def save_checkpoint(
+    folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None
+) -> Path:
+    """Writes ``update-000030`` for the next update to be done, and keeps the newest `keep` checkpoints. Returns the new
+    one.
 
     `write` fills a hidden folder, on every rank.
     """
@@ -86,7 +89,9 @@ def write_training_state(
     optimizer: torch.optim.Optimizer,
     ranks: Ranks | None = None,
 ) -> None:
-    """Writes the tensors of a training, and `extra` (the run's own state, as JSON), into a folder. Every rank must call this."""
+    """Writes the tensors of a training, and `extra` (the run's own state, as JSON), into a folder. Every rank must call
+    this.
+    """
     ranks = ranks or Ranks()
     if ranks.first:
         (folder / "state.json").write_text(json.dumps(extra, indent=2))
@@ -119,8 +124,9 @@ def load_training_state(
             load_tensors(tensors, checkpoint_id=folder / name, process_group=ranks.group, no_dist=not ranks.sharded)
     except (Exception, CheckpointException) as error:  # garbage makes pickle raise anything
         raise StateError(
-            f"{name} of the checkpoint {folder} can't be loaded ({_reason(error)}); if a file is damaged, delete {folder.name}: "
-            "a run then resumes from the one before. Otherwise the model or config.json is not that of the run: restore it"
+            f"{name} of the checkpoint {folder} can't be loaded ({_reason(error)}); if a file is damaged, delete "
+            f"{folder.name}: a run then resumes from the one before. Otherwise the model or config.json is not that of "
+            "the run: restore it"
         ) from error
     with torch.no_grad():
         for parameter, master in zip(_trained(model).values(), parameters_of(optimizer), strict=True):
@@ -171,7 +177,9 @@ def load_frozen(path: Path, model: PreTrainedModel) -> None:
         for name, weight in wanted.items():
             weight.copy_(weights[name])
     except Exception as error:
-        raise StateError(f"{path}, the run's frozen weights, can't be loaded ({_reason(error)}); restore the file") from error
+        raise StateError(
+            f"{path}, the run's frozen weights, can't be loaded ({_reason(error)}); restore the file"
+        ) from error
 
 
 def _frozen(model: PreTrainedModel) -> dict[str, Tensor]:

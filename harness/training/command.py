@@ -17,12 +17,15 @@ _BENCHMARKS = {"EH-BFCL": "bfcl", "EH-AppWorld": "appworld"}
 
 @dataclass(frozen=True)
 class Command:
-    """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or elastic."""
+    """Trains an agent with GRPO on a Gymnasium text environment, under a horizon that is fixed, scheduled or
+    elastic.
+    """
 
     config: GRPOConfig
     recipe: str = QUICKSTART
-    """The settings to begin with: a recipe of this project (quickstart, smollm2, bfcl, appworld, lora, paper, or another name of
-    recipes/), or a TOML file. Flags override it. paper is the settings' own defaults, which the reference page lists."""
+    """The settings to begin with: a recipe of this project (quickstart, smollm2, bfcl, appworld, lora, paper, or
+    another name of recipes/), or a TOML file. Flags override it. paper is the settings' own defaults, which the
+    reference page lists."""
     resume: Path | None = None
     """Continue the run in this folder. It keeps its settings; only --updates and flags about the machine change them
     (docs/harness.md)."""
@@ -74,8 +77,8 @@ def recipe_config(words: Sequence[str]) -> GRPOConfig:
     recipe = flag_of(words, "recipe")
     if not recipe and (model := flag_of(words, "model")) and model != "tiny":
         raise ConfigError(
-            f"--model {model} needs a recipe: --recipe paper has the paper's settings, lora those for adapters, and smollm2 "
-            "those for small models on a CPU"
+            f"--model {model} needs a recipe: --recipe paper has the paper's settings, lora those for adapters, and "
+            "smollm2 those for small models on a CPU"
         )
     env = flag_of(words, "env")
     for prefix, name in _BENCHMARKS.items():

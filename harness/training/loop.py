@@ -50,8 +50,8 @@ def train(
         The evaluations ``{"before": …, "after": …}``, as in ``evaluation.json``.
 
     Raises:
-        KeyboardInterrupt: After Ctrl-C or SIGTERM. If training has begun, the last whole update is saved first. A second signal
-            stops the run without that.
+        KeyboardInterrupt: After Ctrl-C or SIGTERM. If training has begun, the last whole update is saved first. A
+            second signal stops the run without that.
         UserCodeError: The environment or the agent failed in all episodes of two updates, or of the last one.
     """
     started = time.perf_counter()
@@ -116,4 +116,6 @@ def _finish(run: Run, display: Display, started: float, *, updates: int) -> None
         run.evaluations["after"] = run.held_out.sampled_and_greedy(display, "after training")
     if run.ranks.first:
         write_whole(folder / "evaluation.json", json.dumps(run.evaluations, indent=2))
-        display.summary(replace(config, updates=updates), folder, run.evaluations, training_s, time.perf_counter() - started)
+        display.summary(
+            replace(config, updates=updates), folder, run.evaluations, training_s, time.perf_counter() - started
+        )

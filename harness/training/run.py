@@ -1,4 +1,6 @@
-"""A training run from its beginning to its end: its settings, its folder, its updates, and how to go on after a stop."""
+"""A training run from its beginning to its end: its settings, its folder, its updates, and how to go on after a
+stop.
+"""
 
 import contextlib
 import sys
@@ -29,7 +31,8 @@ from harness.training.loop import OnUpdate, train
 def carry_out(
     request: RunRequest, console: Console, *, given: Given | None = None, on_update: OnUpdate | None = None
 ) -> tuple[Path, dict[str, Any]]:
-    """Begins or resumes a run, alone or with the other ranks, and trains it to its end. Returns its folder and its evaluations.
+    """Begins or resumes a run, alone or with the other ranks, and trains it to its end. Returns its folder and its
+    evaluations.
 
     The objects of `given` replace those that the settings name.
     """
@@ -57,7 +60,9 @@ def carry_out(
 
 
 def _settled(request: RunRequest) -> GRPOConfig:
-    """The settings with the type that fits this machine. It is chosen once, so that a resumed run computes as it began."""
+    """The settings with the type that fits this machine. It is chosen once, so that a resumed run computes as it
+    began.
+    """
     config = request.config
     if request.resume is not None:
         return config
@@ -85,7 +90,9 @@ def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[P
                     if new and not isinstance(error, DiskFull):
                         forget(new, made=made)
                     if isinstance(error, UserCodeError) and latest_checkpoint(run_dir / "checkpoints"):
-                        raise UserCodeError(f"{error}; fix it, then {_how_to_go_on(run_dir, request)}") from error.__cause__
+                        raise UserCodeError(
+                            f"{error}; fix it, then {_how_to_go_on(run_dir, request)}"
+                        ) from error.__cause__
                     raise
     except DiskFull as error:
         raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, request)}") from error

@@ -31,8 +31,8 @@ from harness.update.try_update import try_update
 class Run:
     """A training run that is ready to go on; a context manager that closes what it opened.
 
-    `next_update` is the first update that is still to be done. Without a controller, episodes have no limit. Only the first rank
-    has a `log`. `saved` is the update with which its newest checkpoint continues.
+    `next_update` is the first update that is still to be done. Without a controller, episodes have no limit. Only the
+    first rank has a `log`. `saved` is the update with which its newest checkpoint continues.
     """
 
     config: GRPOConfig
@@ -54,7 +54,9 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with contextlib.ExitStack() as closing:  # closes all, the last one first, even if an environment fails to close
             if self.log is not None:
                 closing.callback(self.log.close)

@@ -1,7 +1,7 @@
 """The sampler protocol. Token ids go in; token ids and the log-probabilities with which they were sampled come out.
 
-A sampler runs only when it is asked: `submit` hands over one turn of an episode, and `step` advances all. It never handles text;
-`harness.chat.chat` turns texts into ids.
+A sampler runs only when it is asked: `submit` hands over one turn of an episode, and `step` advances all. It never
+handles text; `harness.chat.chat` turns texts into ids.
 """
 
 from collections.abc import Hashable, Sequence
@@ -17,8 +17,8 @@ class SampleRequest:
     """One turn of one episode.
 
     Attributes:
-        session: The episode. Each request of a session mostly extends the one before, so the sampler keeps what it computed for
-            the earlier one. A session has at most one request at a time.
+        session: The episode. Each request of a session mostly extends the one before, so the sampler keeps what it
+            computed for the earlier one. A session has at most one request at a time.
         prompt_ids: The whole conversation so far, never empty.
         max_tokens: The most tokens to sample, >= 1.
         seed: The only seed that the request draws from, whatever else is in the batch.
@@ -44,8 +44,8 @@ class Sample:
             temperature applied; for greedy samples, under temperature 1.
         finish_reason: "stop" if the last token is a stop token, else "length".
         policy_version: The number of policy updates that the first token's weights had seen.
-        versions: (policy version, number of tokens) of each span of tokens, in order. There is more than one span only if
-            the weights changed while the request ran. By default the whole sample is of `policy_version`.
+        versions: (policy version, number of tokens) of each span of tokens, in order. There is more than one span only
+            if the weights changed while the request ran. By default the whole sample is of `policy_version`.
     """
 
     ids: list[int]
@@ -97,7 +97,9 @@ class Sampler(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Frees as much memory as it can until `weights_changed` or `wake`. Until then no request may be pending or submitted."""
+        """Frees as much memory as it can until `weights_changed` or `wake`. Until then no request may be pending or
+        submitted.
+        """
         ...
 
     def wake(self) -> None:
@@ -127,7 +129,9 @@ class SeveralCaches(Protocol):
     """A sampler on several servers. Each has a cache of fixed size, and an episode stays in one."""
 
     def cache_of(self, session: Hashable) -> tuple[Hashable, int]:
-        """Returns the cache of an episode, and its tokens; 0 if they are not known. A new episode gets a place at once."""
+        """Returns the cache of an episode, and its tokens; 0 if they are not known. A new episode gets a place at
+        once.
+        """
         ...
 
 
@@ -161,8 +165,12 @@ def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) 
         )
 
 
-def sample_of(request: SampleRequest, ids: list[int], logprobs: list[float], versions: tuple[tuple[int, int], ...]) -> Sample:
-    """Makes the sample of a request that has ended. `versions` are those of `Sample`, and there is at least one token."""
+def sample_of(
+    request: SampleRequest, ids: list[int], logprobs: list[float], versions: tuple[tuple[int, int], ...]
+) -> Sample:
+    """Makes the sample of a request that has ended. `versions` are those of `Sample`, and there is at least one
+    token.
+    """
     return Sample(ids, logprobs, "stop" if ids[-1] in request.stop_ids else "length", versions[0][0], versions)
 
 

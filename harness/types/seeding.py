@@ -1,4 +1,6 @@
-"""Seeds for every random draw. They depend on the run's seed and on what draws, never on the order in which things finish."""
+"""Seeds for every random draw. They depend on the run's seed and on what draws, never on the order in which things
+finish.
+"""
 
 import hashlib
 import json
@@ -7,7 +9,8 @@ import numpy as np
 
 
 def derive_seed(run_seed: int, *path: int | str) -> int:
-    """The seed of one thing that draws, which is named by a path: ``derive_seed(seed, "episode", update, task, member)``.
+    """The seed of one thing that draws, which is named by a path: ``derive_seed(seed, "episode", update, task,
+    member)``.
 
     Args:
         run_seed: The run's seed; any int.
@@ -24,5 +27,7 @@ def derive_seed(run_seed: int, *path: int | str) -> int:
 
 
 def uniforms(seed: int, n: int) -> np.ndarray:
-    """`n` uniform numbers in [0, 1), float64, from the stream of this seed; the first m of them do not depend on `n`."""
+    """`n` uniform numbers in [0, 1), float64, from the stream of this seed; the first m of them do not depend on
+    `n`.
+    """
     return np.random.Generator(np.random.Philox(key=seed)).random(n)

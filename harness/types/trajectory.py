@@ -1,9 +1,9 @@
 """One episode as the trainer sees it: its token ids, what was said, and why it ended.
 
-An episode is a growing list of token ids with a mask of those that the model wrote. If an agent program changes its history,
-the episode has several such lists. All players (a model, an endpoint or a script) hand the environment's answers to
-`Trajectory.begin` and `Trajectory.add_answer`, so the end of an episode is decided in one place. `eh_gym.checked` has checked the
-answers.
+An episode is a growing list of token ids with a mask of those that the model wrote. If an agent program changes its
+history, the episode has several such lists. All players (a model, an endpoint or a script) hand the environment's
+answers to `Trajectory.begin` and `Trajectory.add_answer`, so the end of an episode is decided in one place.
+`eh_gym.checked` has checked the answers.
 """
 
 import json
@@ -20,13 +20,15 @@ from harness.types.sampler import Sample
 
 EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
 TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
-"""The reasons that stop an episode before its task's rules end it: K, the environment's own limit, the model's context."""
+"""The reasons that stop an episode before its task's rules end it: K, the environment's own limit, the model's
+context."""
 
 KINDS = ("environment", "category", "difficulty", "scenario")
 """The kinds of parts that evaluations report separately, if the environment names them in the info of a reset."""
 
 LENGTH_BINS = (("steps_1_10", 10.0), ("steps_11_20", 20.0), ("steps_21_30", 30.0), ("steps_31_up", math.inf))
-"""The groups of episode lengths that some metrics are reported for: the name of each, and its greatest length in steps."""
+"""The groups of episode lengths that some metrics are reported for: the name of each, and its greatest length in
+steps."""
 
 
 @dataclass
@@ -38,16 +40,17 @@ class Turn:
         observation: The text that the environment returned, as the model saw it.
         cut: Whether the action was cut at the most tokens that an action may have.
         malformed: Whether the action was not a valid call.
-        action_tokens: The number of ids that the model sampled, including its thought and the stop token; behind an endpoint,
-            as it counts them.
+        action_tokens: The number of ids that the model sampled, including its thought and the stop token; behind an
+            endpoint, as it counts them.
         observation_tokens: The number of ids that followed, up to the next action; 0 if the episode ended.
         reasoning: The thought before the action; empty if there was none.
         reasoning_tokens: The number of ids of the thought, including its tags.
         unfinished: Whether the thought never ended, so that there was no action.
-        prompt_tokens: The number of tokens in the request, as an endpoint counts them. Without an endpoint it is 0, except in a
-            turn that begins another sequence of ids.
+        prompt_tokens: The number of tokens in the request, as an endpoint counts them. Without an endpoint it is 0,
+            except in a turn that begins another sequence of ids.
         latency_s: The seconds from the request to the answer; ignored when two turns are compared.
-        results: The result of each call, if the environment returns them separately, as for calls in a model's own form.
+        results: The result of each call, if the environment returns them separately, as for calls in a model's own
+            form.
         new_tools: The functions that are offered from this turn on.
     """
 
@@ -95,8 +98,8 @@ class Trajectory:
         action_mask: For each of `ids`, 1 if the model sampled it, else 0.
         logprobs: For each of `ids` that was sampled, its log-probability when it was sampled; for any other one, 0.0.
         earlier: The sequences before the last one.
-        versions: For each sample, the number of policy updates that its weights had seen. If the weights changed meanwhile,
-            there are several numbers.
+        versions: For each sample, the number of policy updates that its weights had seen. If the weights changed
+            meanwhile, there are several numbers.
         system_prompt: The system prompt, and the functions on offer if there are any; for the log.
         tools: The functions on offer from the start; for the log.
         prompt: The first observation, for the log.
@@ -109,8 +112,8 @@ class Trajectory:
         failed_tokens: The tokens of all failed attempts, including this one if `end` is "environment-error".
         failure: The check that failed, ``info["failure"]`` at the end; None if the environment does not name it.
         trace: The traceback of an agent that failed, or the end of its stderr.
-        optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound: a
-            lucky guess can be shorter.
+        optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound:
+            a lucky guess can be shorter.
         info: The info that the reset returned, without the system prompt, the tools and an agent's request.
         threshold: The least reward of a success, if the environment gave no verdict, so that the reward decided.
     """
@@ -220,9 +223,11 @@ class Trajectory:
         self.versions += [version for version, _ in sample.versions]
 
     def go_on(self, ids: list[int]) -> int:
-        """Continues with the next text that the model reads: in the present sequence, in an earlier one, or in a new one.
+        """Continues with the next text that the model reads: in the present sequence, in an earlier one, or in a new
+        one.
 
-        An agent may come back to an earlier sequence, for example when a sub-agent has ended. `ids` are the whole conversation.
+        An agent may come back to an earlier sequence, for example when a sub-agent has ended. `ids` are the whole
+        conversation.
 
         Returns:
             The number of ids that were added to the sequence; 0 if a new one begins.
@@ -239,7 +244,9 @@ class Trajectory:
 
     @property
     def sequences(self) -> list[TokenSequence]:
-        """The episode's tokens, as they were sampled; one sequence, or several if an agent program has changed its history."""
+        """The episode's tokens, as they were sampled; one sequence, or several if an agent program has changed its
+        history.
+        """
         return [*self.earlier, TokenSequence(self.group, self.ids, self.action_mask, self.logprobs)]
 
     @property

@@ -20,10 +20,10 @@ from harness.update.update import select_episodes, update_policy
 class Learner:
     """Carries out the policy updates of a run.
 
-    The policy's model is trained in place, by an `optimizer` of its parameters or of copies of them. `reference` is the frozen
-    policy of the KL term. The loss is about the distribution that was sampled, with this `temperature` > 0. The learning rate
-    falls over all `updates` of the run. The `seed` draws which episodes share an optimizer step. `moments` keeps the optimizer's
-    moments in the host's memory between updates.
+    The policy's model is trained in place, by an `optimizer` of its parameters or of copies of them. `reference` is the
+    frozen policy of the KL term. The loss is about the distribution that was sampled, with this `temperature` > 0. The
+    learning rate falls over all `updates` of the run. The `seed` draws which episodes share an optimizer step.
+    `moments` keeps the optimizer's moments in the host's memory between updates.
     """
 
     policy: Policy

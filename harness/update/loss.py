@@ -6,8 +6,9 @@ The sources are:
 - Dr.GRPO (no standard deviation): arXiv 2503.20783.
 - The higher upper clipping bound and the token mean (DAPO): arXiv 2503.14476.
 - k3: Schulman, "Approximating KL Divergence", 2020.
-- Truncated importance weights of tokens, between an engine and its trainer: Yao et al., "Your Efficient RL Framework Secretly
-  Brings You Off-Policy RL Training", 2025. Keeping the ratio separate from these weights: "decoupled PPO", arXiv 2110.00641.
+- Truncated importance weights of tokens, between an engine and its trainer: Yao et al., "Your Efficient RL Framework
+  Secretly Brings You Off-Policy RL Training", 2025. Keeping the ratio separate from these weights: "decoupled PPO",
+  arXiv 2110.00641.
 
 B is the number of episodes, S the number of tokens.
 """
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from harness.settings.loss import Aggregation
 
-# In float32 the exponential of a log-ratio above 88.7 is inf, and inf * 0 is NaN. The cap loses nothing, because a ratio of e^20
-# or more estimates nothing.
+# In float32 the exponential of a log-ratio above 88.7 is inf, and inf * 0 is NaN. The cap loses nothing, because a
+# ratio of e^20 or more estimates nothing.
 _MAX_LOG_RATIO = 20.0
 
 
@@ -57,8 +58,8 @@ def policy_loss(
         advantages: float [B], one per episode.
         mask: bool [B, S], True for tokens that the model wrote.
         clip_low: In 0..1; the ratio is clipped below at 1 - `clip_low`.
-        clip_high: >= 0; the ratio is clipped above at 1 + `clip_high`. A value above `clip_low` lets rare tokens grow faster
-            (DAPO).
+        clip_high: >= 0; the ratio is clipped above at 1 + `clip_high`. A value above `clip_low` lets rare tokens grow
+            faster (DAPO).
 
     Returns:
         The loss, float [B, S], 0 outside the mask; and whether the clipping removed the token's gradient, bool [B, S].
@@ -93,15 +94,16 @@ def importance_weights(logp: Tensor, sampled_logp: Tensor, mask: Tensor, *, cap:
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Schulman's k3 estimate of KL(policy || reference) from tokens that the policy sampled: e^d - d - 1, d = ref - logp.
+    """Schulman's k3 estimate of KL(policy || reference) from tokens that the policy sampled: e^d - d - 1, d = ref -
+    logp.
 
     Args:
         logp: float [B, S], the policy's log-probabilities.
         ref_logp: float [B, S], the reference's log-probabilities.
 
     Returns:
-        float [B, S], >= 0. The estimate is finite but meaningless for tokens that the policy did not sample, such as those of
-        the prompt. The caller must mask them.
+        float [B, S], >= 0. The estimate is finite but meaningless for tokens that the policy did not sample, such as
+        those of the prompt. The caller must mask them.
 
     >>> kl_k3(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, -1.0]]))  # e^0 - 0 - 1, e^-1 + 1 - 1
     tensor([[0.0000, 0.3679]])
@@ -127,8 +129,8 @@ def aggregate(
     Args:
         per_token: float [B, S], the loss of each token.
         mask: bool [B, S], True for tokens that the model wrote.
-        mode: "seq-mean": the mean over each episode's tokens, then over episodes (GRPO). "token-mean": the mean over all
-            tokens (DAPO).
+        mode: "seq-mean": the mean over each episode's tokens, then over episodes (GRPO). "token-mean": the mean over
+            all tokens (DAPO).
         n_episodes: The number of episodes in the step.
         n_tokens: The number of tokens in the mask, over the step.
         episode_tokens: int [B], the number of written tokens of each row's episode; None if each row is an episode.

@@ -1,8 +1,8 @@
 """Measures how far the trainer's log-probabilities are from the sampler's, by episode length.
 
-An engine rounds differently from the trainer, and with `--max-staleness` it is also some updates behind. The later a token
-comes in an episode, the more both affect the tokens that it was conditioned on. The correction for the mismatch is
-`importance_weights` in `harness.update.loss`.
+An engine rounds differently from the trainer, and with `--max-staleness` it is also some updates behind. The later a
+token comes in an episode, the more both affect the tokens that it was conditioned on. The correction for the mismatch
+is `importance_weights` in `harness.update.loss`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class Mismatch:
         return found
 
     def metrics(self, *, weighted: bool) -> dict[str, float]:
-        """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN where nothing was compared."""
+        """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN where nothing was
+        compared.
+        """
         tokens, differences, capped = self.settled()._sums.tolist()
         found = {"train/logp_difference_max": self._max if any(tokens) else math.nan}
         means = [("logp_difference", "logp_difference_mean", differences)]

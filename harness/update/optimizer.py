@@ -1,10 +1,10 @@
 """AdamW over float32 weights, whatever type the model computes with.
 
-At a learning rate of 1e-6, a step moves a weight by about 1e-6. But bfloat16 has only 8 significant bits: adding less than
-6e-5 to a weight of 0.02 changes nothing. So the optimizer works on float32 copies of the weights ("master weights", arXiv
-1710.03740). It sums the gradients of all micro-batches in float32, and writes the rounded weights back into the model after
-each step. The model itself stays in bfloat16, so a sampler that uses it or a copy of it computes as the trainer does. A model
-in float32 needs no copies.
+At a learning rate of 1e-6, a step moves a weight by about 1e-6. But bfloat16 has only 8 significant bits: adding less
+than 6e-5 to a weight of 0.02 changes nothing. So the optimizer works on float32 copies of the weights ("master
+weights", arXiv 1710.03740). It sums the gradients of all micro-batches in float32, and writes the rounded weights back
+into the model after each step. The model itself stays in bfloat16, so a sampler that uses it or a copy of it computes
+as the trainer does. A model in float32 needs no copies.
 """
 
 from typing import Any
@@ -24,11 +24,12 @@ _takers: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.AdamW:
     """Makes AdamW over the model's trainable parameters.
 
-    The float32 copies are taken now, so load any weights into the model before you make the optimizer. Its moments are made, too.
+    The float32 copies are taken now, so load any weights into the model before you make the optimizer. Its moments are
+    made, too.
 
     Args:
-        model: The model to train. The gradients of a parameter narrower than float32 go to its float32 copy; the `grad` of
-            such a parameter is None after a backward pass.
+        model: The model to train. The gradients of a parameter narrower than float32 go to its float32 copy; the `grad`
+            of such a parameter is None after a backward pass.
         settings: AdamW's learning rate, its second beta and its weight decay.
     """
     pairs = [(p, _master(p)) for p in model.parameters() if p.requires_grad]
@@ -64,10 +65,11 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 class HostMoments:
-    """Keeps AdamW's moments in the host's memory while episodes are played, so that an engine's cache can have their place.
+    """Keeps AdamW's moments in the host's memory while episodes are played, so that an engine's cache can have their
+    place.
 
-    The moments are in the host's memory from now on; `to_device` brings them back for an update. A checkpoint may be taken in
-    either place. Load one into the optimizer before you make this object.
+    The moments are in the host's memory from now on; `to_device` brings them back for an update. A checkpoint may be
+    taken in either place. Load one into the optimizer before you make this object.
 
     Args:
         optimizer: From `make_optimizer`, over tensors or over this rank's shards.
@@ -77,7 +79,8 @@ class HostMoments:
         self._optimizer = optimizer
         moments = [(p, name) for p in parameters_of(optimizer) for name in ("exp_avg", "exp_avg_sq")]
         sizes = [_local(p).numel() for p, _ in moments]
-        # One piece, because torch rounds pinned sizes up to powers of two. Pinned memory is copied several times as fast.
+        # One piece, because torch rounds pinned sizes up to powers of two. Pinned memory is copied several times as
+        # fast.
         host = torch.empty(sum(sizes), pin_memory=torch.cuda.is_available())
         self._host = dict(zip(moments, host.split(sizes), strict=True))
         self.to_host()
@@ -108,7 +111,9 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:
-    """The parameter itself if it has at least 32 bits; else a float32 copy that takes over its gradients as they come."""
+    """The parameter itself if it has at least 32 bits; else a float32 copy that takes over its gradients as they
+    come.
+    """
     if torch.finfo(parameter.dtype).bits >= 32:
         return parameter
     master = nn.Parameter(parameter.detach().float())

@@ -1,4 +1,6 @@
-"""Tries an update of the largest micro-batch before the first rollout, so that a lack of memory shows in the first minute."""
+"""Tries an update of the largest micro-batch before the first rollout, so that a lack of memory shows in the first
+minute.
+"""
 
 import dataclasses
 import math
@@ -21,8 +23,8 @@ _GIB = {"G": 1.0, "M": 1 / 1024}
 def try_update(learner: Learner, config: GRPOConfig) -> None:
     """Carries out an update of the largest micro-batches that the settings allow. Every rank must call this.
 
-    Weights, moments, the learning rate and the random state are the same afterwards, bit by bit. If the memory is too small, a
-    ConfigError says by how much, and which flags save some.
+    Weights, moments, the learning rate and the random state are the same afterwards, bit by bit. If the memory is too
+    small, a ConfigError says by how much, and which flags save some.
     """
     model, optimizer = learner.policy.model, learner.optimizer
     shape = model.config.get_text_config()
@@ -39,8 +41,8 @@ def try_update(learner: Learner, config: GRPOConfig) -> None:
             trial.update(episodes, 0)
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"the GPU's memory is short for an update of {tokens:,} tokens in a micro-batch, the most that the settings allow: "
-            f"{_missing(error)}; {what_to_lower(config, longest)}"
+            f"the GPU's memory is short for an update of {tokens:,} tokens in a micro-batch, the most that the "
+            f"settings allow: {_missing(error)}; {what_to_lower(config, longest)}"
         ) from error
     finally:
         dropping.remove()
@@ -49,7 +51,8 @@ def try_update(learner: Learner, config: GRPOConfig) -> None:
 
 
 def largest_microbatches(tokens: int, longest: int, *, words: int, ranks: int) -> list[Trajectory]:
-    """Makes episodes for two micro-batches of `tokens` on each rank. The second is computed beside the gradients of the first.
+    """Makes episodes for two micro-batches of `tokens` on each rank. The second is computed beside the gradients of the
+    first.
 
     `longest` are the most tokens of an episode, and `words` the size of the vocabulary, from which the ids are drawn.
     """

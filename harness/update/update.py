@@ -1,19 +1,19 @@
 """One policy update: advantages, the clipped loss over micro-batches, and the optimizer's steps.
 
-This is GRPO as the paper uses it (arXiv 2402.03300, KL coefficient 0). The advantage of an episode is its reward relative to
-the other episodes of its task. There is no value function and no GAE: with gamma = lambda = 1 and one reward at the end, GAE
-gives the same advantage.
+This is GRPO as the paper uses it (arXiv 2402.03300, KL coefficient 0). The advantage of an episode is its reward
+relative to the other episodes of its task. There is no value function and no GAE: with gamma = lambda = 1 and one
+reward at the end, GAE gives the same advantage.
 
 The denominator of the ratio can come from two policies:
 
-- By default it is the policy that sampled, with the log-probabilities that the sampler reported. Clipping then also bounds
-  the effect of a sampler that is behind or rounds differently.
+- By default it is the policy that sampled, with the log-probabilities that the sampler reported. Clipping then also
+  bounds the effect of a sampler that is behind or rounds differently.
 - With `tis_cap` it is the trainer's policy before the first optimizer step, and the loss of each token is weighted by
-  trainer's / sampler's probability, bounded by the cap (`importance_weights`). The clipping then bounds only the steps of this
-  update, and the weight corrects the difference between sampler and trainer.
+  trainer's / sampler's probability, bounded by the cap (`importance_weights`). The clipping then bounds only the steps
+  of this update, and the weight corrects the difference between sampler and trainer.
 
-If an agent program changes its history, an episode has several sequences of tokens. Each is scored by itself. All have the
-episode's advantage, and in every mean over episodes they count as one.
+If an agent program changes its history, an episode has several sequences of tokens. Each is scored by itself. All have
+the episode's advantage, and in every mean over episodes they count as one.
 """
 
 import functools
@@ -52,7 +52,9 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Step:
-    """The sequences of one optimizer step. The surrogate and the KL term are divided by numbers of (episodes, tokens)."""
+    """The sequences of one optimizer step. The surrogate and the KL term are divided by numbers of (episodes,
+    tokens).
+    """
 
     items: list[_Item]
     surrogate: tuple[int, int]
@@ -94,12 +96,12 @@ class _Passes:
 def select_episodes(trajectories: Sequence[Trajectory], settings: Loss) -> tuple[list[tuple[Trajectory, float]], float]:
     """Selects the episodes that contribute to the loss, with their advantages.
 
-    Episodes whose environment failed are dropped first, so they do not count in the mean of their group. A group whose rewards
-    are all equal is dropped too, unless there is a KL term, which covers every episode (paper, Eq. 3). All episodes of another
-    group are in the loss and in its divisor, also one whose advantage is 0.
+    Episodes whose environment failed are dropped first, so they do not count in the mean of their group. A group whose
+    rewards are all equal is dropped too, unless there is a KL term, which covers every episode (paper, Eq. 3). All
+    episodes of another group are in the loss and in its divisor, also one whose advantage is 0.
 
-    An episode that filled the context has weight 1, whatever ``truncated_weight`` is. Otherwise an agent could remove its
-    failures from the loss by writing long texts.
+    An episode that filled the context has weight 1, whatever ``truncated_weight`` is. Otherwise an agent could remove
+    its failures from the loss by writing long texts.
 
     Returns:
         Pairs of an episode and its advantage; and the share of groups whose rewards were all equal.
@@ -199,7 +201,9 @@ def update_policy(
     return metrics | mismatch.metrics(weighted=bool(settings.tis_cap))
 
 
-def _accumulate_gradients(passes: _Passes, step: _Step, sums: dict[str, Tensor], mismatch: Mismatch, *, first: bool) -> None:
+def _accumulate_gradients(
+    passes: _Passes, step: _Step, sums: dict[str, Tensor], mismatch: Mismatch, *, first: bool
+) -> None:
     """Adds one optimizer step's gradient, micro-batch by micro-batch."""
     policy, settings = passes.policy, passes.settings
     (n_episodes, n_tokens), (kl_episodes, kl_tokens) = step.surrogate, step.kl
@@ -244,15 +248,17 @@ def _accumulate_gradients(passes: _Passes, step: _Step, sums: dict[str, Tensor],
 def _step(episodes: Sequence[tuple[Trajectory, float]], differing: set[int]) -> _Step:
     """The sequences in which the model wrote something, and the divisors.
 
-    The surrogate is a mean over the episodes of groups whose rewards differ, the KL term a mean over all. So ``kl_coef`` does
-    not change the scale of the surrogate.
+    The surrogate is a mean over the episodes of groups whose rewards differ, the KL term a mean over all. So
+    ``kl_coef`` does not change the scale of the surrogate.
     """
     items = [_Item(tokens, t, a) for t, a in episodes for tokens in t.sequences if any(tokens.action_mask)]
     return _Step(items, _counts([t for t, _ in episodes if t.group in differing]), _counts([t for t, _ in episodes]))
 
 
 def _counts(episodes: Sequence[Trajectory]) -> tuple[int, int]:
-    """The number of episodes and of the tokens that the model wrote in them, by which `aggregate` divides; at least 1."""
+    """The number of episodes and of the tokens that the model wrote in them, by which `aggregate` divides; at least
+    1.
+    """
     return max(1, len(episodes)), max(1, sum(t.action_tokens for t in episodes))
 
 

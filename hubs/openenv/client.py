@@ -11,4 +11,6 @@ class __CLASS__Action(Action):
 
 
 class __CLASS__Env(GenericEnvClient):
-    """A session. An observation is a dict: `text`, `terminated`, `truncated`, `success`, `info`, and at first `system_prompt`."""
+    """A session. An observation is a dict: `text`, `terminated`, `truncated`, `success`, `info`, and at first
+    `system_prompt`.
+    """

@@ -12,8 +12,8 @@ import gymnasium as gym
 import eh_gym  # noqa: F401 - registers the cabinet
 
 RULES = (
-    "Each drawer of a filing cabinet has a note. 'next f' sends you to drawer f, 'code 7 3' means that the code is 73. Find the "
-    "code and submit it. You are told where to start."
+    "Each drawer of a filing cabinet has a note. 'next f' sends you to drawer f, 'code 7 3' means that the code is 73. "
+    "Find the code and submit it. You are told where to start."
 )
 
 
@@ -24,7 +24,8 @@ class Cabinet:
         start: The first message, such as "start c".
         functions: The functions.
         reward: 1.0 once the right code was submitted.
-        over: Whether a code was submitted. Then the agent has to end, or else the model's next call may exceed its budget.
+        over: Whether a code was submitted. Then the agent has to end, or else the model's next call may exceed its
+            budget.
     """
 
     def __init__(self, task_id: str) -> None:

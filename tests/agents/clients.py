@@ -1,4 +1,5 @@
-"""The same agent with five Python clients: it looks until it knows a code, and submits it. ``python clients.py CLIENT``."""
+"""The same agent with five Python clients: it looks until it knows a code, and submits it. ``python clients.py
+CLIENT``."""
 
 import asyncio
 import json

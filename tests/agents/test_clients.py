@@ -48,7 +48,9 @@ def said(client: str, code: str, call: ModelCall) -> ModelAnswer:
         fields = {"next_thought": "Hm.", "next_tool_name": "finish" if code else "look", "next_tool_args": "{}"}
         if "[[ ## reasoning ## ]]" in str(call.messages[0]):  # its last call
             fields = {"reasoning": "I saw it.", "code": code}
-        return ModelAnswer("\n".join(f"[[ ## {name} ## ]]\n{text}" for name, text in [*fields.items(), ("completed", "")]))
+        return ModelAnswer(
+            "\n".join(f"[[ ## {name} ## ]]\n{text}" for name, text in [*fields.items(), ("completed", "")])
+        )
     name, arguments = ("submit", {"code": code}) if code else ("look", {})
     if client == "mini_swe_agent":
         lines = ["COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", code] if code else ["nothing yet"]

@@ -1,4 +1,5 @@
-"""A tiny model that has learnt to call the cabinet's functions plays in the agent of `tox run -m agents`, which is a command."""
+"""A tiny model that has learnt to call the cabinet's functions plays in the agent of `tox run -m agents`, which is a
+command."""
 
 import importlib
 import json

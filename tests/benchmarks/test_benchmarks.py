@@ -60,7 +60,9 @@ def test_the_logits_of_vllm_are_measured() -> None:
     assert " float32   float32 " in smoke_in_a_process("logits")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("openenv") is None, reason="OpenEnv is not there; tox run -e integration-trl")
+@pytest.mark.skipif(
+    importlib.util.find_spec("openenv") is None, reason="OpenEnv is not there; tox run -e integration-trl"
+)
 def test_served_environments_are_measured() -> None:
     assert re.search(r"^EH-Cabinet-v0 +4 at once( +[\d.]+x?){5}$", smoke_in_a_process("served_envs"), re.MULTILINE)
 
@@ -75,7 +77,9 @@ def test_a_missing_package_is_told_in_one_line(run: Run, name: str, package: str
 
 def test_serving_needs_no_extra_for_training() -> None:
     code = "import sys; sys.modules['tyro'] = None; import served_envs"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "benchmarks", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "benchmarks", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
+    )
 
 
 def smoke_in_a_process(name: str, *more: str) -> str:
@@ -126,7 +130,9 @@ def test_the_tables_that_are_kept_follow_from_the_runs_that_are_kept(
     printed = [cells(line) for line in lines]
     assert len(printed) > 15
     assert [line for line in printed if line not in kept] == []
-    if words == ["cache"]:  # episodes that are admitted compute little more than they must; all of them, many times as much
+    if words == [
+        "cache"
+    ]:  # episodes that are admitted compute little more than they must; all of them, many times as much
         assert all(float(row[-2]) <= 1.3 for row in printed)
         assert max(float(row[-3]) for row in printed) > 25
 

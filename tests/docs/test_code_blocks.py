@@ -1,7 +1,8 @@
-"""Every code block of the documentation: Python is run, commands are run, and those too slow or too big for it are parsed.
+"""Every code block of the documentation: Python is run, commands are run, and those too slow or too big for it are
+parsed.
 
-The blocks of a page share one namespace, from top to bottom. A block that no test can run says why, in the line before it:
-`<!-- not run: needs a GPU -->`.
+The blocks of a page share one namespace, from top to bottom. A block that no test can run says why, in the line before
+it: `<!-- not run: needs a GPU -->`.
 """
 
 import contextlib
@@ -58,7 +59,9 @@ def _commands(text: str) -> list[list[str]]:
     return commands
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if any(b.language == "python" for b in REFERENCE["blocks"](p))], ids=_name)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if any(b.language == "python" for b in REFERENCE["blocks"](p))], ids=_name
+)
 def test_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     module = ModuleType(f"page_{page.stem}")
@@ -113,7 +116,8 @@ IN_TEXT = [
     if page.name != "CHANGELOG.md"  # what was, not what is
     for token in MarkdownIt("commonmark").enable("table").parse(page.read_text())
     for code in (token.children or [])
-    if code.type == "code_inline" and code.content.startswith(("python ", "torchrun ", "pip install", "tox ", "tools/vllm"))
+    if code.type == "code_inline"
+    and code.content.startswith(("python ", "torchrun ", "pip install", "tox ", "tools/vllm"))
     for command in _commands(code.content)
 ]
 
@@ -183,7 +187,9 @@ def _understand(command: list[str]) -> None:
         done = subprocess.run([ROOT / program, "--help"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         flags = {word for word in words[: words.index("--") if "--" in words else None] if word.startswith("--")}
-        shown = done.stdout + subprocess.run([ROOT / program, *words[:1], "--help"], capture_output=True, text=True).stdout
+        shown = (
+            done.stdout + subprocess.run([ROOT / program, *words[:1], "--help"], capture_output=True, text=True).stdout
+        )
         assert all(flag in shown for flag in flags), flags
     else:
         assert program in THIRD_PARTY, f"no check for {program!r}"
@@ -192,7 +198,9 @@ def _understand(command: list[str]) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_a_page_that_installs_extras_installs_those_that_its_commands_need(page: Path) -> None:
     commands = [c for b in REFERENCE["blocks"](page) if b.language == "" for c in _commands(b.text)]
-    installed = {extra for c in commands if c[0] == "pip" for w in c if w.startswith(".[") for extra in w[2:-1].split(",")}
+    installed = {
+        extra for c in commands if c[0] == "pip" for w in c if w.startswith(".[") for extra in w[2:-1].split(",")
+    }
     needed = set()
     for command in commands if "train" in installed else ():
         if command[:3] == ["python", "-m", "harness.grpo"] and not {"…", "--resume"} & {*command}:

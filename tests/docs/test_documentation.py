@@ -104,7 +104,9 @@ def _strings() -> set[str]:
     return {text for path in sources for node in ast.walk(ast.parse(path.read_text())) if (text := _text(node))}
 
 
-MESSAGES = re.findall(r"^```message\n(.*?)\n```", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE | re.DOTALL)
+MESSAGES = re.findall(
+    r"^```message\n(.*?)\n```", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE | re.DOTALL
+)
 
 
 @pytest.mark.parametrize("message", MESSAGES)

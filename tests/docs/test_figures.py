@@ -21,7 +21,8 @@ def value(number: str) -> float:
 
 
 def missing(text: str, result: str) -> list[str]:
-    """The numbers of a text that a result does not have. A table's row is compared with the lines that begin with its name."""
+    """The numbers of a text that a result does not have. A table's row is compared with the lines that begin with its
+    name."""
     lacking = []
     for line in text.splitlines():
         name = re.match(r"\| *([^|]+?) *\|", line)
@@ -35,7 +36,8 @@ def missing(text: str, result: str) -> list[str]:
 
 
 def stands(number: str, measured: list[float]) -> bool:
-    """Whether a number was measured: as it is or rounded; a fraction also in thousandths, and one like .91 as a percentage."""
+    """Whether a number was measured: as it is or rounded; a fraction also in thousandths, and one like .91 as a
+    percentage."""
     scales = [1.0, *([1e-3] if "." in number else []), *([1e-2] if number.startswith(".") else [])]
     return any(abs(m * scale - value(number)) <= rounding(number) for m in measured for scale in scales)
 

@@ -1,4 +1,5 @@
-"""The built site (EH_SITE, which tox run -e docs sets): it asks no other host for anything, and nothing is left unrendered."""
+"""The built site (EH_SITE, which tox run -e docs sets): it asks no other host for anything, and nothing is left
+unrendered."""
 
 import os
 import re

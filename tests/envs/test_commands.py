@@ -29,5 +29,7 @@ with held(pathlib.Path("lock")):
 
 
 def test_a_list_that_nobody_reads_to_its_end_says_nothing() -> None:
-    piped = subprocess.run(f"{sys.executable} -m envs list | true", shell=True, capture_output=True, text=True, timeout=60)
+    piped = subprocess.run(
+        f"{sys.executable} -m envs list | true", shell=True, capture_output=True, text=True, timeout=60
+    )
     assert piped.stderr == ""

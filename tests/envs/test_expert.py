@@ -45,7 +45,8 @@ def test_episodes_are_the_same_where_the_environment_fails(env: gym.Env[str, str
         rngs = [np.random.default_rng(3), np.random.default_rng(3)]
         for task in tasks:
             failed, whole = (
-                demonstrate(one, task, waste=waste, max_steps=30, rng=rng) for one, rng in zip((failing, env), rngs, strict=True)
+                demonstrate(one, task, waste=waste, max_steps=30, rng=rng)
+                for one, rng in zip((failing, env), rngs, strict=True)
             )
             assert failed == whole
 

@@ -1,4 +1,5 @@
-"""The names of environments: ids of gymnasium, MODULE:ID, and classes that are not registered, by their file or module."""
+"""The names of environments: ids of gymnasium, MODULE:ID, and classes that are not registered, by their file or
+module."""
 
 import os
 import pickle
@@ -114,7 +115,9 @@ def test_a_file_is_an_environment_of_every_command(
 ) -> None:
     envs(["check", "my_walk.py:Walk"])
     assert "ok     has no step limit of its own" in capsys.readouterr().out
-    evaluate(["--env", "my_walk.py:Walk,EH-Cabinet-v0", "--env-args", '{"my_walk.py:Walk": {"steps": 4}}', "--tasks", "2"])
+    evaluate(
+        ["--env", "my_walk.py:Walk,EH-Cabinet-v0", "--env-args", '{"my_walk.py:Walk": {"steps": 4}}', "--tasks", "2"]
+    )
     assert "2/2" in capsys.readouterr().out
 
     kept = read_command(["--env", "sub/my_walk.py:Walk"]).config.to_json()

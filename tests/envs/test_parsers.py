@@ -1,7 +1,7 @@
 """The parsers of model text take a time that grows no faster than the text, whatever is repeated in it.
 
-A model that has fallen into a loop writes one token over and over. Its message is parsed where every other slot waits for
-Python's lock, or in a worker that several environments share.
+A model that has fallen into a loop writes one token over and over. Its message is parsed where every other slot waits
+for Python's lock, or in a worker that several environments share.
 """
 
 import contextlib
@@ -16,7 +16,8 @@ from envs.cabinet.env import CabinetEnv
 
 LENGTH = 100_000
 WORDS = """
-( ) () [ ] { } ' " ''' ` ``` ```a # @ , . : ; = - + ~ * ** a. a, a; a< a[ 1+ -1 1_ ... f( f(a= f(a=1), [f( [1, {1: {"a": lambda:
+( ) () [ ] { } ' " ''' ` ``` ```a # @ , . : ; = - + ~ * ** a. a, a; a< a[ 1+ -1 1_ ... f( f(a= f(a=1), [f( [1, {1: {"a":
+lambda:
 open(a) submit( <tool_call> <think> </think>
 """
 TOKENS = (
@@ -74,7 +75,8 @@ def count(_):
 def is_quick(parse, text):
     """Whether a parser takes less than 50 ms, or on a slow or a busy machine less than ten times as long as counting.
 
-    The slowest takes twice as long as counting. A time that grew with the square of the text would be a hundred times as long.
+    The slowest takes twice as long as counting. A time that grew with the square of the text would be a hundred times
+    as long.
     """
     took = time_of(parse, text)
     return took < 0.05 or took < 10 * time_of(count, "")

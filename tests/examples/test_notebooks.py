@@ -96,7 +96,9 @@ def test_training_and_looking_at_it(execute, tmp_path):
     assert scores.outputs[0].text.startswith("before")
     if "updates=40" in training.source:  # whole: about what is stored, since other processors round otherwise
         stored = "".join(stored_notebook("train")[1][-1]["outputs"][0]["text"])
-        now, then = ([float(score) for score in re.findall(r"0\.\d+", text)] for text in (scores.outputs[0].text, stored))
+        now, then = (
+            [float(score) for score in re.findall(r"0\.\d+", text)] for text in (scores.outputs[0].text, stored)
+        )
         assert now == pytest.approx(then, abs=0.1)
     assert (tmp_path / "runs" / "EH-Cabinet-v0-elastic-seed0" / "evaluation.json").exists()
 

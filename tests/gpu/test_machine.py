@@ -34,7 +34,8 @@ def test_a_process_of_its_own_that_fails_fails_the_test() -> None:
 
 def test_model_flops_by_hand() -> None:
     episodes = new_episodes(2, 128, 512)
-    # A layer: q and o 64 x 64, k and v 64 x 32, biases 128; three of 64 x 128; two norms of 64. And one norm at the end.
+    # A layer: q and o 64 x 64, k and v 64 x 32, biases 128; three of 64 x 128; two norms of 64. And one norm at the
+    # end.
     layers = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 64 + 32 + 32 + 3 * 64 * 128 + 2 * 64) + 64
     written = 2 * 84  # of 112 tokens after the prompt of 16, the first 84
     expected = 256 * layers * 6 + 12 * 2 * 64 * 2 * sum(range(128)) + 6 * 512 * 64 * written

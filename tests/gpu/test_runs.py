@@ -22,7 +22,8 @@ from harness.sampling.vllm.settings import FLOAT32_LOGITS, WORKER_EXTENSION
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 
 
-# The learning rate moves adapters enough for a lost hand-over to be seen: with a tenth of it, they change the mean by 0.007 nats.
+# The learning rate moves adapters enough for a lost hand-over to be seen: with a tenth of it, they change the mean by
+# 0.007 nats.
 @pytest.mark.parametrize("lora", [(), ("--lora-rank", "4", "--learning-rate", "0.03")], ids=["all weights", "adapters"])
 @pytest.mark.parametrize("sampler", ["transformers", "vllm"])
 def test_the_sampler_and_the_trainer_agree(tmp_path: Path, sampler: str, lora: tuple[str, ...]) -> None:

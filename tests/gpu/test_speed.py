@@ -16,7 +16,8 @@ from harness.types.sampler import SampleRequest, sample_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 
-# An engine's step on an H100, on paper: weights, keys and values are read at so many bytes a second, and 2.5 ms for the rest.
+# An engine's step on an H100, on paper: weights, keys and values are read at so many bytes a second, and 2.5 ms for the
+# rest.
 BANDWIDTH = 0.75 * 3.35e12
 
 

@@ -1,4 +1,5 @@
-"""Measures updates of a model of real shape, compiled as in the recipes: `update_speed.py adapters`, or under torchrun `all`.
+"""Measures updates of a model of real shape, compiled as in the recipes: `update_speed.py adapters`, or under torchrun
+`all`.
 
 It fails below half of the speed on paper, which is known for an H100 with 7B at 16,384 tokens an episode.
 """
@@ -53,7 +54,10 @@ seconds = min(seconds_of(update) for _ in range(2))
 mfu = model_flops(shape, episodes, adapters=trained == "adapters") / seconds / ranks.size / 1e12 / H100_TFLOPS
 memory = torch.cuda.max_memory_allocated() / 1e9
 if ranks.first:
-    print(f"{len(episodes) * TOKENS / seconds:.0f} tokens/s on {ranks.size} GPUs, {memory:.1f} GB, {mfu:.1%} of an H100's peak")
+    print(
+        f"{len(episodes) * TOKENS / seconds:.0f} tokens/s on {ranks.size} GPUs, {memory:.1f} GB, {mfu:.1%} of an "
+        "H100's peak"
+    )
 assert seconds < eager, f"compiled {seconds:.2f} s, eager {eager:.2f} s"
 if on_h100() and shape == QWEN_7B and (trained == "adapters" or ranks.size == 8):
     assert mfu > PAPER_MFU[trained] / 2, mfu

@@ -25,7 +25,8 @@ CLONED = changed(from_recipe("quickstart"), **{"warm_start.max_optimal_steps": 9
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A lost request or answer hangs: 60 s end a test of the rollout or of agents, ten times what any but a training takes."""
+    """A lost request or answer hangs: 60 s end a test of the rollout or of agents, ten times what any but a training
+    takes."""
     for item in items:
         folder, name = item.path.parent.parent, item.path.parent.name
         if folder == Path(__file__).parent and name in ("agents", "rollout") and "quick" not in item.fixturenames:  # type: ignore[attr-defined]

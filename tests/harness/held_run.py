@@ -1,4 +1,5 @@
-"""``python held_run.py`` is ``python -m harness.grpo``, but for the last update's row, before which it waits to be killed.
+"""``python held_run.py`` is ``python -m harness.grpo``, but for the last update's row, before which it waits to be
+killed.
 
 A run that did not wait would on a busy machine end before a test that watches it gets round to killing it.
 """

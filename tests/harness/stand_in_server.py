@@ -1,4 +1,5 @@
-"""Stand-ins for vLLM servers, as far as the sampler asks: one whose tokens are its seeds, and one that samples with a model."""
+"""Stand-ins for vLLM servers, as far as the sampler asks: one whose tokens are its seeds, and one that samples with a
+model."""
 
 import copy
 import json

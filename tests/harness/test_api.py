@@ -1,4 +1,5 @@
-"""Training and evaluating from Python: in a notebook's loop, twice in one process, with objects, callbacks and interrupts."""
+"""Training and evaluating from Python: in a notebook's loop, twice in one process, with objects, callbacks and
+interrupts."""
 
 import asyncio
 import functools
@@ -48,7 +49,9 @@ def without_times(result: TrainResult) -> list[dict[str, float]]:
     return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in result.history]
 
 
-def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(short: GRPOConfig, tmp_path: Path) -> None:
+def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(
+    short: GRPOConfig, tmp_path: Path
+) -> None:
     async def cell() -> list[TrainResult]:
         return [train(changed(short, out=tmp_path / name, threads=1), show=False) for name in "ab"]
 
@@ -133,7 +136,9 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.usefixtures("_signals")
-def test_what_is_interrupted_before_its_first_update_begins_again(short: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_interrupted_before_its_first_update_begins_again(
+    short: GRPOConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("harness.training.build.clone_expert", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(KeyboardInterrupt, match=r"train\(resume=.*from its beginning"):

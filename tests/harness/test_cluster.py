@@ -32,7 +32,9 @@ def shell(tmp_path: Path) -> Any:
 
     def run(script: str, *words: str, **settings: str) -> list[str]:
         env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NIC": "ib0", **settings}
-        done = subprocess.run(["bash", "-c", script, "bash", *words], env=env, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["bash", "-c", script, "bash", *words], env=env, capture_output=True, text=True, check=True
+        )
         return shlex.split(done.stdout)
 
     return run
@@ -59,7 +61,9 @@ def test_slurm_s_command_begins_a_run_and_resumes_it(shell: Any, monkeypatch: py
     assert "#SBATCH --nodes=2\n" in script
 
 
-def test_skypilot_s_command_begins_a_run_and_resumes_it(shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skypilot_s_command_begins_a_run_and_resumes_it(
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     task = yaml.safe_load((CLUSTER / "skypilot.yaml").read_text())
     settings = {
@@ -78,7 +82,8 @@ def test_skypilot_s_command_begins_a_run_and_resumes_it(shell: Any, tmp_path: Pa
 
 
 def test_torchrun_hands_every_flag_of_a_run_on() -> None:
-    """Its parser takes a flag after the module for an abbreviation of its own: --log could match --log-dir and --logs-specs."""
+    """Its parser takes a flag after the module for an abbreviation of its own: --log could match --log-dir and
+    --logs-specs."""
     pages = (ROOT / "docs" / "reference" / "flags.md").read_text()
     for flag in re.findall(r"^\| `(--[\w.-]+)`", pages, re.MULTILINE):
         given = get_args_parser().parse_args(["--nproc-per-node", "2", "-m", "harness.grpo", flag, "x"])

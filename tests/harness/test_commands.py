@@ -8,7 +8,8 @@ import pytest
 
 from envs.backends import BACKENDS
 
-SMALL = "--wrapper elastic --updates 2 --tasks-per-update 2 --group-size 2 --eval-tasks 2 --eval-every 1 --k0 8 --eval-horizon 8"
+SMALL = "--wrapper elastic --updates 2 --tasks-per-update 2 --group-size 2 --k0 8 "
+SMALL += "--eval-tasks 2 --eval-every 1 --eval-horizon 8"
 RUNS = {
     "quickstart": "--warm-start.max-batches 150",
     "bfcl": "--warm-start.episodes 0",
@@ -27,6 +28,8 @@ def test_a_run_is_trained_evaluated_and_reported(request: pytest.FixtureRequest,
         "eh-report run evaluation",
     ):
         script, *words = command.split()
-        done = subprocess.run([Path(sysconfig.get_path("scripts"), script), *words], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            [Path(sysconfig.get_path("scripts"), script), *words], cwd=tmp_path, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     assert "K by update" in (tmp_path / "report.html").read_text()

@@ -139,7 +139,9 @@ def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
             k = episode_horizon(controller, {"task_id": line["task_id"]}, None)
             assert line["horizon"] == k
             seen.add(k)
-            controller.record(EpisodeOutcome(line["length"], k, line["success"], line["end"] == "horizon", line["task_id"]))
+            controller.record(
+                EpisodeOutcome(line["length"], k, line["success"], line["end"] == "horizon", line["task_id"])
+            )
         assert controller.update()["horizon/bounded"] == row["horizon/bounded"]
     assert {12, 50} < seen
 
@@ -177,7 +179,9 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message names flags that a resumed run takes, or it would end there again."""
-    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB.")
+    full = torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
+    )
     trained = mock.Mock(side_effect=[full, {}])
     monkeypatch.setattr("harness.training.run.train", trained)
     monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: name)  # also where there is no vLLM
@@ -187,9 +191,18 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     assert end.value.code == 2
     said = " ".join(capsys.readouterr().out.split())
     assert "the GPU ran out of memory (Tried to allocate 2.00 GiB. GPU 0 has" in said
-    assert f"continue with --resume {quick.out} and a lower --tokens-per-microbatch, --gpu-memory-utilization or" in said
+    assert (
+        f"continue with --resume {quick.out} and a lower --tokens-per-microbatch, --gpu-memory-utilization or" in said
+    )
     words = ["--tokens-per-microbatch", "77", "--slots", "3", "--gpu-memory-utilization", "0.3"]
-    words += ["--gradient-checkpointing", "--offload-optimizer", "--rank-timeout-s", "9000", "--group-size=400", "--no-packing"]
+    words += [
+        "--gradient-checkpointing",
+        "--offload-optimizer",
+        "--rank-timeout-s",
+        "9000",
+        "--group-size=400",
+        "--no-packing",
+    ]
     main(["--resume", str(quick.out), *words])
     used = trained.call_args.args[0]
     assert (used.optimizer.tokens_per_microbatch, used.rollout.slots) == (77, 3)
@@ -199,7 +212,9 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     assert "ignored: --group-size, --no-packing\n" in capsys.readouterr().out
 
 
-def test_a_run_that_is_lengthened_is_the_long_one(quick: GRPOConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_lengthened_is_the_long_one(
+    quick: GRPOConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     long = changed(quick, updates=3, eval_tasks=2, final_lr_fraction=1.0, out=tmp_path / "long")
     evaluations = run(long)
     short = changed(long, updates=2, out=quick.out)
@@ -207,7 +222,9 @@ def test_a_run_that_is_lengthened_is_the_long_one(quick: GRPOConfig, tmp_path: P
     main(["--resume", str(quick.out), "--updates", "3"])
     assert " s since this start\n" in capsys.readouterr().out
     assert metrics_of(short) == metrics_of(long)
-    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["after"] == json.loads(json.dumps(evaluations["after"]))
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["after"] == json.loads(
+        json.dumps(evaluations["after"])
+    )
     assert json.loads((tmp_path / "run" / "config.json").read_text())["updates"] == 3
     with pytest.raises(SystemExit):
         main(["--resume", str(quick.out), "--updates", "1"])
@@ -309,14 +326,18 @@ def test_a_full_disk_ends_the_command_with_a_line_and_the_run_resumes_to_the_sam
         assert line.startswith(f"error: the disk is full, and {folder / file}")
         assert f" was not written; free some space, then continue with --resume {folder}, from " in line
         assert "Traceback" not in said.err
-        assert not [*folder.rglob("*part*"), *folder.glob("model")][: file != "evaluation.json"]  # what there was takes no room
+        assert not [*folder.rglob("*part*"), *folder.glob("model")][
+            : file != "evaluation.json"
+        ]  # what there was takes no room
     main(["--resume", str(folder)])
     assert (folder / "evaluation.json").exists()
     assert metrics_of(config) == metrics_of(whole)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_model_folder_trains_like_any_hub_model(quick: GRPOConfig, trained: Policy, tmp_path: Path, dtype: Any) -> None:
+def test_a_model_folder_trains_like_any_hub_model(
+    quick: GRPOConfig, trained: Policy, tmp_path: Path, dtype: Any
+) -> None:
     trained.save(tmp_path / "given")
     given = {"model": str(tmp_path / "given"), "warm_start.episodes": 0}
     config = changed(quick, dtype=dtype, updates=1, eval_tasks=2, **given)
@@ -332,8 +353,12 @@ def test_a_model_folder_trains_like_any_hub_model(quick: GRPOConfig, trained: Po
     assert str(saved.dtype) == f"torch.{dtype}"
 
 
-@pytest.mark.parametrize("command", [["-m", "harness.grpo", "--help"], ["-c", "from harness.__main__ import train; train()"]])
-def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str], tmp_path: Path, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command", [["-m", "harness.grpo", "--help"], ["-c", "from harness.__main__ import train; train()"]]
+)
+def test_without_the_extra_a_command_ends_with_one_line(
+    child_env: dict[str, str], tmp_path: Path, command: list[str]
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
@@ -347,7 +372,8 @@ def test_without_the_extra_a_command_ends_with_one_line(child_env: dict[str, str
 
 
 def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: GRPOConfig) -> None:
-    """As every engine and every model that is loaded again has them: the rounding moved log-probabilities by 0.008 nats."""
+    """As every engine and every model that is loaded again has them: the rounding moved log-probabilities by 0.008
+    nats."""
     config = changed(quick, dtype="bfloat16")
     env = task_environment(config.environment, config.environment.env)
     model = load(config, env, "cpu", Ranks(), Display(Console(quiet=True))).model

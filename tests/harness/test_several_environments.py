@@ -1,4 +1,5 @@
-"""One run on several environments: their shares, a K and metrics of each; the same in every way to play, and after a resume."""
+"""One run on several environments: their shares, a K and metrics of each; the same in every way to play, and after a
+resume."""
 
 import json
 import shutil

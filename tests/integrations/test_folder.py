@@ -32,7 +32,9 @@ def elastic(**told):
 
 def worker(path):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", WORKER, str(path)], capture_output=True, text=True, env=env, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, str(path)], capture_output=True, text=True, env=env, check=True
+    )
     return done.stdout.split()
 
 

@@ -1,4 +1,5 @@
-"""The folders of hubs/make.py in the hubs' own commands and clients, on the loopback. No hub and no Docker daemon is asked.
+"""The folders of hubs/make.py in the hubs' own commands and clients, on the loopback. No hub and no Docker daemon is
+asked.
 
 `tox run -e integration-openenv` and `-e integration-verifiers` each run the half that their packages allow.
 """
@@ -172,7 +173,8 @@ def test_openenv_validates_the_folder_and_its_client_solves_a_task(
 
 
 def answers_of_the_expert(name: str, split: str, tasks: int) -> dict[tuple[str, ...], str]:
-    """The expert's message for each conversation of the first tasks: the environment's messages so far -> the message."""
+    """The expert's message for each conversation of the first tasks: the environment's messages so far -> the
+    message."""
     answers = {}
     with gym.make(IDS[name], split=split) as env:
         for task_id in list(env.unwrapped.task_ids[:tasks]):  # type: ignore[attr-defined]

@@ -1,4 +1,5 @@
-"""`python -m envs serve` and EH-Remote-v0 over OpenEnv's protocol, with the real package, its own client, and a killed server."""
+"""`python -m envs serve` and EH-Remote-v0 over OpenEnv's protocol, with the real package, its own client, and a killed
+server."""
 
 import json
 import os
@@ -178,7 +179,9 @@ def test_an_agents_loss_is_its_failure_and_the_environments_is_not(scripted: dic
     assert heard == [False, True]
 
 
-def test_a_reset_that_fails_there_is_the_environments_failure(scripted: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_that_fails_there_is_the_environments_failure(
+    scripted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with gym.make("EH-Remote-v0", **scripted) as remote:
         remote.reset(seed=0)
         with monkeypatch.context() as patch:
@@ -223,7 +226,9 @@ def test_an_info_arrives_whatever_is_in_it_and_no_text_becomes_a_success(monkeyp
 def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    module = "import gymnasium\nfrom envs.cabinet.env import CabinetEnv\ngymnasium.register('mine/Own-v0', CabinetEnv)\n"
+    module = (
+        "import gymnasium\nfrom envs.cabinet.env import CabinetEnv\ngymnasium.register('mine/Own-v0', CabinetEnv)\n"
+    )
     (tmp_path / "mine_to_serve.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     with served_here("mine_to_serve:mine/Own-v0", ("dev",)) as there:

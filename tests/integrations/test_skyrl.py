@@ -34,7 +34,8 @@ SETTINGS = {"k0": 10, "k_min": 2, "k_max": 60, "alpha": 0.9, "min_successes": 2}
 
 
 class Pressing(BaseTextEnv):
-    """Not ours: rewards the agent that presses `goal` times, and ends an episode itself at its limit, as SkyRL's own do."""
+    """Not ours: rewards the agent that presses `goal` times, and ends an episode itself at its limit, as SkyRL's own
+    do."""
 
     def __init__(self, env_config, extras):
         super().__init__()
@@ -153,7 +154,9 @@ def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(to
     generator = made(tokenizer, lambda request: "press", tmp_path)
     goals = (3, 10, 11, 30)
     out = play(generator, "pressing", [{"goal": goal} for goal in goals])
-    turns = [sum(mask == 1 and before == 0 for before, mask in zip([0, *m], m, strict=False)) for m in out["loss_masks"]]
+    turns = [
+        sum(mask == 1 and before == 0 for before, mask in zip([0, *m], m, strict=False)) for m in out["loss_masks"]
+    ]
     assert turns == [3, 10, 10, 10]
     assert [round(total(reward), 6) for reward in out["rewards"]] == [1.1, 1.45, 0.0, 0.0]
     alone = ElasticHorizon(**SETTINGS)
@@ -171,7 +174,9 @@ def test_every_end_earns_what_the_table_says(tokenizer, tmp_path, zero):
         assert total(rewards) == pytest.approx(end.zero if zero else end.keep), name
         assert (metrics["success"], metrics["truncated"]) == (end.success, end.stopped), name
         assert not (end.stopped and zero and any(rewards)), name  # of each turn, as step-wise advantages are
-    assert [(o.success, o.truncated) for o in controller.outcomes] == [(end.success, end.stopped) for end in ENDS.values()]
+    assert [(o.success, o.truncated) for o in controller.outcomes] == [
+        (end.success, end.stopped) for end in ENDS.values()
+    ]
 
 
 @pytest.mark.parametrize("zero", [True, False], ids=["zero", "keep"])

@@ -55,7 +55,9 @@ def test_a_game_is_the_same_in_a_process_with_other_hashes(hashes: str) -> None:
 def test_a_tiny_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys.modules[type(make().unwrapped).__module__], "TASKS", {"train": range(20), "test": range(20, 24)})
+    monkeypatch.setattr(
+        sys.modules[type(make().unwrapped).__module__], "TASKS", {"train": range(20), "test": range(20, 24)}
+    )
     words = ["--wrapper", "elastic", "--recipe", "examples/textworld.toml", "--updates", "1", "--tasks-per-update", "2"]
     words += ["--group-size", "2", "--eval-tasks", "2", "--warm-start.max-batches", "5", "--out", str(tmp_path / "run")]
     main(words)

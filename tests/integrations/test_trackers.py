@@ -16,7 +16,8 @@ def _log(folder, first, values):
 
 
 def _wandb_records(path):
-    """The records of a ``.wandb`` file: after 7 bytes, each has a checksum (4 bytes), a length (2) and a type (1 is whole)."""
+    """The records of a ``.wandb`` file: after 7 bytes, each has a checksum (4 bytes), a length (2) and a type (1 is
+    whole)."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at = path.read_bytes(), 7
@@ -45,7 +46,9 @@ def test_wandb_offline(tmp_path, monkeypatch):
                 config = {item.key: item.value_json for item in record.run.config.update}
                 assert config["seed"] == "7"
             if record.HasField("history"):
-                row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+                row = {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
+                }
                 found.append((row["_step"], row["train/loss"], row["horizon/k"]))
     assert found == [(0, 3.0, 10), (1, 2.0, 10), (2, 1.0, 10)]
     assert ids == {(tmp_path / "tracker-id").read_text()}

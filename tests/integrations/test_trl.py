@@ -102,7 +102,9 @@ def train(rows, agent, folder, *, environment, controller, group=2, updates=None
         **settings,
     )
     data = Dataset.from_list([{"prompt": [{"role": "user", "content": ""}], **row} for row in rows])
-    trainer = Scripted(model, None, args=args, train_dataset=data, processing_class=tokenizer, environment_factory=environment)
+    trainer = Scripted(
+        model, None, args=args, train_dataset=data, processing_class=tokenizer, environment_factory=environment
+    )
     trainer.agent = agent
     elastic = ElasticToolCalls(trainer, controller, zero_reward_on_truncation=zero)
     trainer.train(resume_from_checkpoint=resume)
@@ -112,10 +114,17 @@ def train(rows, agent, folder, *, environment, controller, group=2, updates=None
 @pytest.mark.parametrize("zero", [True, False], ids=["zero", "keep"])
 def test_every_end_earns_what_the_table_says(tmp_path, zero):
     controller, rows = Heard(K), [{"task_id": name} for name in ENDS]
-    run = {"environment": lambda: ToolEnvironment("Endings-v0"), "controller": controller, "zero": zero, "num_iterations": 1}
+    run = {
+        "environment": lambda: ToolEnvironment("Endings-v0"),
+        "controller": controller,
+        "zero": zero,
+        "num_iterations": 1,
+    }
     trainer, _ = train(rows, lambda text, calls: {"name": "act", "arguments": {"action": "go"}}, tmp_path, **run)
     [row] = [row for row in trainer.state.log_history if "reward" in row]
-    assert row["reward"] == pytest.approx(sum(end.zero if zero else end.keep for end in ENDS.values()) / len(ENDS), abs=1e-5)
+    assert row["reward"] == pytest.approx(
+        sum(end.zero if zero else end.keep for end in ENDS.values()) / len(ENDS), abs=1e-5
+    )
     heard = [(o.success, o.truncated) for o in controller.outcomes]
     assert heard == [(end.success, end.stopped) for end in ENDS.values() for _ in range(2)]
 
@@ -163,7 +172,9 @@ class TestAnEnvironmentOfTheirs:
             assert row["completions/clipped_ratio"] == 0.0  # TRL itself takes it for complete
 
     def test_evaluation_tells_the_controller_nothing(self, tmp_path):
-        trainer, elastic = train([{"goal": 2}], press, tmp_path, environment=Countdown, controller=ElasticHorizon(k0=5, k_min=5))
+        trainer, elastic = train(
+            [{"goal": 2}], press, tmp_path, environment=Countdown, controller=ElasticHorizon(k0=5, k_min=5)
+        )
         before = elastic.state()
         found = trainer.evaluate(eval_dataset=trainer.train_dataset)
         assert found["eval_reward"] == 1.0
@@ -229,7 +240,9 @@ def test_a_rollout_of_trl_s_own_process_has_the_k_of_its_start(tmp_path):
             return [sample]
 
         async def play(self):
-            await asyncio.wait_for(asyncio.gather(self._generate_loop(self._stop_event), self._score_loop(self._stop_event)), 60)
+            await asyncio.wait_for(
+                asyncio.gather(self._generate_loop(self._stop_event), self._score_loop(self._stop_event)), 60
+            )
 
     PartialState(cpu=True)  # for TRL's logger
     _, tokenizer = policy()

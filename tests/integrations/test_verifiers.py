@@ -108,7 +108,9 @@ def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(chat_serve
 def test_every_end_earns_what_the_table_says(chat_server, plug_in, zero, monkeypatch):
     heard = []
     monkeypatch.setattr("eh_gym.integrations.folder.FolderHorizon.record", lambda self, outcome: heard.append(outcome))
-    config = plug_in(every=99, controller=f"ElasticHorizon(k0={K}, k_min={K})", zero=zero, gym_id="Endings-v0", every_task=True)
+    config = plug_in(
+        every=99, controller=f"ElasticHorizon(k0={K}, k_min={K})", zero=zero, gym_id="Endings-v0", every_task=True
+    )
     with chat_server.serve(lambda request, _: "go") as server:
         traces = [episode.traces[0] for episode in play(config, server.url, len(ENDS))]
     for (name, end), trace, outcome in zip(ENDS.items(), traces, heard, strict=True):
@@ -187,7 +189,9 @@ def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
     queue = context.Queue()
     told = {"max_workers": 2, "elastic": False, "address": "tcp://127.0.0.1:0", "address_queue": queue}
     parent, child = context.Pipe()
-    pool = context.Process(target=serve_env, kwargs={**told, "death_pipe": child, "config_data": env_config_data(config)})
+    pool = context.Process(
+        target=serve_env, kwargs={**told, "death_pipe": child, "config_data": env_config_data(config)}
+    )
     pool.start()
 
     async def run(url):

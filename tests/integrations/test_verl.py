@@ -1,6 +1,7 @@
 """K in verl's own agent loop worker, with a scripted model: outcome by outcome what `ElasticHorizon` alone says.
 
-The worker, the loop, the tool parser and the configuration are verl's own. Played are the server that samples, the worker that
+The worker, the loop, the tool parser and the configuration are verl's own. Played are the server that samples, the
+worker that
 scores, the TransferQueue, and Ray: the actor's class is called in this process.
 """
 
@@ -142,7 +143,9 @@ def play(request, tokenizer, tmp_path, monkeypatch):
             for i, goal in enumerate(goals):
                 row = {"raw_prompt": [{"role": "user", "content": f"Press {goal} times."}], "global_steps": 0}
                 row["extra_info"] = {"task_id": f"press-{goal}"}
-                await worker._run_agent_loop({}, about, agent_name="elastic", trace=False, uid=str(i), session_id=0, **row)
+                await worker._run_agent_loop(
+                    {}, about, agent_name="elastic", trace=False, uid=str(i), session_id=0, **row
+                )
 
         put.clear()
         asyncio.run(all_of_them())
@@ -171,7 +174,9 @@ def test_k_moves_as_the_controller_alone_does(play, tmp_path):
     assert (tmp_path / "state.json").read_text() == state
 
 
-@pytest.mark.parametrize("play", [{"k0": 10, "alpha": 0.9}, {"k0": 50, "alpha": 0.9}], indirect=True, ids=["from 10", "from 50"])
+@pytest.mark.parametrize(
+    "play", [{"k0": 10, "alpha": 0.9}, {"k0": 50, "alpha": 0.9}], indirect=True, ids=["from 10", "from 50"]
+)
 def test_k_comes_to_the_same_from_below_and_from_above(play, tmp_path):
     """Tasks of 3 to 24 steps; docs/trainers.md shows these two runs."""
     for goals in np.random.default_rng(0).integers(2, 24, size=(40, 4)).tolist():
@@ -192,11 +197,17 @@ def test_each_task_has_its_own_k(play):
 FIXED = {"name": "fixed", "k0": 3}
 
 
-@pytest.mark.parametrize("play", [{**FIXED, "zero_reward_on_truncation": zero} for zero in (True, False)], indirect=True)
+@pytest.mark.parametrize(
+    "play", [{**FIXED, "zero_reward_on_truncation": zero} for zero in (True, False)], indirect=True
+)
 @pytest.mark.parametrize("validate", [False, True])
 def test_a_stopped_rollout_earns_the_same_in_training_and_validation(play, validate, request):
     kept = 0.0 if request.node.callspec.params["play"]["zero_reward_on_truncation"] else 1.0
-    assert play((1, 2, 3, 9), validate=validate) == [([2, 3, False], 1.0), ([3, 3, False], 1.0), *[([3, 3, True], kept)] * 2]
+    assert play((1, 2, 3, 9), validate=validate) == [
+        ([2, 3, False], 1.0),
+        ([3, 3, False], 1.0),
+        *[([3, 3, True], kept)] * 2,
+    ]
 
 
 @pytest.mark.parametrize("zero", [True, False])
@@ -206,9 +217,13 @@ def test_every_end_earns_what_the_table_says(tmp_path, zero):
     actor._horizon.record = heard.append
     for end in ENDS.values():
         rewards = end.rewards[:K]
-        assert actor.record(len(rewards), K, end.stopped, sum(rewards), {}) == pytest.approx(end.zero if zero else end.keep)
+        assert actor.record(len(rewards), K, end.stopped, sum(rewards), {}) == pytest.approx(
+            end.zero if zero else end.keep
+        )
     won = [not end.stopped and end.keep > 1 - 1e-9 for end in ENDS.values()]
-    assert [(o.success, o.truncated) for o in heard] == list(zip(won, [end.stopped for end in ENDS.values()], strict=True))
+    assert [(o.success, o.truncated) for o in heard] == list(
+        zip(won, [end.stopped for end in ENDS.values()], strict=True)
+    )
 
 
 def test_the_manager_starts_our_workers():

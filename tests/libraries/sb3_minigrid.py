@@ -35,7 +35,9 @@ class MoveK(BaseCallback):
 
 controller = eh_gym.ElasticHorizon(k0=60, k_max=60, alpha=0.5, min_successes=10)
 ks: list[int] = []
-model = PPO("MlpPolicy", DummyVecEnv([make_grid] * 4), n_steps=256, batch_size=256, learning_rate=1e-3, seed=0, device="cpu")
+model = PPO(
+    "MlpPolicy", DummyVecEnv([make_grid] * 4), n_steps=256, batch_size=256, learning_rate=1e-3, seed=0, device="cpu"
+)
 model.learn(12 * 1024, callback=MoveK())
 heard = len(controller.state_dict()["lengths"])
 print(f"SB3 on MiniGrid: K = {', '.join(map(str, ks))}; {heard} successes in the buffer")

@@ -100,7 +100,8 @@ def test_lowest_txt_holds_the_lower_bounds() -> None:
     lock = locked("lowest.txt")
     for package, allowed in ranges("train", "lora", "ray", "test").items():
         lower = [Version(s.version) for s in allowed if s.operator == ">="]
-        # torch's oldest builds for a CPU are not everywhere, and a bound such as >=2.3 may name what was never released.
+        # torch's oldest builds for a CPU are not everywhere, and a bound such as >=2.3 may name what was never
+        # released.
         if package != "torch" and package in lock and lower:
             found = on_python_311(lock[package])
             assert found.release[: len(lower[0].release)] == lower[0].release, f"{package} {found}, allowed {allowed}"

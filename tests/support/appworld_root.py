@@ -1,4 +1,5 @@
-"""A root of AppWorld's data, its files' content of no use. It stands alone, so that a builder may begin with this text."""
+"""A root of AppWorld's data, its files' content of no use. It stands alone, so that a builder may begin with this
+text."""
 
 import json
 from pathlib import Path

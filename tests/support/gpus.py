@@ -1,4 +1,5 @@
-"""What the tests of tests/gpu share: whether there is a GPU, models of real shape, episodes, short runs, own processes."""
+"""What the tests of tests/gpu share: whether there is a GPU, models of real shape, episodes, short runs, own
+processes."""
 
 import math
 import multiprocessing
@@ -30,8 +31,8 @@ QWEN_7B = (152_064, 3584, 18_944, 28, 28, 4)
 Shape = tuple[int, int, int, int, int, int]
 H100_TFLOPS = 989  # of an H100 (SXM) or H200 in bfloat16, dense, from NVIDIA's data sheets
 _SETTINGS = (
-    "--updates 2 --tasks-per-update 4 --group-size 4 --minibatches 1 --eval-tasks 2 --kl-coef 0.01 --learning-rate 0.003 "
-    "--warmup-updates 0 --dtype bfloat16"
+    "--updates 2 --tasks-per-update 4 --group-size 4 --minibatches 1 --eval-tasks 2 --kl-coef 0.01 --learning-rate "
+    "0.003 --warmup-updates 0 --dtype bfloat16"
 )
 
 
@@ -73,8 +74,8 @@ def train(folder: Path, *words: str, ranks: int = 1, device: str = "cuda") -> li
 def assert_sound(rows: Sequence[Mapping[str, Any]], *, lag: int = 0, most: float = 0.02) -> None:
     """A run's two updates compare the sampler's log-probabilities with the trainer's, in nats.
 
-    The KL term keeps every episode in the loss, and the learning rate moves the log-probabilities by far more than the bound. So
-    a hand-over that lost the weights is seen in the second update.
+    The KL term keeps every episode in the loss, and the learning rate moves the log-probabilities by far more than the
+    bound. So a hand-over that lost the weights is seen in the second update.
     """
     assert len(rows) == 2
     first, second = (math.inf if x is None else x for x in (row["train/logp_difference_mean"] for row in rows))
@@ -107,7 +108,8 @@ def new_policy(shape: Shape, device: str, *, initializer_range: float = 0.02) ->
 
 
 def new_episodes(count: int, length: int, words: int) -> list[Trajectory]:
-    """One group: an eighth of each episode is the prompt; then 84 tokens are written for each 35 that are read, as in BFCL."""
+    """One group: an eighth of each episode is the prompt; then 84 tokens are written for each 35 that are read, as in
+    BFCL."""
     prompt = np.random.default_rng(0).integers(3, words, length // 8).tolist()
     found = []
     for i in range(count):

@@ -73,7 +73,9 @@ def write_log(folder: Path, *, updates: int, tasks: int, group: int = 8, hostile
         for task in range(tasks):
             for member in range(group):
                 success = member == 0
-                t = Trajectory(f"train-{update:03d}-{task:02d}", task, horizon=6, success=success, reward=float(success))
+                t = Trajectory(
+                    f"train-{update:03d}-{task:02d}", task, horizon=6, success=success, reward=float(success)
+                )
                 t.system_prompt, t.prompt = "The rules.", f"start {update} {task}"
                 t.end = "terminated" if success else "horizon"
                 t.add_prompt([1] * 4)

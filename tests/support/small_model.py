@@ -40,11 +40,14 @@ def plain_logprobs(model: PreTrainedModel, ids: Sequence[int], temperature: floa
     return found
 
 
-def forward_logprobs(model: PreTrainedModel, prompt: Sequence[int], ids: list[int], temperature: float = 1.0) -> list[float]:
+def forward_logprobs(
+    model: PreTrainedModel, prompt: Sequence[int], ids: list[int], temperature: float = 1.0
+) -> list[float]:
     """Of each of `ids` after the prompt."""
     return plain_logprobs(model, [*prompt, *ids], temperature)[-len(ids) :]
 
 
 def of_written(values: Sequence[float], tokens: TokenSequence | Trajectory) -> list[float]:
-    """Of the last values, which there are one of for each token or for each after the first, those of what the model wrote."""
+    """Of the last values, which there are one of for each token or for each after the first, those of what the model
+    wrote."""
     return [x for x, written in zip(values, tokens.action_mask[-len(values) :], strict=True) if written]

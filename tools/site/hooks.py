@@ -1,7 +1,7 @@
 """Hooks that mkdocs calls while it builds the site.
 
-They draw formulas, render the notebooks with their stored outputs, copy the files of the repository that pages link to, and mark
-tables and code for narrow screens.
+They draw formulas, render the notebooks with their stored outputs, copy the files of the repository that pages link to,
+and mark tables and code for narrow screens.
 The built site loads nothing from other hosts (tests/docs/test_site.py).
 """
 
@@ -38,7 +38,9 @@ class Narrow(Extension):
 
 
 class _Narrow(Treeprocessor):
-    """Marks tables that contain sentences, puts column names on their cells, and marks code words that must not be broken."""
+    """Marks tables that contain sentences, puts column names on their cells, and marks code words that must not be
+    broken.
+    """
 
     def run(self, root: etree.Element) -> None:
         for table in root.iter("table"):
@@ -56,7 +58,9 @@ class _Narrow(Treeprocessor):
 
 
 def _keep_words(code: etree.Element) -> None:
-    """Marks words of code. A browser may break a line after the first hyphen of `--flag`, but not within a marked word."""
+    """Marks words of code. A browser may break a line after the first hyphen of `--flag`, but not within a marked
+    word.
+    """
     words = re.split("( )", code.text or "")
     code.text = ""
     for word in words:

@@ -18,7 +18,8 @@ VERSION = "0.1.3.post1"
 
 
 def apply(version: str, when: str) -> None:
-    """Applies the adaptations for ``when``: "before" the warm-up of the apps' zygote, "after" it, or in the "shell"'s zygote.
+    """Applies the adaptations for ``when``: "before" the warm-up of the apps' zygote, "after" it, or in the "shell"'s
+    zygote.
 
     Raises:
         ValueError: The adaptations were written for another version of AppWorld.
@@ -128,7 +129,8 @@ def load_databases_once() -> None:
 
 
 def inherit_databases() -> None:
-    """Hold the base databases in the zygote's memory. A forked world shares this memory until it writes (copy-on-write).
+    """Hold the base databases in the zygote's memory. A forked world shares this memory until it writes
+    (copy-on-write).
 
     There are two sets, because an evaluation compares two. SQLite forbids using a connection to a file across a fork,
     because of the file's locks. These databases have no file. Making their engines takes a fifth of a reset, so they

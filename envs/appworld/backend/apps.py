@@ -1,6 +1,7 @@
 """The trusted process of a world: the apps, their databases, and in the end the evaluation.
 
-The agent's code runs in another process (shell.py), which asks this one over a link. The environment talks to this process only.
+The agent's code runs in another process (shell.py), which asks this one over a link. The environment talks to this
+process only.
 What counts is decided here: which calls are made, how many, whether the task is complete, and the verdict.
 """
 
@@ -30,7 +31,8 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
 
     Args:
         connection: The socket to the environment. The link's descriptor comes over it, first.
-        options: ``task_id``, ``max_api_calls`` (in one step), ``max_output_chars``, ``record`` (whether to keep the calls).
+        options: ``task_id``, ``max_api_calls`` (in one step), ``max_output_chars``, ``record`` (whether to keep the
+            calls).
     """
     world = World(options)
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
@@ -91,7 +93,9 @@ class World:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """The engine's guard is on during the steps, as in the plain engine: it also takes functions away from the apps."""
+        """The engine's guard is on during the steps, as in the plain engine: it also takes functions away from the
+        apps.
+        """
         self._world.safety_guard.enable()
         # A call that only reads: the pages that every call changes are copied now, and not in the first step.
         reading = {"method": "GET", "url": "/supervisor/profile", "headers": []}
@@ -105,8 +109,8 @@ class World:
         """Has the code's process run a step, and answers its calls meanwhile.
 
         Returns:
-            ``output``, ``malformed`` (both as the code's process says), ``completed`` and ``api_calls``; or ``lost`` (what has
-            become of the code's process) and ``unread`` (it had not begun).
+            ``output``, ``malformed`` (both as the code's process says), ``completed`` and ``api_calls``; or ``lost``
+            (what has become of the code's process) and ``unread`` (it had not begun).
         """
         self._calls, self._completed, begun = 0, False, False
         try:
@@ -123,7 +127,9 @@ class World:
             return {"lost": f"the code's process: {error}", "unread": False}
 
     def verdict(self) -> dict[str, Any]:
-        """AppWorld's own evaluation of the state that the calls have left, in the form of the environment's ``info``."""
+        """AppWorld's own evaluation of the state that the calls have left, in the form of the environment's
+        ``info``.
+        """
         tracker = evaluate(self._world)
         return {
             "success": bool(tracker.success),
@@ -133,7 +139,9 @@ class World:
         }
 
     def save(self, folder: str, turns: list[tuple[str, str]]) -> None:
-        """Writes the episode as the engine writes an experiment's task: the databases' changes, the code and the calls."""
+        """Writes the episode as the engine writes an experiment's task: the databases' changes, the code and the
+        calls.
+        """
         world = copy.copy(self._world)  # the evaluation needs its own paths
         world.output_directory = folder
         for name in ("logs", "misc", "version", "checkpoints"):

@@ -1,7 +1,7 @@
 """A zygote's children: processes that are forked for one connection each, and known by a name.
 
-An environment makes a connection, says a name on it, and asks for a process with that name. If it was interrupted in between,
-its connection stays in the socket's queue: the name keeps the next process from getting that connection.
+An environment makes a connection, says a name on it, and asks for a process with that name. If it was interrupted in
+between, its connection stays in the socket's queue: the name keeps the next process from getting that connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class _Child:
 
 
 class Children:
-    """The living processes. Their private folder has the socket to connect to, and a working directory for each process."""
+    """The living processes. Their private folder has the socket to connect to, and a working directory for each
+    process.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder, self._pid = folder, os.getpid()
@@ -45,8 +47,8 @@ class Children:
     def spawn(self, name: str, live: Callable[[socket.socket, int, str], None]) -> int:
         """Forks a process for the connection that says ``name``, and returns its pid.
 
-        ``live`` is the life of the process. It gets the connection, the slot (a number from 0 that no other living process has)
-        and the working directory. Its exceptions are reported over the connection.
+        ``live`` is the life of the process. It gets the connection, the slot (a number from 0 that no other living
+        process has) and the working directory. Its exceptions are reported over the connection.
 
         Raises:
             OSError: The connection is not there, or the system refuses another process.
@@ -68,7 +70,9 @@ class Children:
         for name in self._living.keys() & names:
             self._killed.add(name)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._living[name].pid, signal.SIGKILL)  # it was not reaped yet, so no other process has this pid
+                os.kill(
+                    self._living[name].pid, signal.SIGKILL
+                )  # it was not reaped yet, so no other process has this pid
         for _ in range(_PATIENCE_MS if wait else 1):
             for name, child in list(self._living.items()):
                 if os.waitpid(child.pid, os.WNOHANG)[0]:

@@ -1,12 +1,12 @@
 """Confines a world's process: it may compute, and use the descriptors that it already has.
 
-There are six layers, each useful without the others: "limits" (rlimits), "user" (another uid, if the host runs as root),
-"network" and "mounts" (namespaces; all mounts are read-only, so that reading a file changes no access time), "system calls" (a
-seccomp filter), "files" (Landlock, or no opening of files at all). A layer that the host lacks is skipped without an error and
-not reported as in force. On macOS, only the limits and the uid exist.
+There are six layers, each useful without the others: "limits" (rlimits), "user" (another uid, if the host runs as
+root), "network" and "mounts" (namespaces; all mounts are read-only, so that reading a file changes no access time),
+"system calls" (a seccomp filter), "files" (Landlock, or no opening of files at all). A layer that the host lacks is
+skipped without an error and not reported as in force. On macOS, only the limits and the uid exist.
 
-Two limits only the parent can enforce: the deadline (forks.py), and the memory of all worlds together (--max-sessions). There
-are no guards in Python, because the agent's code could undo them. This module uses only the standard library.
+Two limits only the parent can enforce: the deadline (forks.py), and the memory of all worlds together (--max-sessions).
+There are no guards in Python, because the agent's code could undo them. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 from . import landlock, seccomp
 
-# The worlds' uids and gids, above those that distributions give to people and daemons, below 65534 (nobody). Each zygote has
-# uids of its own.
+# The worlds' uids and gids, above those that distributions give to people and daemons, below 65534 (nobody). Each
+# zygote has uids of its own.
 FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
@@ -53,7 +53,8 @@ class Limits:
         cpu_s: Processor time in seconds of the whole episode, all threads together. After that comes SIGKILL.
         file_bytes: The largest size of a file that is written; 0 allows no writing.
         open_files: Descriptor numbers must be below this.
-        threads: The number of threads, where the kernel can count them for each world. Elsewhere the user's total is limited.
+        threads: The number of threads, where the kernel can count them for each world. Elsewhere the user's total is
+            limited.
         stack_bytes: The size of the main thread's stack.
     """
 
@@ -68,9 +69,10 @@ class Limits:
 def isolate_host() -> None:
     """Prepares the zygote's main thread. Call it once, before any fork, which must be from this thread.
 
-    If it runs as root, it claims uids that no other zygote's worlds have, and makes a network and an IPC namespace, which
-    every world inherits. An ordinary user would need a user namespace for this, which the kernel refuses to a process with
-    several threads (the worker protocol has a watching thread). Each world then makes its own in ``confine``, in about 1 ms.
+    If it runs as root, it claims uids that no other zygote's worlds have, and makes a network and an IPC namespace,
+    which every world inherits. An ordinary user would need a user namespace for this, which the kernel refuses to a
+    process with several threads (the worker protocol has a watching thread). Each world then makes its own in
+    ``confine``, in about 1 ms.
     """
     global _first_slot, _network, _threads_of_user
     _prctl(_SET_NO_NEW_PRIVS, 1)
@@ -93,9 +95,10 @@ def confine(
     """Confines this process for good. Call it in a forked world that is ready, before any of the agent's code runs.
 
     Afterwards the process can compute, start threads, read and write the open descriptors (close others first with
-    ``keep_only``), signal itself, and read files below ``readable``. It cannot open anything else, write a file, start a
-    process, signal another process, make a socket except an unnamed pair, or undo any of this. It dies with its parent, or with
-    the process `parent`. The uid depends on the slot. `use_landlock=False` forbids opening any file, as without Landlock.
+    ``keep_only``), signal itself, and read files below ``readable``. It cannot open anything else, write a file, start
+    a process, signal another process, make a socket except an unnamed pair, or undo any of this. It dies with its
+    parent, or with the process `parent`. The uid depends on the slot. `use_landlock=False` forbids opening any file, as
+    without Landlock.
 
     Returns:
         The names of the layers in force.
@@ -134,21 +137,25 @@ def confine(
 def isolate_apps() -> None:
     """Prepares the apps' zygote and its forks. Call it before the zygote knows where the ground truth is.
 
-    If memory runs out, the kernel kills the largest of them and of the agents' processes, before the trainer. And no other
-    process of this user may follow /proc/PID/cwd or /proc/PID/fd to the ground truth. This comes second, because it closes
-    the process's own files in /proc, too.
+    If memory runs out, the kernel kills the largest of them and of the agents' processes, before the trainer. And no
+    other process of this user may follow /proc/PID/cwd or /proc/PID/fd to the ground truth. This comes second, because
+    it closes the process's own files in /proc, too.
     """
     _write("/proc/self/oom_score_adj", "1000")
     _prctl(_SET_DUMPABLE, 0)
 
 
 def limit(limits: Limits) -> None:
-    """Limits the resources of a process of the apps, and not its threads, because it shares its user with the trainer."""
+    """Limits the resources of a process of the apps, and not its threads, because it shares its user with the
+    trainer.
+    """
     _limit(limits, counts_threads_alone=False)
 
 
 def die_with(parent: int) -> None:
-    """Lets the kernel kill this process when the thread of ``parent`` that forked it ends. Exits if that has ended already."""
+    """Lets the kernel kill this process when the thread of ``parent`` that forked it ends. Exits if that has ended
+    already.
+    """
     _prctl(_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -169,7 +176,9 @@ def keep_only(fds: Collection[int]) -> None:
 
 
 def interpreter_folders() -> list[str]:
-    """What this interpreter reads to import a module late or to load a time zone, without this project, which has solutions."""
+    """What this interpreter reads to import a module late or to load a time zone, without this project, which has
+    solutions.
+    """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders: set[str] = {sysconfig.get_path(name) for name in names}
     folders |= {path for path in sys.path if os.path.isdir(path)} - {os.getcwd()}
@@ -232,8 +241,8 @@ def _read_only_mounts() -> bool:
 def _claimed_slots() -> int:
     """The first of 256 slots that no other zygote on this machine has, as long as this one lives.
 
-    The kernel counts threads by uid, so worlds with the same uid would share one limit. A claim is the name of a socket, which
-    disappears with its process. If all slots are taken, the first 256 are shared.
+    The kernel counts threads by uid, so worlds with the same uid would share one limit. A claim is the name of a
+    socket, which disappears with its process. If all slots are taken, the first 256 are shared.
     """
     global _claim
     for first in range(0, _UIDS_OF_ZYGOTE * _ZYGOTES, _UIDS_OF_ZYGOTE):

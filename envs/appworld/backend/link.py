@@ -1,8 +1,8 @@
 """What crosses between the processes of a world: frames, and the exceptions of apps.
 
-A frame is the sizes of its head and of its body, the head as JSON, and the body as bytes. The code's process may send anything,
-so the apps' process reads its frames with `Link`: it bounds both sizes, looks at the form of each head, and never waits for
-the code to read or to write. The environment imports this module in the user's Python.
+A frame is the sizes of its head and of its body, the head as JSON, and the body as bytes. The code's process may send
+anything, so the apps' process reads its frames with `Link`: it bounds both sizes, looks at the form of each head, and
+never waits for the code to read or to write. The environment imports this module in the user's Python.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def frame(head: dict[str, Any], body: bytes = b"") -> bytes:
 def receive(connection: socket.socket, deadline: float | None = None) -> Frame | None:
     """Waits for the next frame; None if the other side has hung up.
 
-    `deadline` is when the whole frame must be here, however slowly it comes (time.monotonic seconds); None to wait forever.
+    `deadline` is when the whole frame must be here, however slowly it comes (time.monotonic seconds); None to wait
+    forever.
 
     Raises:
         ValueError: The bytes are not a frame, or it is too long.
@@ -54,7 +55,8 @@ def _read(connection: socket.socket, size: int, deadline: float | None) -> bytea
     rest = memoryview(data)
     while rest:
         if deadline is not None:
-            # After the deadline, bytes that are there are still read: they may have come in time while this process was delayed.
+            # After the deadline, bytes that are there are still read: they may have come in time while this process was
+            # delayed.
             connection.settimeout(max(0.0, deadline - time.monotonic()))
         try:
             count = connection.recv_into(rest)
@@ -162,7 +164,9 @@ def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[
 
 
 def rebuilt(told: dict[str, Any]) -> Exception:
-    """The exception that ``described`` has described. Its type has the same name, and is derived from the first known one."""
+    """The exception that ``described`` has described. Its type has the same name, and is derived from the first known
+    one.
+    """
     known: type[Exception] = next(filter(None, (_known(*names) for names in told["types"])))
     module, name = told["types"][0]
     text: str = told["text"]

@@ -1,4 +1,5 @@
-"""Tries in short-lived processes what confine.py should prevent. It is a worker's backend for ``python -m envs doctor``.
+"""Tries in short-lived processes what confine.py should prevent. It is a worker's backend for ``python -m envs
+doctor``.
 
 A layer is in force if ``confine`` names it and it stops one attempt. The test suite makes all attempts.
 """

@@ -1,11 +1,12 @@
 """The system-call filter of a world: an allow list, as a seccomp BPF program.
 
-An allow list is enough, because a prepared world needs few calls: its files are open, and its modules are imported. A deny
-list would be out of date with the next kernel. A call that is not on the list fails with EPERM, which Python turns into a
-PermissionError that the agent sees in its observation. Calls that no Python program makes by accident kill the process.
+An allow list is enough, because a prepared world needs few calls: its files are open, and its modules are imported. A
+deny list would be out of date with the next kernel. A call that is not on the list fails with EPERM, which Python turns
+into a PermissionError that the agent sees in its observation. Calls that no Python program makes by accident kill the
+process.
 
-A filter cannot read paths; landlock.py restricts those. Only x86_64 and aarch64 are supported: elsewhere ``install`` returns
-False.
+A filter cannot read paths; landlock.py restricts those. Only x86_64 and aarch64 are supported: elsewhere ``install``
+returns False.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ def _low(argument: int) -> Instruction:
 
 
 def _one_of(argument: int, values: tuple[int, ...], otherwise: int) -> list[Instruction]:
-    """Allows the call if the low half of an argument (the kernel reads only this half of an int) is one of the values."""
+    """Allows the call if the low half of an argument (the kernel reads only this half of an int) is one of the
+    values.
+    """
     tests = [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
     return [_low(argument), *tests, (_RETURN, 0, 0, otherwise), (_RETURN, 0, 0, _ALLOW)]
 

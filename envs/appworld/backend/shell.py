@@ -1,7 +1,8 @@
-"""The process in which the agent's code of one episode runs. It has ``apis`` and ``requester``, and nothing of the databases.
+"""The process in which the agent's code of one episode runs. It has ``apis`` and ``requester``, and nothing of the
+databases.
 
-The code may do anything to this process. Whatever it makes it say, the apps' process (apps.py) decides what counts. The shell,
-the engine's client and ``apis`` are made in the zygote, because only the date depends on the task.
+The code may do anything to this process. Whatever it makes it say, the apps' process (apps.py) decides what counts. The
+shell, the engine's client and ``apis`` are made in the zygote, because only the date depends on the task.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class _Transport:
 
     def exchange(self, request: bytes) -> link.Frame:
         """Sends a request, and waits for its answer."""
-        # The engine's timeout comes as this signal's exception. In the middle, it would leave an answer unread, which the next
-        # call would take for its own.
+        # The engine's timeout comes as this signal's exception. In the middle, it would leave an answer unread, which
+        # the next call would take for its own.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
         try:
             with self._lock:

@@ -1,10 +1,12 @@
 """A zygote: imports AppWorld once, and then forks a process for every world.
 
-There are two: one forks the processes of the apps (apps.py), the other those of the agents' code (shell.py), which never had
-the apps or their data. Each is a worker's backend (eh_gym/worker/child.py). Its only other thread is that worker's watching
-thread, which holds no lock while it sleeps. An environment connects to the zygote's socket and asks for a process
-(children.py); the new process then owns the connection. A forked process inherits everything that is the same for all tasks,
-so it only costs what it changes. The zygote has no deadlines: the environment (forks.py) ends a process that takes too long.
+There are two: one forks the processes of the apps (apps.py), the other those of the agents' code (shell.py), which
+never had the apps or their data. Each is a worker's backend (eh_gym/worker/child.py). Its only other thread is that
+worker's watching thread, which holds no lock while it sleeps. An environment connects to the zygote's socket and asks
+for a process (children.py); the new process then owns the connection. A forked process inherits everything that is the
+same for all tasks,
+so it only costs what it changes. The zygote has no deadlines: the environment (forks.py) ends a process that takes too
+long.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from typing import Any
 from . import adaptations, apps, confine, shell
 from .children import Children
 
-# Modules that the engine imports late, modules that are imported late by those that the agent's code may import (the guard
-# lists these), and codecs, which ``"…".encode(name)`` imports. All are imported before any fork, because a world's user may be
-# unable to read the virtualenv (in a home of mode 0700), so that the engine or the agent's code could not import them.
+# Modules that the engine imports late, modules that are imported late by those that the agent's code may import (the
+# guard lists these), and codecs, which ``"…".encode(name)`` imports. All are imported before any fork, because a
+# world's user may be unable to read the virtualenv (in a home of mode 0700), so that the engine or the agent's code
+# could not import them.
 _IMPORTED_LATE = (
     *("appworld.common.random", "faker", "inflection", "psutil", "secrets", "xxhash", "zipfile"),
     *("_strptime", "unittest.mock", "pendulum.formatting.difference_formatter", "pendulum.locales.en.locale"),
@@ -110,8 +113,8 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
 def _use_huge_pages() -> None:
     """Moves this process's memory to huge pages, if the kernel does that on request (Linux 6.1).
 
-    A fork copies an entry for every page. With huge pages it takes 3 ms, not 8. What a forked process writes is copied in pages
-    of the usual size.
+    A fork copies an entry for every page. With huge pages it takes 3 ms, not 8. What a forked process writes is copied
+    in pages of the usual size.
     """
     collapse = 25  # MADV_COLLAPSE
     with contextlib.suppress(OSError):
@@ -152,7 +155,8 @@ def _warm_up_apps(task_id: str) -> None:
 
 
 _USES = """\
-print(pendulum.now().format("dddd Do MMMM YYYY"), pendulum.now().diff_for_humans(), pendulum.duration(days=3).in_words())
+now = pendulum.now()
+print(now.format("dddd Do MMMM YYYY"), now.diff_for_humans(), pendulum.duration(days=3).in_words())
 """
 _CALLS = """\
 passwords = {entry["account_name"]: entry["password"] for entry in apis.supervisor.show_account_passwords()}

@@ -1,7 +1,8 @@
-"""Builds the mini world: ``python build.py DEST [SCENARIO]`` with the interpreter of AppWorld's virtualenv writes DEST/data.
+"""Builds the mini world: ``python build.py DEST [SCENARIO]`` with the interpreter of AppWorld's virtualenv writes
+DEST/data.
 
-`install.py` runs it with a home and a working directory that are deleted afterwards, and moves DEST into place. The same sources
-give the same tasks, answers and databases.
+`install.py` runs it with a home and a working directory that are deleted afterwards, and moves DEST into place. The
+same sources give the same tasks, answers and databases.
 """
 
 from __future__ import annotations

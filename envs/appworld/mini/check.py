@@ -36,7 +36,9 @@ def check_task(data: Path, task_id: str, task: Task) -> None:
     from appworld.evaluator import TestTracker
 
     # A wrong solution is run in one step and without reading API documents. Its effect is the same, in half the time.
-    wrong = {name: ["\n".join(step for step in steps if "apis.api_docs." not in step)] for name, steps in task.wrong.items()}
+    wrong = {
+        name: ["\n".join(step for step in steps if "apis.api_docs." not in step)] for name, steps in task.wrong.items()
+    }
     passed = {}
     for name, steps in {"reference": task.steps, "empty": [], **wrong}.items():
         verdict, raised = play(task_id, steps)

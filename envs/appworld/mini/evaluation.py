@@ -1,7 +1,7 @@
 """The evaluation of every task, in AppWorld's form. Its text is written beside each task, as `evaluation.py`.
 
-It compares the world at the start with that at the end. ``private_data`` says what may change: model -> kind of change -> what
-exactly, as `task.expected` writes it. What a task states is compared exactly, what it leaves open is not.
+It compares the world at the start with that at the end. ``private_data`` says what may change: model -> kind of change
+-> what exactly, as `task.expected` writes it. What a task states is compared exactly, what it leaves open is not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ def ordered(rows: list[Any]) -> list[str]:
     return sorted(json.dumps(row, default=str) for row in rows)
 
 
-def evaluate(test: Any, public_data: Any, private_data: Any, main_user: Any, models: Any, ground_truth_answer: Any) -> None:
+def evaluate(
+    test: Any, public_data: Any, private_data: Any, main_user: Any, models: Any, ground_truth_answer: Any
+) -> None:
     """Check the answer (no answer counts as one too), the set of models that changed, and the records of each."""
     with test("assert the answer matches the ground truth answer."):
         test.answer(json.loads(models.end.supervisor.Task.first().answer), ground_truth_answer)

@@ -1,7 +1,7 @@
 """Writes a data root in AppWorld's format: API documents, base databases and tasks.
 
-AppWorld's own ``save`` of the API documents, and its tidying of the ground truth, call programs that are not installed with
-it. So this module writes the API documents itself and skips the tidying. ``check.py`` plays the tasks.
+AppWorld's own ``save`` of the API documents, and its tidying of the ground truth, call programs that are not installed
+with it. So this module writes the API documents itself and skips the tidying. ``check.py`` plays the tasks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def write_base(data: Path) -> None:
 
 
 def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[Any, ...]) -> Task:
-    """Make one variant of a scenario, and write its folder below ``data/tasks`` with all files except test_data.json."""
+    """Make one variant of a scenario, and write its folder below ``data/tasks`` with all files except
+    test_data.json.
+    """
     import appworld.ground_truth
     from appworld.apps import get_all_apps
     from appworld.apps.admin.models import MainUserMunch
@@ -85,16 +87,19 @@ def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[A
         datetime=now.to_datetime(), allowed_apps=get_all_apps(skip_admin=True), db_version=DB_VERSION,
         model_collection=models,
     )  # fmt: skip
-    solution = "def solution(apis, requester):\n" + "\n".join("    " + line for step in task.steps for line in step.splitlines())
+    solution = "def solution(apis, requester):\n" + "\n".join(
+        "    " + line for step in task.steps for line in step.splitlines()
+    )
     apps_needed = sorted({*re.findall(r"\bapis\.(\w+)\.", solution)} - {"api_docs", "supervisor"})
     # Every num_* key is given, because AppWorld computes a missing one with a program that is not installed.
     metadata = {
-        "mode": "full", "difficulty": scenario.difficulty, "num_apps": len(apps_needed), "num_apis": solution.count("apis."),
-        "num_api_calls": 0, "num_solution_code_lines": len(solution.splitlines()),
+        "mode": "full", "difficulty": scenario.difficulty, "num_apps": len(apps_needed),
+        "num_apis": solution.count("apis."), "num_api_calls": 0, "num_solution_code_lines": len(solution.splitlines()),
     }  # fmt: skip
     official.ground_truth = appworld.ground_truth.GroundTruth(
         task_id=identifier, required_apps=apps_needed, public_data={}, private_data=expected(task.changes),
-        answer=task.answer, evaluation_code=Path(__file__).with_name("evaluation.py").read_text(), solution_code=solution,
+        answer=task.answer, evaluation_code=Path(__file__).with_name("evaluation.py").read_text(),
+        solution_code=solution,
         compiled_solution_code=solution, generator_code="", test_data=None, api_calls=[], metadata=metadata,
     )  # fmt: skip
     appworld.ground_truth.run_ruff = lambda *_, **__: None  # a formatter that is not installed
@@ -120,6 +125,8 @@ def _write_supervisor(models: Any, task: Task) -> Any:
         birthday=main.birthday, sex=main.sex,
     )  # fmt: skip
     for login in main.account_passwords:
-        supervisor.AccountPassword.create_save(supervisor_id=own.id, account_name=login.account_name, password=login.password)
+        supervisor.AccountPassword.create_save(
+            supervisor_id=own.id, account_name=login.account_name, password=login.password
+        )
     supervisor.Task.create_save(supervisor_id=own.id, instruction=task.instruction)
     return main

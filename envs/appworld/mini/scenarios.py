@@ -22,7 +22,8 @@ class Scenario:
 
     Attributes:
         difficulty: 1: one app and a few calls; 2: two apps; 3: more apps, and steps that depend on each other.
-        make: ``make(world, *variant)`` makes a task, and may add records to the world. They become part of its start state.
+        make: ``make(world, *variant)`` makes a task, and may add records to the world. They become part of its start
+            state.
         variants: The arguments of each task.
     """
 
@@ -52,7 +53,9 @@ print(count)""",
         steps=steps,
         wrong={
             "wrong": swapped(steps, ("range(40)", "range(1)")),
-            "collateral": plus(steps, f'apis.spotify.create_playlist(title="All my {genre}", access_token=spotify_token)'),
+            "collateral": plus(
+                steps, f'apis.spotify.create_playlist(title="All my {genre}", access_token=spotify_token)'
+            ),
         },
     )
 
@@ -78,7 +81,9 @@ for w in wishes:
         instruction=f"Move everything on my Amazon wish list that is priced below ${limit} to my cart.",
         steps=steps,
         wrong={
-            "wrong": swapped(steps, ("apis.amazon.move_product_from_wish_list_to_cart(", "apis.amazon.add_product_to_cart(")),
+            "wrong": swapped(
+                steps, ("apis.amazon.move_product_from_wish_list_to_cart(", "apis.amazon.add_product_to_cart(")
+            ),
             "collateral": plus(
                 steps,
                 f"""dear = next(w for w in wishes if w["price"] > {limit})
@@ -107,7 +112,9 @@ def gmail_attachments_saved(world: World, who: str, label: str, folder: str) -> 
             sender_id=senders[k % 3], recipient_ids=[me], subject=f"About the {item}",
             body=f"Here is what I have on the {item}.", created_at=sent,
         )  # fmt: skip
-        attached = [dict(email_id=email.id, file_name=name, file_content=text, created_at=sent) for name, text in files.items()]
+        attached = [
+            dict(email_id=email.id, file_name=name, file_content=text, created_at=sent) for name, text in files.items()
+        ]
         world.add(gmail.Attachment, attached)
         thread = dict(email_ids=[email.id], created_at=sent, updated_at=sent)
         common = gmail.GlobalEmailThread.create_save(**thread).id
@@ -133,14 +140,16 @@ print(attachments)""",
     ]
     return Task(
         supervisor=who,
-        instruction=f'Save the attachments of all emails in my Gmail inbox that are labelled "{label}" in the ~/{folder}/ '
+        instruction=f'Save the attachments of all emails in my Gmail inbox that are labelled "{label}" in the '
+        f'~/{folder}/ '
         "folder of my file system, under the names they have.",
         steps=steps,
         wrong={
             "wrong": swapped(steps, ("range(40)", "range(1)"), ("page_limit=20", "page_limit=5")),
             "collateral": plus(
                 steps,
-                'apis.gmail.mark_thread_archived(email_thread_id=threads[0]["email_thread_id"], access_token=gmail_token)',
+                'apis.gmail.mark_thread_archived(email_thread_id=threads[0]["email_thread_id"], '
+                'access_token=gmail_token)',
             ),
         },
         changes=[
@@ -164,15 +173,21 @@ def phone_texts_to_tasks(world: World, who: str, sender: str, name: str, chores:
     messages.append((next(one.first for one in PEOPLE if one.first not in (who, sender)), who, "To do: water my ferns"))
     for k, (author, reader, words) in enumerate(messages):
         ids, sent = [world.user("phone", one).id for one in (author, reader)], world.ago(0, 7, 5 * k)
-        common = phone.GlobalTextMessage.create_save(sender_id=ids[0], receiver_id=ids[1], message=words, created_at=sent)
-        world.add(phone.UserTextMessage, [dict(global_text_message_id=common.id, user_id=one, created_at=sent) for one in ids])
+        common = phone.GlobalTextMessage.create_save(
+            sender_id=ids[0], receiver_id=ids[1], message=words, created_at=sent
+        )
+        world.add(
+            phone.UserTextMessage, [dict(global_text_message_id=common.id, user_id=one, created_at=sent) for one in ids]
+        )
     steps = [
         docs("phone", "search_contacts", "search_text_messages"),
         docs("todoist", "show_projects", "create_task"),
         login("phone", "todoist"),
         f"""contact = apis.phone.search_contacts(query={sender!r}, access_token=phone_token)[0]
 print(contact)""",
-        paged("texts", 'apis.phone.search_text_messages(phone_number=contact["phone_number"], access_token=phone_token'),
+        paged(
+            "texts", 'apis.phone.search_text_messages(phone_number=contact["phone_number"], access_token=phone_token'
+        ),
         """asked = [t["message"] for t in texts
     if t["sender"]["phone_number"] == contact["phone_number"] and t["message"].startswith("To do: ")]
 print(asked)""",
@@ -185,14 +200,16 @@ for message in asked:
     ]
     return Task(
         supervisor=who,
-        instruction=f'{sender} {person(sender).last} has texted me some messages that start with "To do:". Turn each of them '
-        f'into a task of my Todoist project "{name}", due tomorrow; its title is what follows "To do:", word for word.',
+        instruction=f'{sender} {person(sender).last} has texted me some messages that start with "To do:". Turn each '
+        f'of them into a task of my Todoist project "{name}", due tomorrow; its title is what follows "To do:", word '
+        'for word.',
         steps=steps,
         wrong={
             "wrong": swapped(steps, ('t["sender"]["phone_number"] == contact["phone_number"] and ', "")),
             "collateral": plus(
                 steps,
-                'apis.phone.send_text_message(phone_number=contact["phone_number"], message="Done", access_token=phone_token)',
+                'apis.phone.send_text_message(phone_number=contact["phone_number"], message="Done", '
+                'access_token=phone_token)',
             ),
         },
         changes=[
@@ -242,8 +259,9 @@ print(emails)""",
     ]
     return Task(
         supervisor=who,
-        instruction=f'My note "{title}" in Simple Note lists what everyone owes me. Send each of those who have not paid yet a '
-        f'Venmo request for their part, with the description "{title}", and then add "Requests sent." as a new last line to '
+        instruction=f'My note "{title}" in Simple Note lists what everyone owes me. Send each of those who have not '
+        f'paid yet a Venmo request for their part, with the description "{title}", and then add "Requests sent." as a '
+        'new last line to '
         "the note. I have all of them in my phone's contacts.",
         steps=steps,
         wrong={
@@ -251,7 +269,8 @@ print(emails)""",
                              ("float(amount)", "float(amount.split()[0])")),
             "collateral": plus(
                 steps,
-                'apis.simple_note.update_note(note_id=note["note_id"], tags=["money", "done"], access_token=simple_note_token)',
+                'apis.simple_note.update_note(note_id=note["note_id"], tags=["money", "done"], '
+                'access_token=simple_note_token)',
             ),
         },
         changes=[

@@ -20,7 +20,9 @@ def login(*apps: str) -> str:
     ]
     for app in apps:
         by = "phone_number" if app == "phone" else "email"
-        lines.append(f'{app}_token = apis.{app}.login(username=profile["{by}"], password=passwords["{app}"])["access_token"]')
+        lines.append(
+            f'{app}_token = apis.{app}.login(username=profile["{by}"], password=passwords["{app}"])["access_token"]'
+        )
     return "\n".join(lines)
 
 

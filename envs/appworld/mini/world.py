@@ -1,4 +1,6 @@
-"""A world that is being written: the invented people, and AppWorld's models with a few helpers that all modules share."""
+"""A world that is being written: the invented people, and AppWorld's models with a few helpers that all modules
+share.
+"""
 
 from __future__ import annotations
 

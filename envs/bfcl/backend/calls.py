@@ -1,9 +1,11 @@
-"""Decodes a model's text into calls as bfcl-eval does, but without eval(). Also writes ground-truth calls as model text.
+"""Decodes a model's text into calls as bfcl-eval does, but without eval(). Also writes ground-truth calls as model
+text.
 
-bfcl-eval turns every call into source text again and evaluates the text. Here this is done only if the text can mean something
-else than the call: if a call is nested, or a text argument has a bracket. A plain call is carried out as it was decoded, which
-saves a third of an episode's time. Quirks of bfcl-eval that decide verdicts are kept, with a comment at each. `execution`
-carries out the calls.
+bfcl-eval turns every call into source text again and evaluates the text. Here this is done only if the text can mean
+something
+else than the call: if a call is nested, or a text argument has a bracket. A plain call is carried out as it was
+decoded, which saves a third of an episode's time. Quirks of bfcl-eval that decide verdicts are kept, with a comment at
+each. `execution` carries out the calls.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ Methods = dict[str, Callable[..., Any]]
 _ARITHMETIC_DEPTH = 20
 _REPEAT_CAP = 10_000  # characters of a repeated text
 LONGEST = 200_000  # characters of one message; a longer message counts as one without a call
-# The same for the python format, because Python's parser is slow. All calls of a turn's ground truth have 6,910 characters at
-# most, and upstream lets its own models write 4,096 tokens.
+# The same for the python format, because Python's parser is slow. All calls of a turn's ground truth have 6,910
+# characters at most, and upstream lets its own models write 4,096 tokens.
 LONGEST_PYTHON = 16_000
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -111,7 +113,8 @@ def decode_hermes(text: str) -> list[Call]:
 def decode_native(text: str) -> list[Call]:
     r"""The ``tool_calls`` of an assistant's message as JSON, in OpenAI's form; any other text has no call.
 
-    As in upstream's handlers for function calling, arguments that are no JSON object make the whole message undecodable.
+    As in upstream's handlers for function calling, arguments that are no JSON object make the whole message
+    undecodable.
 
     >>> decode_native('{"tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}')
     [PlainCall(name='f', arguments={'a': 1})]

@@ -61,7 +61,9 @@ def load_entry(task_id: str) -> Entry:
 def _data() -> Path:
     spec = importlib.util.find_spec("bfcl_eval")
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("bfcl_eval is not installed in this virtualenv; run python -m envs install bfcl --force")
+        raise ModuleNotFoundError(
+            "bfcl_eval is not installed in this virtualenv; run python -m envs install bfcl --force"
+        )
     return Path(spec.submodule_search_locations[0]) / "data"
 
 

@@ -4,8 +4,8 @@ A turn is a user message and the steps that follow it. A step is one message of 
 message without a call ends the turn. More than 20 executed steps in a turn end the entry.
 
 The verdict is success if every turn whose ground truth is not empty passes three checks at its end:
-at least one step was executed, every public attribute of every simulator equals the ground truth's, and the results of the
-turn's ground-truth calls are among all results so far.
+at least one step was executed, every public attribute of every simulator equals the ground truth's, and the results of
+the turn's ground-truth calls are among all results so far.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Task:
     """The data that all episodes of an entry share.
 
     Attributes:
-        start: The simulators at the start, pickled. Loading them is faster than building them, and episodes share no object.
+        start: The simulators at the start, pickled. Loading them is faster than building them, and episodes share no
+            object.
         checks: For each turn, the ground truth's results and its simulators' public attributes; None if the turn has no
             ground-truth call.
     """
@@ -76,7 +77,9 @@ class StepResult:
 
 
 class Episode:
-    """A running episode of an entry. ``prompt``, "compact" or "official", is the form of results and held-back functions."""
+    """A running episode of an entry. ``prompt``, "compact" or "official", is the form of results and held-back
+    functions.
+    """
 
     def __init__(self, task_id: str, action_format: str, prompt: str = "compact") -> None:
         self._task = task_of(task_id)
@@ -132,7 +135,9 @@ class Episode:
         return self._result(observation, done=False, results=results)
 
     def expert(self) -> str:
-        """The ground truth's next message: usually one call for each step, then a message without a call to end the turn."""
+        """The ground truth's next message: usually one call for each step, then a message without a call to end the
+        turn.
+        """
         calls = list(self._task.entry.ground_truth[self._turn]) if self._turn < len(self._task.entry.turns) else []
         per_step = -(-len(calls) // _STEPS_PER_TURN) or 1
         due = calls[self._steps * per_step : (self._steps + 1) * per_step]
@@ -163,13 +168,17 @@ class Episode:
     def _same(self, states: dict[str, dict[str, Any]]) -> bool:
         """Whether every public attribute of the ground truth's simulators has the same value in this episode."""
         return all(
-            getattr(self._simulators[name], key) == value for name, state in states.items() for key, value in state.items()
+            getattr(self._simulators[name], key) == value
+            for name, state in states.items()
+            for key, value in state.items()
         )
 
     def _fail(self, kind: str) -> None:
         self._failure = self._failure or (self._turn, kind)
 
-    def _result(self, observation: str, *, done: bool, results: Sequence[str] = (), malformed: bool = False) -> StepResult:
+    def _result(
+        self, observation: str, *, done: bool, results: Sequence[str] = (), malformed: bool = False
+    ) -> StepResult:
         success, failure = done and self._failure is None, self._failure if done else None
         apart = tuple(results) if self._format == "native" else ()
         return StepResult(observation, done, success, self._turn, len(results), malformed, failure, apart)
@@ -211,7 +220,9 @@ def instruction(entry: Entry) -> str:
 
 
 def compact_document(document: dict[str, Any]) -> dict[str, Any]:
-    """A shorter function document: without the fields of the result and the preamble that all functions of a simulator repeat."""
+    """A shorter function document: without the fields of the result and the preamble that all functions of a simulator
+    repeat.
+    """
     text = document["description"]
     return {
         "name": document["name"],

@@ -1,7 +1,7 @@
 """Carries out calls as bfcl-eval does, but without eval().
 
-bfcl-eval evaluates a model's text as Python, so imports, open() and everything else run. Here a call must be the bare name
-of a simulator's method, and its arguments must be literals or further such calls. This changes none of the 5,887
+bfcl-eval evaluates a model's text as Python, so imports, open() and everything else run. Here a call must be the bare
+name of a simulator's method, and its arguments must be literals or further such calls. This changes none of the 5,887
 ground-truth calls. Python's own functions, which upstream runs if a model names one, are errors here.
 """
 
@@ -20,7 +20,8 @@ from typing import Any
 from .calls import Call, Methods, PlainCall, combined
 from .limits import LONGEST_RESULTS, TOO_LONG, refuse_long
 
-# A cap for MathAPI's exponents, precisions and decimal places: the ground truth has 10 at most, 10**8 would hang the process.
+# A cap for MathAPI's exponents, precisions and decimal places: the ground truth has 10 at most, 10**8 would hang the
+# process.
 _MATH_CAP = 10_000
 _POWER_CAP = 200_000  # bits of an integer power
 _BLOCKED = {"kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run"}
@@ -30,8 +31,8 @@ _BEFORE_BRACKET = re.compile(r"\b([a-zA-Z_]\w*)\s*(?=\()")
 def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested: bool = True) -> str:
     """Carries out one call and returns its result in bfcl-eval's words. An error is a result too.
 
-    A result of more than `room` characters is an error. `nested` is whether this call or an earlier one of the episode may
-    have had a call as an argument.
+    A result of more than `room` characters is an error. `nested` is whether this call or an earlier one of the episode
+    may have had a call as an argument.
 
     Raises:
         MemoryError: This must end the episode, so that its memory is free for the other episodes.
@@ -68,8 +69,8 @@ def _admitted(source: str, methods: Methods) -> tuple[ast.expr, str]:
 
     It need not be a call: the name ``send-message`` makes it a subtraction, and the empty name an empty tuple.
 
-    Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression, also in a text argument, and lets Python
-    compile the result. A method in any other spelling, such as ``(name)(``, is an unknown name.
+    Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression, also in a text argument, and lets
+    Python compile the result. A method in any other spelling, such as ``(name)(``, is an unknown name.
     """
     said = re.findall("_inst_*", unicodedata.normalize("NFKC", source))  # which is how Python reads names
     instance = max(said, key=len) + "_" if said else "_inst"
@@ -88,7 +89,9 @@ def _refuse_blocked(name: str) -> None:
 
 def _run(node: ast.Call, methods: Methods, instance: str) -> Any:
     function = node.func
-    if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == instance):
+    if not (
+        isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == instance
+    ):
         called = _value(function, methods, instance)  # a name is an error, and a call is carried out
         raise TypeError(f"'{type(called).__name__}' object is not callable")
     positional = [_value(argument, methods, instance) for argument in node.args]

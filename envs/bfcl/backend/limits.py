@@ -1,7 +1,7 @@
 """The limits on the time and memory that an agent's message may take in a worker, which other episodes share.
 
-bfcl-eval has no such limits. They are far beyond what a sensible message needs. If calls are arguments of calls, 2,000 characters
-can ask for gigabytes or for years, because a result that becomes an argument is not copied.
+bfcl-eval has no such limits. They are far beyond what a sensible message needs. If calls are arguments of calls, 2,000
+characters can ask for gigabytes or for years, because a result that becomes an argument is not copied.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 CPU_S = 5.0  # the default processor time for one message; the ground truth's messages take milliseconds
-# Characters of all results of one message. Along the ground truth a result has up to 32,000, and a message could have 34 of them.
-# In the native format the worker sends each result twice, with up to 12 bytes for a character, in a frame of 64 MiB.
+# Characters of all results of one message. Along the ground truth a result has up to 32,000, and a message could have
+# 34 of them. In the native format the worker sends each result twice, with up to 12 bytes for a character, in a frame
+# of 64 MiB.
 LONGEST_RESULTS = 2_000_000
 TOO_LONG = f"the results of one message may have {LONGEST_RESULTS:,} characters"
 _MEMORY = 1 << 30  # bytes; a worker with the ground truth of all entries takes 49 MB
@@ -31,8 +32,8 @@ class _OutOfTime(BaseException):
 def prepare() -> None:
     """Prepares the worker: for ``limited``, and so that beyond ``_MEMORY`` Python raises MemoryError.
 
-    If the machine's memory runs out, the kernel kills the worker before the trainer. Call this in the main thread. Where there is
-    no /proc, memory is not limited.
+    If the machine's memory runs out, the kernel kills the worker before the trainer. Call this in the main thread.
+    Where there is no /proc, memory is not limited.
     """
     signal.signal(signal.SIGPROF, _interrupt)
     with contextlib.suppress(OSError):
@@ -71,8 +72,8 @@ def limited(do: Callable[[], _Result], seconds: float) -> _Result:
 def refuse_long(value: Any, most: int = LONGEST_RESULTS) -> None:
     """Raises ValueError if ``value`` as text has more than ``most`` characters, without making the text.
 
-    A part that is there several times counts each time, and a container that holds itself is too long. Only a value that
-    calls within calls have made can take much less memory than its text.
+    A part that is there several times counts each time, and a container that holds itself is too long. Only a value
+    that calls within calls have made can take much less memory than its text.
     """
     parts = [value]
     while parts:

@@ -1,10 +1,11 @@
 """BFCL's own prompts, as bfcl-eval gives them to models that are not trained by this project.
 
-In the python format these are the prompts of its prompt mode, with bfcl-eval's default system prompt. In the hermes format
-they are those of its handler for Qwen's function calling. In the native format there is no system prompt, and the documents are
-tools, as in the function-calling mode of its handler for OpenAI's chat completions. The texts are read from the installed
-bfcl-eval, except some that its modules keep inside functions: importing those modules needs packages that the backend leaves out.
-Tests compare all of them with what upstream's own functions return.
+In the python format these are the prompts of its prompt mode, with bfcl-eval's default system prompt. In the hermes
+format they are those of its handler for Qwen's function calling. In the native format there is no system prompt, and
+the documents are tools, as in the function-calling mode of its handler for OpenAI's chat completions. The texts are
+read from the installed
+bfcl-eval, except some that its modules keep inside functions: importing those modules needs packages that the backend
+leaves out. Tests compare all of them with what upstream's own functions return.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def with_hint(document: Document) -> Document:
 
 
 def tool_document(document: Document) -> Document:
-    """A copy of a function's complete document in JSON Schema's types, as bfcl_eval.model_handler.utils.convert_to_tool."""
+    """A copy of a function's complete document in JSON Schema's types, as
+    bfcl_eval.model_handler.utils.convert_to_tool.
+    """
     return {
         **document,
         "parameters": {**document["parameters"], "type": "object"} | _properties(document["parameters"]),
@@ -89,7 +92,9 @@ def system_prompt(functions: Sequence[Document], action_format: str) -> str:
             param_types=texts.PARAM_TYPE_MAPPING[chosen["ret_fmt"]],
         ),
         multiturn_behavior=style["multiturn_behavior"],
-        available_tools=style["available_tools"].format(format=chosen["func_doc_fmt"], functions=json.dumps(documents, indent=4)),
+        available_tools=style["available_tools"].format(
+            format=chosen["func_doc_fmt"], functions=json.dumps(documents, indent=4)
+        ),
     )
 
 
@@ -101,5 +106,7 @@ def reveal_message(functions: Sequence[Document]) -> str:
 
 
 def results_message(calls: Sequence[str], results: Sequence[str]) -> str:
-    """The results of a message's calls in prompt mode, as bfcl_eval.model_handler.utils.format_execution_results_prompting."""
+    """The results of a message's calls in prompt mode, as
+    bfcl_eval.model_handler.utils.format_execution_results_prompting.
+    """
     return repr([{"role": "tool", "name": c, "content": r} for c, r in zip(calls, results, strict=True)])

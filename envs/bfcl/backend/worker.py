@@ -20,9 +20,9 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     """Answers one call of the environment.
 
     ``describe(task_id, action_format, prompt)`` -> instruction, functions, held_out (turn -> functions);
-    ``official(task_id, action_format)`` -> BFCL's own system prompt; ``start(session, task_id, action_format, prompt)`` -> the
-    first message; ``step(session, action, cpu_s)`` -> a StepResult; ``expert(session)`` -> an action; ``finish(session)``.
-    An episode whose step raises is over.
+    ``official(task_id, action_format)`` -> BFCL's own system prompt; ``start(session, task_id, action_format, prompt)``
+    -> the first message; ``step(session, action, cpu_s)`` -> a StepResult; ``expert(session)`` -> an action;
+    ``finish(session)``. An episode whose step raises is over.
     """
     if method == "step":
         try:

@@ -1,8 +1,8 @@
 """Samples with a vLLM engine inside the trainer's process, on the trainer's own GPU (or CPU).
 
-The engine starts with random weights, and takes over the policy's weights from memory, at the start and after every update. Only
-the model's configuration is on disk. Between rollouts the engine sleeps, so that the trainer has the whole GPU. To sample on
-other GPUs, or on several for one model, use `harness.sampling.vllm.server`.
+The engine starts with random weights, and takes over the policy's weights from memory, at the start and after every
+update. Only the model's configuration is on disk. Between rollouts the engine sleeps, so that the trainer has the whole
+GPU. To sample on other GPUs, or on several for one model, use `harness.sampling.vllm.server`.
 """
 
 import contextlib
@@ -45,10 +45,11 @@ class VLLMSampler:
 
     Args:
         model: The policy. Its weights are read at the start and by `weights_changed`.
-        max_context: The most tokens of an episode. The default, which is also the maximum, is the model's number of positions.
+        max_context: The most tokens of an episode. The default, which is also the maximum, is the model's number of
+            positions.
         dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
-        gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit into
-            the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
+        gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit
+            into the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
         engine_args: Further arguments of vLLM's ``EngineArgs``, such as ``{"kv_cache_dtype": "fp8"}``.
         slots: The most requests that run at once on a GPU; None for vLLM's default, 1024.
         device: The device of the engine, if the policy is a copy in the host's memory; None for the policy's device.
@@ -56,8 +57,8 @@ class VLLMSampler:
 
     Raises:
         MissingExtraError: vLLM can't be imported.
-        ConfigError: `max_context` is too large, the GPU has too little memory, vLLM can't take over the model's weights, or it
-            does not take the `engine_args`.
+        ConfigError: `max_context` is too large, the GPU has too little memory, vLLM can't take over the model's
+            weights, or it does not take the `engine_args`.
     """
 
     def __init__(
@@ -108,7 +109,13 @@ class VLLMSampler:
             options["distributed_executor_backend"] = "external_launcher"
         self._engine = _start_engine(
             self._device,
-            {"model": str(_folder_of(model)), "dtype": name, "max_model_len": self.max_context, **options, **(engine_args or {})},
+            {
+                "model": str(_folder_of(model)),
+                "dtype": name,
+                "max_model_len": self.max_context,
+                **options,
+                **(engine_args or {}),
+            },
         )
         self._prompt_tokens = self._cached_tokens = 0
         self._take_over_weights()
@@ -199,7 +206,8 @@ class VLLMSampler:
         if self._asleep:
             self._engine.wake_up(tags=["kv_cache"])
             self._asleep = False
-        # Running requests compute their keys and values again, too. With stale ones they would be off by 1.7 to 3.5 nats.
+        # Running requests compute their keys and values again, too. With stale ones they would be off by 1.7 to 3.5
+        # nats.
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
             raise SamplerError("vLLM did not empty its prefix cache after a weight update")
         self._version += 1
@@ -251,7 +259,8 @@ def _start_engine(device: torch.device, options: Mapping[str, Any]) -> Any:
         if name not in names:
             meant = near(name, names)
             raise ConfigError(
-                f"vLLM's EngineArgs have no {name!r}" + (meant if "did you mean" in meant else "; see vllm serve --help=all")
+                f"vLLM's EngineArgs have no {name!r}"
+                + (meant if "did you mean" in meant else "; see vllm serve --help=all")
             )
     ours = {
         "load_format": "dummy",

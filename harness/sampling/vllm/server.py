@@ -1,7 +1,7 @@
 """Samples with vLLM servers, on other GPUs or machines than the trainer's.
 
-An episode stays with one server, which caches its earlier turns. If a server dies, its requests go to other servers with the
-same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command.
+An episode stays with one server, which caches its earlier turns. If a server dies, its requests go to other servers
+with the same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command.
 """
 
 import itertools
@@ -50,13 +50,14 @@ class VLLMServerSampler:
     """A `Sampler` over one or several vLLM servers.
 
     Args:
-        model: The policy. Its weights are sent at the start and by `weights_changed`: over NCCL from a GPU, else through a
-            file that the servers can read. Without `sends` it needs no weights.
+        model: The policy. Its weights are sent at the start and by `weights_changed`: over NCCL from a GPU, else
+            through a file that the servers can read. Without `sends` it needs no weights.
         urls: The servers' addresses.
         max_context: The most tokens of an episode. The default, which is also the maximum, is what every server allows.
-        device: The device from which the weights are sent: "cuda" for a policy in the host's memory, None for the model's.
-        sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and the
-            others wait for it before they sample.
+        device: The device from which the weights are sent: "cuda" for a policy in the host's memory, None for the
+            model's.
+        sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and
+            the others wait for it before they sample.
         sharers: The number of processes that sample with these servers.
         version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
 
@@ -193,7 +194,9 @@ class VLLMServerSampler:
                 raise ServerGone(f"{server.url} was started again and does not have the policy's weights")
             answer = _sample(request, choice)
         except (LookupError, TypeError, ValueError) as error:
-            answer = SamplerError(f"its answer does not have the form of the version of vLLM that docs/vllm.md names ({error!r})")
+            answer = SamplerError(
+                f"its answer does not have the form of the version of vLLM that docs/vllm.md names ({error!r})"
+            )
         except Exception as error:
             answer = error
         self._answers.put((name, answer))
@@ -208,7 +211,9 @@ class VLLMServerSampler:
             self._send(lost.request, lost.number)
 
     def _send_weights(self) -> None:
-        """Pauses the servers, sends them the weights, names the version, and resumes them. Those that fail are given up."""
+        """Pauses the servers, sends them the weights, names the version, and resumes them. Those that fail are given
+        up.
+        """
         if not self._sends:
             for engine in self._engines:  # a server that came back has the weights; another one is lost again at once
                 engine.alive = True
@@ -216,7 +221,8 @@ class VLLMServerSampler:
         paused = self._each(self._engines, VLLMServer.pause)
         if self._over_nccl:
             versions = self._each(paused, VLLMServer.weight_version)
-            # A server that was started again has left the group: it would refuse the weights while the others wait for it.
+            # A server that was started again has left the group: it would refuse the weights while the others wait for
+            # it.
             servers = tuple(engine.server for engine in versions)
             self._send_over_nccl(servers, regroup=not all(map(str.isdigit, versions.values())))
             ready: Iterable[_Engine] = versions
@@ -230,7 +236,9 @@ class VLLMServerSampler:
             raise SamplerError(f"none of the servers {self._urls} received the weights")
 
     def _send_over_nccl(self, servers: tuple[VLLMServer, ...], *, regroup: bool) -> None:
-        """Sends the weights to all servers at once. A new group is made if the servers have changed, or with `regroup`."""
+        """Sends the weights to all servers at once. A new group is made if the servers have changed, or with
+        `regroup`.
+        """
         if not servers:
             return
         try:
@@ -241,12 +249,14 @@ class VLLMServerSampler:
             self._sender.send()
         except (OSError, ServerRefused) as error:  # the others wait for it in the group, and the wait cannot be ended
             raise SamplerError(
-                f"a server failed while it received the weights, and the others wait for it ({error}); start all servers again "
-                "and --resume the run"
+                f"a server failed while it received the weights, and the others wait for it ({error}); start all "
+                "servers again and --resume the run"
             ) from error
 
     def _each(self, engines: Iterable[_Engine], call: Callable[[VLLMServer], _T]) -> dict[_Engine, _T]:
-        """Calls all servers at the same time and gives up those that fail; returns the others and what they answered."""
+        """Calls all servers at the same time and gives up those that fail; returns the others and what they
+        answered.
+        """
         found = {}
         for engine, done in [(engine, self._threads.submit(call, engine.server)) for engine in engines]:
             try:

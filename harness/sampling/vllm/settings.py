@@ -1,4 +1,6 @@
-"""What the engine and the servers have in common: the parameters of a request, and checks of the model and of a server."""
+"""What the engine and the servers have in common: the parameters of a request, and checks of the model and of a
+server.
+"""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +19,8 @@ FLOAT32_LOGITS = {"head_dtype": "float32"}
 
 _VERSION = "0.32."  # between two versions, the second transfer over NCCL never ended
 
-# Mixtures whose experts vLLM 0.32 can't reload. It does not know their names in transformers; gpt-oss keeps the first weights.
+# Mixtures whose experts vLLM 0.32 can't reload. It does not know their names in transformers; gpt-oss keeps the first
+# weights.
 _NOT_TAKEN = ("deepseek_v2", "deepseek_v3", "gpt_oss", "minimax_m2", "mixtral", "phimoe")
 
 
@@ -25,8 +28,8 @@ def check_model(model: PreTrainedModel) -> None:
     """Raises ConfigError for a model whose weights vLLM can't take over."""
     if model.config.model_type in _NOT_TAKEN:
         raise ConfigError(
-            f"vLLM can't take over the weights of the experts of {model.config.model_type!r} after an update; use --sampler "
-            "transformers, or another model"
+            f"vLLM can't take over the weights of the experts of {model.config.model_type!r} after an update; use "
+            "--sampler transformers, or another model"
         )
 
 
@@ -79,18 +82,23 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
     except ServerRefused as error:
         raise ConfigError(f"{error}; start the server with VLLM_SERVER_DEV_MODE=1, see docs/vllm.md") from error
     except (KeyError, TypeError) as error:
-        raise ConfigError(f"{server.url} answers /server_info without vLLM's settings ({error!r}); see docs/vllm.md") from error
+        raise ConfigError(
+            f"{server.url} answers /server_info without vLLM's settings ({error!r}); see docs/vllm.md"
+        ) from error
     for flag, given in flags.items():
         if not given:
-            raise ConfigError(f"{server.url} would make the training wrong; start it with {flag}: docs/vllm.md says why")
+            raise ConfigError(
+                f"{server.url} would make the training wrong; start it with {flag}: docs/vllm.md says why"
+            )
     return longest, cache
 
 
 def cache_tokens(cache: Mapping[str, Any], engines: int = 1) -> int:
-    """The tokens whose keys and values the caches of some engines hold, by vLLM's ``cache_config``; 0 if that is not known.
+    """The tokens whose keys and values the caches of some engines hold, by vLLM's ``cache_config``; 0 if that is not
+    known.
 
-    A token takes a place in each group of layers. Gemma 3 has several groups, so its blocks hold fewer tokens than places. The
-    configuration counts the blocks of all engines, but the tokens of one.
+    A token takes a place in each group of layers. Gemma 3 has several groups, so its blocks hold fewer tokens than
+    places. The configuration counts the blocks of all engines, but the tokens of one.
     """
     places = int(cache.get("num_gpu_blocks") or 0) * int(cache.get("block_size") or 0)
     return min(places, engines * int(cache.get("kv_cache_size_tokens") or places))

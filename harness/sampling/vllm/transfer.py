@@ -34,8 +34,9 @@ def weights_file(model: PreTrainedModel) -> Iterator[Path]:
 class NCCLSender:
     """Sends the policy's weights from this process's GPU to the GPUs of several servers at once, in one NCCL group.
 
-    It uses vLLM's sender and client. The group meets at this machine's address as vLLM finds it, or at ``VLLM_HOST_IP``. If a
-    server dies during a transfer, the transfer fails. If one is lost or restarted between two transfers, make a new sender.
+    It uses vLLM's sender and client. The group meets at this machine's address as vLLM finds it, or at
+    ``VLLM_HOST_IP``. If a server dies during a transfer, the transfer fails. If one is lost or restarted between two
+    transfers, make a new sender.
 
     `device` is the GPU that sends. Weights that are elsewhere are copied there one by one.
 
@@ -100,10 +101,12 @@ class _OneGroup:
         self._each("finish_weight_update")
 
     def _each(self, call: str, *arguments: Sequence[Any]) -> None:
-        # The servers wait for each other inside NCCL, so the calls must run side by side. After an error, nothing waits for
-        # the threads, because the other servers never answer.
+        # The servers wait for each other inside NCCL, so the calls must run side by side. After an error, nothing waits
+        # for the threads, because the other servers never answer.
         threads = ThreadPoolExecutor(len(self._clients), thread_name_prefix="vllm-weights")
-        calls = [threads.submit(getattr(client, call), *own) for client, *own in zip(self._clients, *arguments, strict=True)]
+        calls = [
+            threads.submit(getattr(client, call), *own) for client, *own in zip(self._clients, *arguments, strict=True)
+        ]
         threads.shutdown(wait=False)
         for done in as_completed(calls):
             done.result()

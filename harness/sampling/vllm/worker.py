@@ -16,7 +16,9 @@ class PolicyWeights:
     reload_weights: Any
 
     def load_policy(self, file: str) -> None:
-        """Loads every parameter from a safetensors file with the names of a checkpoint. It must be alone in its folder."""
+        """Loads every parameter from a safetensors file with the names of a checkpoint. It must be alone in its
+        folder.
+        """
         self.reload_weights(weights_path=str(Path(file).parent))
         pack_on_cpu(self.model_runner.get_model())
 
@@ -24,9 +26,9 @@ class PolicyWeights:
 def pack_on_cpu(model: torch.nn.Module) -> None:
     """Packs the weights that vLLM 0.32 packs for a CPU's kernels only at the first load. On GPUs this does nothing.
 
-    A tied output layer computes with a packed copy, which a reload does not renew: log-probabilities were off by 0.40 nats after
-    three updates (measured). The experts of a mixture would stay unpacked, in the wrong order for the kernel: off by 7 nats
-    (measured).
+    A tied output layer computes with a packed copy, which a reload does not renew: log-probabilities were off by 0.40
+    nats after three updates (measured). The experts of a mixture would stay unpacked, in the wrong order for the
+    kernel: off by 7 nats (measured).
     """
     for layer in model.modules():
         kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)

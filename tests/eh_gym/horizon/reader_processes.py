@@ -8,7 +8,9 @@ from eh_gym.horizon import EpisodeOutcome
 
 def outcome(writer, i):
     # Long task ids, so that lines fall over page boundaries soon.
-    return EpisodeOutcome(length=i % 50 + 1, horizon=50, success=i % 3 > 0, truncated=i % 3 == 0, task_id=f"{writer}/{i}")
+    return EpisodeOutcome(
+        length=i % 50 + 1, horizon=50, success=i % 3 > 0, truncated=i % 3 == 0, task_id=f"{writer}/{i}"
+    )
 
 
 def record(shared, writer, count):

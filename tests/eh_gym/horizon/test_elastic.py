@@ -64,7 +64,13 @@ def test_the_arithmetic_of_one_update():
     # P90 of ten lengths stands at place 0.9 * 9 = 8.1 from 0: 11 + 0.1 * (21 - 11) = 12. Target 12 + 10 = 22.
     # K = 0.9 * 15 + 0.1 * 22 = 15.7, of which 15 is applied.
     assert controller.update() == pytest.approx(
-        {"horizon/k": 15, "horizon/k_real": 15.7, "horizon/boundary": 12, "horizon/target": 22, "horizon/buffer_size": 10}
+        {
+            "horizon/k": 15,
+            "horizon/k_real": 15.7,
+            "horizon/boundary": 12,
+            "horizon/target": 22,
+            "horizon/buffer_size": 10,
+        }
     )
     # K = 0.9 * 15.7 + 0.1 * 22 = 16.33.
     assert controller.update()["horizon/k_real"] == pytest.approx(16.33)

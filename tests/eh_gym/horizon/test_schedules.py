@@ -19,7 +19,9 @@ def test_linear_reaches_k_max_however_steep():
     assert LinearHorizon(5, 50, 1e300).horizon_at(10**10) == 50
 
 
-@given(stages=st.dictionaries(st.integers(1, 60), st.integers(1, 99)), first=st.integers(1, 99), update=st.integers(0, 80))
+@given(
+    stages=st.dictionaries(st.integers(1, 60), st.integers(1, 99)), first=st.integers(1, 99), update=st.integers(0, 80)
+)
 def test_staged_holds_the_last_stage_begun(stages, first, update):
     slow = first
     for t in range(update + 1):

@@ -52,9 +52,13 @@ def join(*processes):
         assert process.exitcode == 0
 
 
-def test_what_record_returned_for_is_heard_once_and_in_order_though_writers_are_killed(context, readers, shared, ledger):
+def test_what_record_returned_for_is_heard_once_and_in_order_though_writers_are_killed(
+    context, readers, shared, ledger
+):
     pipes = [context.Pipe(duplex=False) for _ in range(3)]
-    processes = [start(context, readers.record_until_killed, shared, writer, send) for writer, (_, send) in enumerate(pipes)]
+    processes = [
+        start(context, readers.record_until_killed, shared, writer, send) for writer, (_, send) in enumerate(pipes)
+    ]
     acknowledged = []
     for i, (process, (receive, send)) in enumerate(zip(processes, pipes, strict=True)):
         send.close()

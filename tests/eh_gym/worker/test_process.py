@@ -286,7 +286,8 @@ def test_a_call_that_waits_for_one_that_fails_is_not_blamed_and_not_sent(worker)
 
 
 def gathered(worker, calls):
-    """Futures of a call that is under way, and of calls (method, parameters, timeout_s) that wait meanwhile, in this order."""
+    """Futures of a call that is under way, and of calls (method, parameters, timeout_s) that wait meanwhile, in this
+    order."""
     threads, futures = ThreadPoolExecutor(len(calls) + 1), []
     with worker._lock:
         for waiting, call in enumerate([("pid", {}, 120), *calls]):
@@ -440,7 +441,8 @@ def test_c_code_that_keeps_pythons_lock_does_not_outlive_the_parent_for_long(mak
     python, _, child, backend = make_backend()
     short = tmp_path / "short.py"
     short.write_text(
-        "import runpy, sys\nserve = runpy.run_path(sys.argv[1])['serve']\nserve.__globals__['HELD_S'] = 2.0\nserve(sys.argv[2])\n"
+        "import runpy, sys\nserve = runpy.run_path(sys.argv[1])['serve']\nserve.__globals__['HELD_S'] = "
+        "2.0\nserve(sys.argv[2])\n"
     )
     [pid] = kill_parent([python, str(short), child, backend], "worker.call('hold', timeout_s=600)")
     try:

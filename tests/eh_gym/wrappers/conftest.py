@@ -25,7 +25,9 @@ class Scripted(gym.Env):
 
     def step(self, action):
         self.actions.append(action)
-        reward, terminated, truncated, info = self.script[self.t] if self.t < len(self.script) else (0.0, False, False, {})
+        reward, terminated, truncated, info = (
+            self.script[self.t] if self.t < len(self.script) else (0.0, False, False, {})
+        )
         self.t += 1
         self.infos.append(info)
         return np.full(2, 0.5, np.float32), reward, terminated, truncated, info

@@ -373,7 +373,8 @@ def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewa
         k = controller.horizon
         flags = {"won": (True, False, True), "lost": (True, False, False), "truncated": (False, True, True)}[how]
         script = [
-            (r, *(flags[:2] if t == end else (False, False)), {"success": flags[2]}) for t, r in enumerate(rewards, start=1)
+            (r, *(flags[:2] if t == end else (False, False)), {"success": flags[2]})
+            for t, r in enumerate(rewards, start=1)
         ]
         length = min(end, k)
         reached = end > k or (end == k and how == "truncated")
@@ -383,7 +384,8 @@ def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewa
         assert [s[2] or s[3] for s in steps] == [False] * (length - 1) + [True]
         total = 0.0 if reached or how == "truncated" else sum(rewards[:length])
         assert steps[-1][4]["outcome"] == {
-            "length": length, "horizon": k, "success": success, "truncated": reached or (how == "truncated" and end <= k),
+            "length": length, "horizon": k, "success": success,
+            "truncated": reached or (how == "truncated" and end <= k),
         }  # fmt: skip
         assert sum(s[1] for s in steps) == total
         assert steps[-1][4]["TimeLimit.truncated"] is reached

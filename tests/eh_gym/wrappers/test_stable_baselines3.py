@@ -35,7 +35,9 @@ class Countdown(gym.Env):
 def test_ppo_bootstraps_where_k_cut_and_nowhere_else():
     controller = ElasticHorizon(k0=3, k_min=1, k_max=9, min_successes=1)
     envs = stable_baselines3.common.vec_env.DummyVecEnv([lambda: ElasticTimeLimit(Countdown(), controller)])
-    model = stable_baselines3.PPO("MlpPolicy", envs, n_steps=16, batch_size=16, gamma=GAMMA, n_epochs=1, seed=0, device="cpu")
+    model = stable_baselines3.PPO(
+        "MlpPolicy", envs, n_steps=16, batch_size=16, gamma=GAMMA, n_epochs=1, seed=0, device="cpu"
+    )
     model.learn(16)
     # K = 3, lengths 2, 5, 3 in turn: ended, cut, ended (on step K), and again.
     # The second is cut with 2 left to go; its reward becomes gamma V(observation after the cut).

@@ -1,4 +1,5 @@
-"""A cabinet that can be told to fail, and says where it lives; the Ray nodes of the tests find this file on their path."""
+"""A cabinet that can be told to fail, and says where it lives; the Ray nodes of the tests find this file on their
+path."""
 
 import os
 import signal

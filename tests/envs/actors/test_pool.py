@@ -129,7 +129,8 @@ def test_a_killed_actor_costs_its_episodes_only_and_a_new_one_takes_its_share_of
 
 @pytest.fixture
 def two_of_a_node(ray_nodes):
-    """Makes environments in four actors, and two process ids: the first actor's, and that of the other one of its node."""
+    """Makes environments in four actors, and two process ids: the first actor's, and that of the other one of its
+    node."""
     pool = ActorPool(4, cpus=2)  # a node has 4 cores
     envs = [gym.make(in_actors(FRAGILE, pool), split="dev") for _ in range(8)]
     pids = [env.reset(seed=0)[1]["pid"] for env in envs[:4]]

@@ -234,7 +234,9 @@ _VERDICTS = [
         shows="forged",
         ends="goes on",  # this and each later outcome is taken for that to the step before
     ),
-    _lost("send what the apps answer", "send({'status': 200, 'headers': []}, b'{}')", shows="a request of another form"),
+    _lost(
+        "send what the apps answer", "send({'status': 200, 'headers': []}, b'{}')", shows="a request of another form"
+    ),
     _lost("say it in another form", FORGED + "send(outcome | {'malformed': 1})", shows="an outcome of another form"),
     _attack(
         "ask for many things before and after the outcome",
@@ -501,7 +503,9 @@ class Target:
     """The environment under attack, with the tasks that attacks are played on."""
 
     def __init__(self, tools="", **settings):
-        self.env = AppWorldEnv(split="mini", step_timeout_s=STEP_TIMEOUT_S, memory_mb=MEMORY_MB, max_api_calls=300, **settings)
+        self.env = AppWorldEnv(
+            split="mini", step_timeout_s=STEP_TIMEOUT_S, memory_mb=MEMORY_MB, max_api_calls=300, **settings
+        )
         # The episode after an attack is made by the same zygotes, but has time: a busy machine is no harm that the attack did.
         self.patient = copy.copy(self.env)
         self.patient._host = copy.copy(self.env._host)
@@ -594,7 +598,9 @@ def main():
     if options.before:
         command = [sys.executable, __file__, "--lines", *options.kinds]
         environment = {**os.environ, "PYTHONPATH": options.before}
-        done = subprocess.run(command, env=environment, cwd=options.before, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            command, env=environment, cwd=options.before, stdout=subprocess.PIPE, text=True, check=True
+        )
         tables = {"before": json.loads(done.stdout.splitlines()[-1]), "now": rows}
     print("$ python tests/envs/appworld/attacks.py" + " --before CHECKOUT" * bool(options.before))
     print("Of each attack: its reward, how its episode ended, its slowest step, what its tries gave")

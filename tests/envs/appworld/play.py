@@ -1,6 +1,7 @@
 """Plays code with AppWorld's engine as its README says, without a line of this project, in AppWorld's virtualenv.
 
-It reads a job as JSON from stdin, and writes its results as JSON to stdout. It plays requests in several lanes at once. Every
+It reads a job as JSON from stdin, and writes its results as JSON to stdout. It plays requests in several lanes at once.
+Every
 request has a process of its own: the engine, used for one task after the other in one process, lets some of an episode
 through to the next.
 """

@@ -43,19 +43,23 @@ for app, api, arguments in {calls!r}:
         print(type(error).__name__, error)
 """
 
-# What an agent's code may do beside solving its task: errors of apps and of the client, requests past `apis`, time, threads.
+# What an agent's code may do beside solving its task: errors of apps and of the client, requests past `apis`, time,
+# threads.
 EDGES = [
     "apis.spotify.show_song(song_id=10**20)",
     "try:\n    apis.spotify.show_song(song_id=10**20)\nexcept OverflowError as e:\n"
     "    print(repr(e), e.args, e.__cause__, e.__context__)",
-    "print(sorted(apis.keys()), list(apis.admin), type(requester.client).__name__, requester.date_and_time, requester.apps)",
-    "r = requester.client.get('/spotify/songs/1')\nprint(r.status_code, r.text, sorted(r.headers.items()), r.url, r.history)",
+    "print(sorted(apis.keys()), list(apis.admin), type(requester.client).__name__, requester.date_and_time, "
+    "requester.apps)",
+    "r = requester.client.get('/spotify/songs/1')\nprint(r.status_code, r.text, sorted(r.headers.items()), r.url, "
+    "r.history)",
     "r = requester.client.get('/spotify/songs/1/')\nprint(r.status_code, r.text, r.url, r.history)",
     "r = requester.client.head('/spotify/openapi.json')\nprint(r.status_code, r.content, r.headers['content-length'])",
-    "r = requester.client.options('/spotify/songs/1', headers={'origin': 'x', 'access-control-request-method': 'GET'})\n"
-    "print(r.status_code, r.text, sorted(r.headers.items()))",
+    "r = requester.client.options('/spotify/songs/1', headers={'origin': 'x', 'access-control-request-method': "
+    "'GET'})\nprint(r.status_code, r.text, sorted(r.headers.items()))",
     "print(requester.client.post('/spotify/auth/token', data={'username': 'é', 'password': 'x y&z'}).text)",
-    "print(requester.client.post('/spotify/auth/token', content=b'\\xff', headers={'content-type': 'application/json'}).text)",
+    "print(requester.client.post('/spotify/auth/token', content=b'\\xff', headers={'content-type': "
+    "'application/json'}).text)",
     "print(requester.client.get('/nowhere/x').text, requester.client.get('http://elsewhere.org/spotify/songs/1').text)",
     "apis.nothing.x()",
     "apis.spotify.nothing()",
@@ -107,7 +111,9 @@ def random_calls(documents, rng, count):
         name = document["app_name"], document["api_name"]
         if name[1] == "complete_task":
             continue
-        chosen = [p for p in document["parameters"] if p["required"] or p["name"] == "access_token" or rng.random() < 0.3]
+        chosen = [
+            p for p in document["parameters"] if p["required"] or p["name"] == "access_token" or rng.random() < 0.3
+        ]
         calls.append((*name, {p["name"]: random_value(p, rng) for p in chosen}))
     return calls
 
@@ -119,7 +125,8 @@ def root(appworld_python):
 
 @pytest.fixture(scope="module")
 def requests(root):
-    """Of each scenario the reference solution, random calls and, in turn, one that is wrong, too much or empty; or all."""
+    """Of each scenario the reference solution, random calls and, in turn, one that is wrong, too much or empty; or
+    all."""
     documents = [
         document
         for path in sorted((root / "data" / "api_docs" / "standard").glob("*.json"))
@@ -138,7 +145,9 @@ def requests(root):
         calls = CALL.format(calls=random_calls(documents, random.Random(number), 60))
         others["random"] = [LOG_IN, calls, "apis.supervisor.complete_task(answer=1)"]
         names = sorted(others) if ALL else ["random", ("wrong", "collateral", "empty")[number % 3]]
-        solutions = {"reference": json.loads((truth / "steps.json").read_text())} | {name: others[name] for name in names}
+        solutions = {"reference": json.loads((truth / "steps.json").read_text())} | {
+            name: others[name] for name in names
+        }
         found += [{"task_id": task_id, "name": name, "steps": steps} for name, steps in solutions.items()]
     return found
 

@@ -58,7 +58,9 @@ def traces(target):
 @pytest.fixture(scope="module")
 def played(target, request):
     """Name -> outcome of the attacks that were chosen, and what the host left behind before and after them."""
-    chosen = {item.callspec.params["name"] for item in request.session.items if item.path == request.path and is_attack(item)}
+    chosen = {
+        item.callspec.params["name"] for item in request.session.items if item.path == request.path and is_attack(item)
+    }
     target.reference("question")
     target.env.close()
     before = traces(target)
@@ -72,7 +74,10 @@ def is_attack(item):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(attack.name, marks=() if attack.name in ALWAYS else pytest.mark.campaign) for attack in attacks.ATTACKS],
+    [
+        pytest.param(attack.name, marks=() if attack.name in ALWAYS else pytest.mark.campaign)
+        for attack in attacks.ATTACKS
+    ],
 )
 def test_attack(played, name):
     outcome = played[0][name]

@@ -1,4 +1,5 @@
-"""Confinement: every attempt is made in a throw-away process, confined as a world is, on every kind of host there is."""
+"""Confinement: every attempt is made in a throw-away process, confined as a world is, on every kind of host there
+is."""
 
 import concurrent.futures.thread  # noqa: F401 - a confined process may be unable to import it
 import contextlib
@@ -301,7 +302,9 @@ REFUSED = {
 
 ATTEMPTS = [(host, "files", name) for name in REFUSED["files"] for host in HOSTS]
 # The filter is tried where it has the least help from the other layers.
-ATTEMPTS += [(host, "system calls", name) for name in REFUSED["system calls"] for host in HOSTS if host.refused & NEWUSER]
+ATTEMPTS += [
+    (host, "system calls", name) for name in REFUSED["system calls"] for host in HOSTS if host.refused & NEWUSER
+]
 
 
 @pytest.mark.parametrize(("host", "layer", "name"), ATTEMPTS, indirect=["host"], ids=lambda p: getattr(p, "name", p))
@@ -516,7 +519,9 @@ ALLOW, KILL = 0x7FFF0000, 0x80000000
 EPERM, EACCES, ENOSYS = (0x00050000 | e for e in (errno.EPERM, errno.EACCES, errno.ENOSYS))
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 PID = 4242
-THREAD = 0x3D0F00  # CLONE_VM FS FILES SIGHAND THREAD SYSVSEM SETTLS PARENT_SETTID CHILD_CLEARTID, as glibc makes threads
+THREAD = (
+    0x3D0F00  # CLONE_VM FS FILES SIGHAND THREAD SYSVSEM SETTLS PARENT_SETTID CHILD_CLEARTID, as glibc makes threads
+)
 # A call, with its numbers from the kernel's headers for both machines, and its arguments -> what is decided.
 DECISIONS = [
     ((0, 63), (), ALLOW),  # read

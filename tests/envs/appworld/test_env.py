@@ -93,7 +93,9 @@ def test_api_calls_are_counted_and_limited(env):
     assert info["api_calls"] == 20
     assert "Execution failed" in observation
     # Past the engine's own count.
-    said, _, terminated, _, info = env.step("for _ in range(50): requester.client.request('GET', '/supervisor/profile')")
+    said, _, terminated, _, info = env.step(
+        "for _ in range(50): requester.client.request('GET', '/supervisor/profile')"
+    )
     assert "Not called" in said
     assert (terminated, info["api_calls"]) == (False, 20)
 

@@ -1,4 +1,5 @@
-"""`harness.export appworld`: AppWorld's own commands give our verdicts on the outputs, task by task, and our TGC and SGC.
+"""`harness.export appworld`: AppWorld's own commands give our verdicts on the outputs, task by task, and our TGC and
+SGC.
 
 3 tasks of the mini world are played, or all with EH_DIFFERENTIAL=all.
 """
@@ -45,7 +46,9 @@ def empty(solution, number):
 
 def damaged(solution, number):
     """Every third solution is whole; the others lack a step."""
-    return solution if number % 3 == 0 else [step for i, step in enumerate(solution) if i != number % (len(solution) - 1)]
+    return (
+        solution if number % 3 == 0 else [step for i, step in enumerate(solution) if i != number % (len(solution) - 1)]
+    )
 
 
 def evaluation(folder, agent, tasks):
@@ -71,7 +74,8 @@ def evaluation(folder, agent, tasks):
 
 
 def root_with(tasks, root):
-    """A root of AppWorld's whose split test_normal has these tasks of the mini world: `appworld pack` takes no other names."""
+    """A root of AppWorld's whose split test_normal has these tasks of the mini world: `appworld pack` takes no other
+    names."""
     (root / "data" / "datasets").mkdir(parents=True)
     for path in (data.root_of("mini") / "data").iterdir():
         if path.name != "datasets":

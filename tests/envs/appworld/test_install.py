@@ -131,7 +131,10 @@ def test_builds_the_mini_world(cache, builder, said):
     ("source", "message"),
     [
         ("import sys; print('no such model'); sys.exit(1)", "no such model"),
-        (WRITE_WORLD + "import sys; write_world(sys.argv[1], mini=2); sys.exit('one solution fails')", "one solution fails"),
+        (
+            WRITE_WORLD + "import sys; write_world(sys.argv[1], mini=2); sys.exit('one solution fails')",
+            "one solution fails",
+        ),
     ],
 )
 def test_a_mini_world_that_cannot_be_built_leaves_nothing(cache, builder, said, source, message):

@@ -1,6 +1,8 @@
-"""A reset, a step or a close may be interrupted anywhere, as with Ctrl-C in a notebook: the next episode is the right one.
+"""A reset, a step or a close may be interrupted anywhere, as with Ctrl-C in a notebook: the next episode is the right
+one.
 
-Python delivers an interrupt when a function begins, when a call returns, and when a loop goes on. The first two are tried as
+Python delivers an interrupt when a function begins, when a call returns, and when a loop goes on. The first two are
+tried as
 they happen: all in this project's code in the campaign, and some of them always.
 """
 
@@ -44,7 +46,8 @@ def ours(frame):
 
 
 def at_a_call(call, at):
-    """Makes a call and interrupts it at this beginning or return of a function, from 1; returns False if it has fewer."""
+    """Makes a call and interrupts it at this beginning or return of a function, from 1; returns False if it has
+    fewer."""
     seen = 0
 
     def profile(frame, event, _):

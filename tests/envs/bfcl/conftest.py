@@ -27,7 +27,8 @@ def perturbed():
 
 @pytest.fixture(scope="session")
 def upstream_command():
-    """upstream_command(project, arguments, isolated=False) runs bfcl-eval's own command, in a virtualenv with all it imports."""
+    """upstream_command(project, arguments, isolated=False) runs bfcl-eval's own command, in a virtualenv with all it
+    imports."""
     if sys.version_info[:2] not in ((3, 11), (3, 12)):
         pytest.skip("bfcl-eval pins packages that only Python 3.11 and 3.12 have")
     wanted = HERE / "upstream.txt"

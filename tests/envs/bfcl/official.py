@@ -246,7 +246,9 @@ def play(task_id, script, action_format):
             if action_format == "native":  # the documents that upstream's runner gives to its handlers
                 entry["function"] = with_hint(copy.deepcopy(entry["function"]), task_id.rsplit("_", 1)[0])
                 results, _ = handler.inference_multi_turn_FC(entry, False, True)
-                said = [(role, list(m)) for role, m in itertools.groupby(map(plain, handler.messages), itemgetter("role"))]
+                said = [
+                    (role, list(m)) for role, m in itertools.groupby(map(plain, handler.messages), itemgetter("role"))
+                ]
                 handler.results = [[m["content"] for m in messages] for role, messages in said if role == "tool"]
                 handler.user = [[m] for role, messages in said if role == "user" for m in messages]
             else:
@@ -268,7 +270,8 @@ def play(task_id, script, action_format):
 
 
 def system_prompts(task_id):
-    """What upstream tells a model first: in prompt mode, through its handler for Qwen's function calling, and as tools."""
+    """What upstream tells a model first: in prompt mode, through its handler for Qwen's function calling, and as
+    tools."""
     entry, _ = entry_of(task_id)
     functions = with_hint(copy.deepcopy(entry["function"]), task_id.rsplit("_", 1)[0])
     qwen = QwenFCHandler._format_prompt(None, [{"role": "user", "content": ""}], functions)
@@ -280,7 +283,8 @@ def system_prompts(task_id):
 
 
 def isolate():
-    """Undoes both aliasing bugs: every post_tweet gets lists of its own, every simulator its own long-context records."""
+    """Undoes both aliasing bugs: every post_tweet gets lists of its own, every simulator its own long-context
+    records."""
     upstream_post = posting.TwitterAPI.post_tweet
 
     def post_tweet(self, *args, **kwargs):

@@ -104,7 +104,9 @@ def perturb(rng, turns, functions):
 def spellings(name, arguments):
     """The call in spellings whose source text Python or upstream's rewriting may read in another way: {what: call}."""
     wide = "".join(chr(ord(letter) + 0xFEE0) for letter in name)
-    bold = "".join(chr(0x1D41A + ord(letter) - ord("a")) if letter.isalpha() and letter.islower() else letter for letter in name)
+    bold = "".join(
+        chr(0x1D41A + ord(letter) - ord("a")) if letter.isalpha() and letter.islower() else letter for letter in name
+    )
     first, value = next(iter(arguments.items()), ("a", 1))
     rest = {k: v for k, v in arguments.items() if k != first}
     wide_first = chr(ord(first[0]) + 0xFEE0) + first[1:]
@@ -169,7 +171,14 @@ def written(rng, value):
     if isinstance(value, str):
         forms = ["{0!r} + ''", "'' + ('' + {0!r})", "{0!r} * 1", "2 * {0!r}"]
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        forms = ["{0!r} + 0", "3 * {0!r} - 2 * ({0!r})", "({0!r} + 7) % 5", "(7 - {0!r}) / 2", "{0!r} ** 1 // 1", "+{0!r}"]
+        forms = [
+            "{0!r} + 0",
+            "3 * {0!r} - 2 * ({0!r})",
+            "({0!r} + 7) % 5",
+            "(7 - {0!r}) / 2",
+            "{0!r} ** 1 // 1",
+            "+{0!r}",
+        ]
         forms += ["{0!r}" + " - 0" * 20, "1j * {0!r}", "2 ** 5 - {0!r}"]
     elif isinstance(value, list):
         forms = ["tuple_ + {0!r}", "({0!r},)", "{0!r}[0]", "...", "{{**{0!r}}}"]

@@ -118,7 +118,11 @@ def test_a_message_without_a_call_ends_the_users_turn(make, action_format, messa
     env = make(action_format=action_format)
     env.reset(options={"task_id": "multi_turn_base_0"})
     info = env.step(message)[4]
-    assert {name: info[name] for name in ("turn", "calls", "malformed")} == {"turn": 1, "calls": 0, "malformed": malformed}
+    assert {name: info[name] for name in ("turn", "calls", "malformed")} == {
+        "turn": 1,
+        "calls": 0,
+        "malformed": malformed,
+    }
 
 
 def test_many_environments_share_the_workers_and_keep_apart(make):
@@ -177,7 +181,9 @@ def handle(method, params):
 """
 
 
-@pytest.mark.parametrize(("action", "error"), [("hang", "WorkerTimeout"), ("crash", "WorkerDied"), ("raise", "WorkerCallError")])
+@pytest.mark.parametrize(
+    ("action", "error"), [("hang", "WorkerTimeout"), ("crash", "WorkerDied"), ("raise", "WorkerCallError")]
+)
 def test_what_its_own_step_does_to_the_worker_is_the_agents_failure(make, tmp_path, monkeypatch, action, error):
     """An environment_error is begun again and counts nowhere, so no policy may choose one."""
     monkeypatch.setattr(env_module, "_described", {})

@@ -1,4 +1,5 @@
-"""`harness.export bfcl`: the files hold what bfcl-eval's own runner would have written, and its own command scores them.
+"""`harness.export bfcl`: the files hold what bfcl-eval's own runner would have written, and its own command scores
+them.
 
 These tests are here because they share upstream's code and the perturbed scripts with the tests of the environment.
 """
@@ -39,7 +40,8 @@ def played(env, request, script):
 
 
 def perturbed_evaluation(out, make, perturbed, upstream, action_format, ids):
-    """An evaluation's folder with a perturbed episode of each task; returns task id -> (verdict, whether aliasing can matter)."""
+    """An evaluation's folder with a perturbed episode of each task; returns task id -> (verdict, whether aliasing can
+    matter)."""
     rng = random.Random(f"export {action_format}")
     kwargs = {"action_format": action_format, "prompt": "official"}
     env, plain = make(**kwargs), make()
@@ -71,7 +73,9 @@ def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, isolated, t
             scripts.append([[perturbed.render(rng, step, action_format) for step in turn] for turn in steps])
             folder.add(played(env, evaluation_requests([task_id], 1, 0)[0], scripts[-1]))
         folder.close()
-        for script, line in zip(scripts, read_episodes(tmp_path / action_format / "episodes/evaluation.jsonl"), strict=True):
+        for script, line in zip(
+            scripts, read_episodes(tmp_path / action_format / "episodes/evaluation.jsonl"), strict=True
+        ):
             told = {"task_id": line["task_id"], "script": script, "action_format": action_format}
             theirs = isolated.call("play", told, timeout_s=60)["messages"]
             ours = result_entry(line, action_format)
@@ -100,7 +104,8 @@ def verdicts_of_upstream(score, name, ids):
 def test_upstream_s_own_command_agrees_on_500_perturbed_episodes(
     bfcl_python, make, perturbed, upstream, upstream_command, tmp_path
 ):
-    """With its two aliasing bugs undone it agrees on all; as it is, on all that those bugs cannot touch (docs/bfcl.md)."""
+    """With its two aliasing bugs undone it agrees on all; as it is, on all that those bugs cannot touch
+    (docs/bfcl.md)."""
     ids = random.Random("export").sample(task_ids("all"), 500)
     names = {
         "python": ("Qwen/Qwen3-8B", ids[:200]),
@@ -124,6 +129,7 @@ def test_upstream_s_own_command_agrees_on_500_perturbed_episodes(
             assert all(verdicts[task_id][1] for task_id in differ)
             touched += len(differ)
         print(
-            f"{score.name}: {500 - touched} of 500 verdicts agree, {sum(v for o in ours.values() for v, _ in o.values())} right"
+            f"{score.name}: {500 - touched} of 500 verdicts agree, "
+            f"{sum(v for o in ours.values() for v, _ in o.values())} right"
         )
         assert not (isolated and touched)

@@ -50,7 +50,8 @@ def native_call(name, arguments):
 
 
 def answered(messages):
-    """Upstream repeats calls that it can't read as they are, without a result. Strict servers refuse that, so here it differs."""
+    """Upstream repeats calls that it can't read as they are, without a result. Strict servers refuse that, so here it
+    differs."""
     found = []
     for message, following in zip(messages, [*messages[1:], {"role": "none"}], strict=True):
         calls = message.get("tool_calls", []) if following["role"] == "user" else []
@@ -60,7 +61,9 @@ def answered(messages):
             if unread
             else message
         )
-        found += [{"role": "tool", "tool_call_id": call["id"], "content": "This call was not carried out."} for call in calls]
+        found += [
+            {"role": "tool", "tool_call_id": call["id"], "content": "This call was not carried out."} for call in calls
+        ]
     return found
 
 

@@ -36,7 +36,8 @@ def test_tasks_are_well_formed(locked):
 
 
 def success_ceiling(k, *, locked=False, longest=11):
-    """The share of tasks of at most k steps: 3 a drawer, and 2 more if one of at least 4 is locked. P(n <= m) = 1 - .72^m."""
+    """The share of tasks of at most k steps: 3 a drawer, and 2 more if one of at least 4 is locked. P(n <= m) = 1 -
+    .72^m."""
     longest = min(longest, 10) if locked else longest
     most = max((n for n in range(1, longest + 1) if 3 * n + 2 * (locked and n >= 4) <= k), default=0)
     return 1.0 if most == longest else 1 - 0.72**most

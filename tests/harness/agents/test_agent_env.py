@@ -1,4 +1,5 @@
-"""An agent program as an environment: its calls are steps, K bounds them, and what the agent does wrong is its failure."""
+"""An agent program as an environment: its calls are steps, K bounds them, and what the agent does wrong is its
+failure."""
 
 import json
 import shlex
@@ -30,7 +31,9 @@ TASKS = [{"id": "a", "goal": "win", "level": 3}, {"id": "b", "goal": "lose"}]
 
 
 def says(base_url: str, *contents: str) -> str:
-    return str(ask(base_url, [{"role": "user", "content": text} for text in contents])["choices"][0]["message"]["content"])
+    return str(
+        ask(base_url, [{"role": "user", "content": text} for text in contents])["choices"][0]["message"]["content"]
+    )
 
 
 def until_won(task: Mapping[str, Any], base_url: str) -> bool:
@@ -175,7 +178,9 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, t
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")
-def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_verdict_up(env: Any, tmp_path: Path) -> None:
+def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_verdict_up(
+    env: Any, tmp_path: Path
+) -> None:
     pids = tmp_path / "pids"
     playing = env(command("exec(" + json.dumps(LEAVES.format(pids=pids)) + "); print(1)"))
     playing.reset()
@@ -278,7 +283,9 @@ def limited(env: AgentEnv, k: int) -> eh_gym.ElasticTimeLimit[str, str]:
 
 
 @pytest.mark.parametrize(("at_k", "said"), [("error", []), ("stop", ["The budget of 2 calls is used up."])])
-def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count(at_k: str, said: list[str], env: Any) -> None:
+def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count(
+    at_k: str, said: list[str], env: Any
+) -> None:
     caller = Caller()
     playing = env(caller, at_k=at_k)
     wrapped = limited(playing, 2)

@@ -76,7 +76,9 @@ def post(session: Session, body: bytes, path: str = "/chat/completions", **heade
     connection.request("POST", f"{url.path}{path}", body, headers)
     response = connection.getresponse()
     assert response.getheader("Content-Type") == "application/json"
-    assert response.getheader("x-should-retry") == (None if response.status < 400 else str(response.status == 429).lower())
+    assert response.getheader("x-should-retry") == (
+        None if response.status < 400 else str(response.status == 429).lower()
+    )
     return response.status, json.loads(response.read())
 
 
@@ -99,7 +101,9 @@ def begin(session: Session, text: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_chat_completion_arrives_whole_and_as_events(session: Session, pool: ThreadPoolExecutor, stream: bool) -> None:
+def test_a_chat_completion_arrives_whole_and_as_events(
+    session: Session, pool: ThreadPoolExecutor, stream: bool
+) -> None:
     served = pool.submit(serve, session, ANSWER)
     chat = client(session).chat.completions
     if not stream:
@@ -143,7 +147,9 @@ def test_a_stream_says_that_it_is_one(session: Session, pool: ThreadPoolExecutor
     raw.parse().close()
 
 
-def test_a_client_that_times_out_gets_its_answer_and_the_model_is_asked_once(session: Session, pool: ThreadPoolExecutor) -> None:
+def test_a_client_that_times_out_gets_its_answer_and_the_model_is_asked_once(
+    session: Session, pool: ThreadPoolExecutor
+) -> None:
     asked = pool.submit(ask, session, timeout=0.3, max_retries=50)
     call = session.next_call(SOON_S)
     assert call is not None
@@ -153,7 +159,9 @@ def test_a_client_that_times_out_gets_its_answer_and_the_model_is_asked_once(ses
     assert session.next_call(0.2) is None
 
 
-def test_a_retry_without_a_header_is_known_by_its_content_after_a_hang_up(session: Session, pool: ThreadPoolExecutor) -> None:
+def test_a_retry_without_a_header_is_known_by_its_content_after_a_hang_up(
+    session: Session, pool: ThreadPoolExecutor
+) -> None:
     first = begin(session, "Hi")
     call = session.next_call(SOON_S)
     assert call is not None
@@ -282,13 +290,17 @@ def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: Thread
 def test_sixty_four_calls_of_a_session_may_wait_at_once() -> None:
     with Gateway() as gateway, ThreadPoolExecutor(64) as pool:
         session = gateway.open()
-        asked = [pool.submit(post, session, json.dumps({"messages": ASKED, "user": str(n)}).encode()) for n in range(64)]
+        asked = [
+            pool.submit(post, session, json.dumps({"messages": ASKED, "user": str(n)}).encode()) for n in range(64)
+        ]
         wait_until(lambda: len(session._line) >= 64)
         serve(session, *[ModelAnswer("ok")] * 64)
         assert {one.result(SOON_S)[0] for one in asked} == {200}
 
 
-def test_one_session_cannot_take_the_descriptors_of_the_run(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor) -> None:
+def test_one_session_cannot_take_the_descriptors_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
     """Of 160 descriptors, 20 connections may have named no session, and 2 sessions have 10 each."""
     monkeypatch.setattr(limits, "_descriptors", lambda: 160)
     with Gateway() as gateway:

@@ -1,4 +1,5 @@
-"""The tokens of agents that change their history, stop early or ask for less: each is counted once, and scored as sampled."""
+"""The tokens of agents that change their history, stop early or ask for less: each is counted once, and scored as
+sampled."""
 
 import threading
 from collections.abc import Callable
@@ -104,7 +105,9 @@ AGENTS = {  # and how many sequences their episodes are
 
 
 @pytest.mark.parametrize(("agent", "sequences"), AGENTS.items(), ids=[agent.__name__ for agent in AGENTS])
-def test_every_sampled_token_is_counted_once_and_scored_as_it_was_sampled(agent: Agent, sequences: int, trained: Policy) -> None:
+def test_every_sampled_token_is_counted_once_and_scored_as_it_was_sampled(
+    agent: Agent, sequences: int, trained: Policy
+) -> None:
     episodes, asked = play(agent, trained)
     for episode, answers in zip(episodes, asked.values(), strict=True):
         assert episode.end == "terminated", episode.failure

@@ -26,7 +26,9 @@ def test_an_answer_that_a_chat_repeats_is_the_message_that_was_answered() -> Non
     assert read(messages=[ASKED, said]).messages == [ASKED, ANSWER.message]
 
 
-@pytest.mark.parametrize("answer", [ANSWER, ModelAnswer("", [CALL]), ModelAnswer("words")], ids=["both", "call", "words"])
+@pytest.mark.parametrize(
+    "answer", [ANSWER, ModelAnswer("", [CALL]), ModelAnswer("words")], ids=["both", "call", "words"]
+)
 def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answered(answer: ModelAnswer) -> None:
     output = json.loads(write_answer(read("responses"), answer))["output"]
     result = {"type": "function_call_output", "call_id": "call1", "output": [{"type": "input_text", "text": "ok"}]}
@@ -41,7 +43,10 @@ def test_the_events_of_a_response_have_its_words_and_its_calls_whole() -> None:
     found = {event["type"].removeprefix("response."): event for event in events}
     _, message, call = found["completed"]["response"]["output"]
     words = [found[f"content_part.{name}"]["part"]["text"] for name in ("added", "done")]
-    assert [*words, found["output_text.delta"]["delta"], found["output_text.done"]["text"]] == ["", *["Let me see."] * 3]
+    assert [*words, found["output_text.delta"]["delta"], found["output_text.done"]["text"]] == [
+        "",
+        *["Let me see."] * 3,
+    ]
     made = found["function_call_arguments.done"]
     assert made["arguments"] == found["function_call_arguments.delta"]["delta"] == call["arguments"]
     assert {event["item_id"] for event in events if "item_id" in event} == {message["id"], call["id"]}
@@ -56,8 +61,16 @@ def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
 
 def test_content_may_be_a_text_its_parts_a_refusal_or_null() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b\ud83d"}]
-    refusal = [{"type": "thinking", "thinking": "hm"}, {"type": "refusal", "refusal": "No."}, {"type": "text", "text": "x"}]
-    said = [{"role": "developer", "content": parts}, *({"role": "assistant", "content": c} for c in (None, refusal)), ASKED]
+    refusal = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "refusal", "refusal": "No."},
+        {"type": "text", "text": "x"},
+    ]
+    said = [
+        {"role": "developer", "content": parts},
+        *({"role": "assistant", "content": c} for c in (None, refusal)),
+        ASKED,
+    ]
     found = [message["content"] for message in read(messages=said).messages]
     assert found == ["a\nb\\ud83d", "", "No.\nx", ASKED["content"]]
     assert read("responses", input="Hi").messages == [{"role": "user", "content": "Hi"}]

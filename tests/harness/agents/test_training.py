@@ -70,7 +70,8 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(
     monkeypatch.setattr(Episode, "_draw", lambda self, ids: ("turn", self.trajectory.length))  # as environments do
     rows = rows_of_run(config)
     ids = {
-        split: [t["id"] for t in map(json.loads, tasks.open()) if t.get("split", "train") == split] for split in ("train", "test")
+        split: [t["id"] for t in map(json.loads, tasks.open()) if t.get("split", "train") == split]
+        for split in ("train", "test")
     }
 
     def cabinet(split: str = "train") -> gym.Env[str, str]:
@@ -85,7 +86,9 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(
     unknown |= {name for row in rows for name in row if name.startswith("rollout/agent")}
     assert len(rows) == config.updates
     for row, expected in zip(rows, of_cabinet, strict=True):
-        assert {k: v for k, v in row.items() if k not in unknown} == {k: v for k, v in expected.items() if k not in unknown}
+        assert {k: v for k, v in row.items() if k not in unknown} == {
+            k: v for k, v in expected.items() if k not in unknown
+        }
         assert {"/".join(name.split("/")[:2]) for name in row} - {"update"} <= set(GLOSSARY)
     assert any(row["rollout/truncated"] for row in rows)
     assert rows[-1]["horizon/k"] != rows[0]["horizon/k"]
@@ -109,7 +112,9 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     assert metrics_of(killed) == whole
 
 
-def test_a_run_whose_agents_hang_ends_soon_after_sigterm(config: GRPOConfig, child_env: dict[str, str], tmp_path: Path) -> None:
+def test_a_run_whose_agents_hang_ends_soon_after_sigterm(
+    config: GRPOConfig, child_env: dict[str, str], tmp_path: Path
+) -> None:
     hung = tmp_path / "hung"
     (tmp_path / "hanging.py").write_text(
         f"""import time, cabinet_agent, pathlib
@@ -331,11 +336,19 @@ def test_no_agent_earns_more_by_failing_or_by_being_stopped(
     agent, told = functools.partial(AgentEnv, play, [{"id": "one"}]), {"truncated_reward": "keep" if keep else "zero"}
     if player == "endpoint":
         with chat_server.serve(lambda request, _: "go") as server:
-            how: dict[str, Any] = {"base_url": server.url, "model": "hosted", "split": "train", "horizon": 3, "rollouts": 4}
+            how: dict[str, Any] = {
+                "base_url": server.url,
+                "model": "hosted",
+                "split": "train",
+                "horizon": 3,
+                "rollouts": 4,
+            }
             result = evaluate_policy("openai", agent, tasks=1, show=False, threads=1, **how, **told)
         assert result.reward_mean == (-3.0 if keep else -1.5)
         return
-    own = changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=1, eval_tasks=0, rollout=player, k0=3, k_min=3, **told)
+    own = changed(
+        config, agent="", tasks="", env="EH-Cabinet-v0", updates=1, eval_tasks=0, rollout=player, k0=3, k_min=3, **told
+    )
     result = train(changed(own, tasks_per_update=1, group_size=4), env=agent, show=False)
     lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000000.jsonl").open()]
     assert {(line["end"], (line["failure"] or "")[:27] or None, line["reward"]) for line in lines} == expected

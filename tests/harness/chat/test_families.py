@@ -1,7 +1,7 @@
 """Each family's real chat template: thoughts, tools, and a five-turn episode beside the template's own text.
 
-The templates are read from the TRL package that is installed. TRL has them without their tokenizers, so each gets a byte-level
-tokenizer that has the template's own control tokens. The table in docs/models.md is made here;
+The templates are read from the TRL package that is installed. TRL has them without their tokenizers, so each gets a
+byte-level tokenizer that has the template's own control tokens. The table in docs/models.md is made here;
 `EH_WRITE_DOCS=1 pytest tests/harness/chat/test_families.py` writes it anew.
 """
 
@@ -335,6 +335,8 @@ def test_arguments_nested_too_deeply_for_the_template_are_an_error_of_ours() -> 
     nested: Any = []
     for _ in range(5000):
         nested = [nested]
-    template = ChatFormat(tokenizer_for("{% for m in messages %}{{ m.content | tojson }}{{ eos_token }}{% endfor %}"))._template
+    template = ChatFormat(
+        tokenizer_for("{% for m in messages %}{{ m.content | tojson }}{{ eos_token }}{% endfor %}")
+    )._template
     with pytest.raises(ConfigError, match="roles user"):
         template([{"role": "user", "content": nested}])

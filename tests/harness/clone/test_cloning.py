@@ -45,7 +45,9 @@ def test_a_loss_target_stops_earlier_and_without_one_all_batches_are_taken(env: 
 
 
 @pytest.mark.parametrize("limit", [{"max_tokens": 3}, {"max_optimal_steps": 1}])
-def test_without_a_demonstration_the_error_says_which_limit_to_raise(env: gym.Env[str, str], limit: dict[str, int]) -> None:
+def test_without_a_demonstration_the_error_says_which_limit_to_raise(
+    env: gym.Env[str, str], limit: dict[str, int]
+) -> None:
     env.unwrapped.task_ids = env.unwrapped.task_ids[:20]  # type: ignore[attr-defined]
     settings = WarmStart(episodes=2, **limit)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="or max_tokens in a recipe"):
@@ -68,7 +70,9 @@ def longer(policy: Policy) -> Policy:
     return policy
 
 
-def test_what_a_clone_depends_on_never_meets_an_old_one(env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_clone_depends_on_never_meets_an_old_one(
+    env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def key(policy: Policy, lora_rank: int = 0, device: str = "cpu") -> str:
         return clone_key(env, policy, FEW, lora_rank=lora_rank, seed=0, device=device)
 

@@ -62,7 +62,12 @@ def test_an_answer_has_the_seconds_since_its_request_and_no_tokens_that_nobody_c
         began = time.perf_counter()
         reply = asyncio.run(ask(server.url))
         assert 0 < reply.latency_s <= time.perf_counter() - began + 0.001  # rounded
-    assert (reply.text, reply.cut, bool(reply.prompt_tokens), bool(reply.completion_tokens)) == ("Hello", False, False, False)
+    assert (reply.text, reply.cut, bool(reply.prompt_tokens), bool(reply.completion_tokens)) == (
+        "Hello",
+        False,
+        False,
+        False,
+    )
 
 
 def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
@@ -70,7 +75,12 @@ def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any)
         with chat_server.serve(chat_server.cabinet_agent) as server:
             told = {"temperature": 0.5, "max_action_tokens": 7, "chat_template_kwargs": '{"enable_thinking": false}'}
             quiet(server.url, slots=slots, rollouts=2, seed=seed, **told)
-        sent = {"model": "cabinet-7b", "temperature": 0.5, "max_tokens": 7, "chat_template_kwargs": {"enable_thinking": False}}
+        sent = {
+            "model": "cabinet-7b",
+            "temperature": 0.5,
+            "max_tokens": 7,
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
         assert all(request | sent == request for request in server.requests)
         return sorted(request["seed"] for request in server.requests)
 
@@ -93,7 +103,9 @@ def test_no_more_requests_at_once_than_slots(chat_server: Any) -> None:
     assert server.most_at_once == 2
 
 
-def test_an_empty_message_and_a_cut_one_are_actions_and_half_a_surrogate_pair_is_sent_as_its_escape(chat_server: Any) -> None:
+def test_an_empty_message_and_a_cut_one_are_actions_and_half_a_surrogate_pair_is_sent_as_its_escape(
+    chat_server: Any,
+) -> None:
     def answer(request: dict[str, Any], before: int) -> Any:
         return {"body": chat_server.completion(request, None if before % 2 else "open(\ud83d", "length")}
 
@@ -279,7 +291,9 @@ def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
     def answer(request: dict[str, Any], before: int) -> Any:
         body = chat_server.completion(request, None)
         texts = ['{"a": ', '{"a": 1}', "[1]", '{"a": ' + "[" * 3000, {"a": 1}, None]  # the last two are no text at all
-        calls = [{"id": f"c{i}", "type": "function", "function": {"name": "ls", "arguments": a}} for i, a in enumerate(texts)]
+        calls = [
+            {"id": f"c{i}", "type": "function", "function": {"name": "ls", "arguments": a}} for i, a in enumerate(texts)
+        ]
         body["choices"][0]["message"]["tool_calls"] = calls
         return {"body": body}
 
@@ -287,7 +301,9 @@ def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
         quiet(server.url, tasks=1, horizon=2)
     assert [request["tools"] for request in server.requests] == [offered, offered]
     said, *results, told = server.requests[1]["messages"][2:]
-    assert [call["function"]["arguments"] for call in said["tool_calls"]] == [*("{}", '{"a": 1}', "{}", "{}", '{"a": 1}', "{}")]
+    assert [call["function"]["arguments"] for call in said["tool_calls"]] == [
+        *("{}", '{"a": 1}', "{}", "{}", '{"a": 1}', "{}")
+    ]
     assert [(m["role"], m["tool_call_id"], m["content"]) for m in results] == [
         ("tool", f"c{i}", "This call was not carried out.") for i in range(6)
     ]

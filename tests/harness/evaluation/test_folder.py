@@ -23,7 +23,9 @@ from harness.types.trajectory import Trajectory
 
 def evaluate(out: Path | None, **settings: Any) -> Any:
     return run(
-        changed(EvaluateConfig(), **{"policy": "random", "tasks": 4, "rollouts": 3, "horizon": 6, "out": out} | settings),
+        changed(
+            EvaluateConfig(), **{"policy": "random", "tasks": 4, "rollouts": 3, "horizon": 6, "out": out} | settings
+        ),
         QUIET,
     )
 
@@ -61,7 +63,9 @@ def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path: Path, monke
     plain = summarise
     monkeypatch.setattr(
         "harness.evaluation.run.summarise",
-        lambda episodes, **more: counted.append([(t["seed"], t["length"]) for t in episodes]) or plain(episodes, **more),
+        lambda episodes, **more: (
+            counted.append([(t["seed"], t["length"]) for t in episodes]) or plain(episodes, **more)
+        ),
     )
     evaluate(tmp_path / "out", policy="random", horizon=20)
     path = tmp_path / "out" / "episodes" / "evaluation.jsonl"

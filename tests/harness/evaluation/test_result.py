@@ -103,7 +103,8 @@ def test_all_at_k_needs_every_episode_of_a_task() -> None:
 
 
 def test_a_scenario_counts_when_all_its_tasks_do_and_not_when_one_is_lost() -> None:
-    """As appworld.evaluator.Metric: the mean over scenarios of the least of their tasks, for each difficulty and in all."""
+    """As appworld.evaluator.Metric: the mean over scenarios of the least of their tasks, for each difficulty and in
+    all."""
     solved = {("a", 1): [1, 1, 1], ("b", 1): [1, 0, 1], ("c", 3): [1, 1, 1]}
     played = [
         part(10 * s + t, success=bool(success), scenario=scenario, difficulty=difficulty)

@@ -1,4 +1,5 @@
-"""One, two and four ranks (gloo, on the CPU) do the same updates; one that dies stops the run, and any number resumes it."""
+"""One, two and four ranks (gloo, on the CPU) do the same updates; one that dies stops the run, and any number resumes
+it."""
 
 import copy
 import dataclasses
@@ -48,7 +49,9 @@ from harness.update.optimizer import HostMoments, make_optimizer, parameters_of
 from harness.update.try_update import try_update
 
 
-def on_ranks(size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300, silent: int | None = None) -> list[Any]:
+def on_ranks(
+    size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300, silent: int | None = None
+) -> list[Any]:
     """What `work` returns on each of `size` forked ranks; of a `silent` one nothing is waited for, and it is killed."""
     context = multiprocessing.get_context("fork")
     answers, ports = context.SimpleQueue(), context.SimpleQueue()
@@ -67,7 +70,8 @@ def on_ranks(size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300,
     processes = [context.Process(target=child, args=(rank,)) for rank in range(size)]
     for process in processes:
         process.start()
-    # As under torchrun, the ranks meet at a store that their parent keeps. It takes a port that is free. Its thread looks names
+    # As under torchrun, the ranks meet at a store that their parent keeps. It takes a port that is free. Its thread
+    # looks names
     # up, so it starts last: a rank forked meanwhile would wait for ever for the C library's lock.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for _ in processes:
@@ -93,7 +97,8 @@ def on_ranks(size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300,
 
 
 def episodes(policy: Policy, groups: int = 3) -> list[Trajectory]:
-    """Groups of four episodes of one to four turns, with the log-probabilities that the policy gives them, a little off."""
+    """Groups of four episodes of one to four turns, with the log-probabilities that the policy gives them, a little
+    off."""
     rng = np.random.default_rng(0)
     replies = ["open(a)", "read()", "submit(73)", "list()", "close()", "open(b)"]
     found = []
@@ -192,7 +197,8 @@ def test_an_update_is_the_same_on_any_number_of_ranks_however_it_is_split(
 
 
 def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained: Policy) -> None:
-    """The shards are float32, so that the step, of 1e-3 and less of the weights, is off by the gradient's rounding alone."""
+    """The shards are float32, so that the step, of 1e-3 and less of the weights, is off by the gradient's rounding
+    alone."""
     rounded = dataclasses.replace(trained, model=copy.deepcopy(trained.model).bfloat16().float())
     before = torch.cat([p.detach().flatten() for p in rounded.model.parameters()])
 
@@ -324,7 +330,9 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
 
 
 @pytest.mark.parametrize("lora_rank", [0, 2])
-def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained: Policy, tmp_path: Path, lora_rank: int) -> None:
+def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
+    trained: Policy, tmp_path: Path, lora_rank: int
+) -> None:
     trajectories = episodes(trained)
 
     def start(ranks: Ranks, scale: float) -> tuple[Policy, torch.optim.Optimizer]:
@@ -367,7 +375,9 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained: Polic
                 np.testing.assert_array_equal(a, b)
 
 
-def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_checkpoint(trained: Policy, tmp_path: Path) -> None:
+def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_checkpoint(
+    trained: Policy, tmp_path: Path
+) -> None:
     trajectories = episodes(trained)
     config = changed(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512, learning_rate=1e-3)
 

@@ -31,7 +31,9 @@ def test_a_device_is_picked_if_the_machine_has_it_without_a_tensor_on_gpu_0(monk
 
 def test_a_missing_gpu_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("CUDA error: invalid device ordinal\nCompile with `TORCH_USE_CUDA_DSA` to enable assertions.")
+        raise RuntimeError(
+            "CUDA error: invalid device ordinal\nCompile with `TORCH_USE_CUDA_DSA` to enable assertions."
+        )
 
     monkeypatch.setattr(torch, "empty", fail)
     with pytest.raises(ConfigError) as raised:

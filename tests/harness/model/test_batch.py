@@ -69,7 +69,9 @@ def small(kind: str, implementation: str) -> Policy:
 def scored(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
     """Log-probabilities and entropies of each episode, and gradients that depend on each token's place."""
     logp, entropy = policy.score(batch, 0.7)
-    gradients = torch.autograd.grad((logp * torch.arange(logp.numel()).view_as(logp).cos()).sum(), policy.model.parameters())
+    gradients = torch.autograd.grad(
+        (logp * torch.arange(logp.numel()).view_as(logp).cos()).sum(), policy.model.parameters()
+    )
     return [logp, entropy], list(gradients)
 
 

@@ -46,7 +46,9 @@ def score(policy: Policy) -> torch.Tensor:
     return torch.tensor(episode(policy, 0, "open(a)", reward=0.0).logprobs)
 
 
-def test_only_the_adapters_are_trained_and_left_out_they_leave_the_model_as_it_was(trained: Policy, adapted: Policy) -> None:
+def test_only_the_adapters_are_trained_and_left_out_they_leave_the_model_as_it_was(
+    trained: Policy, adapted: Policy
+) -> None:
     assert (score(adapted) - score(trained)).abs().max() > 0.01
     with without_lora(adapted.model):
         assert torch.equal(score(adapted), score(trained))
@@ -59,12 +61,16 @@ def test_what_is_handed_over_and_saved_is_a_plain_model(trained: Policy, adapted
     merged = copy.deepcopy(trained.model)
     with weights_file(adapted.model) as path:
         merged.load_state_dict(load_file(path), strict=False)
-    torch.testing.assert_close(score(Policy(merged, trained.tokenizer, trained.chat)), score(adapted), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        score(Policy(merged, trained.tokenizer, trained.chat)), score(adapted), atol=1e-4, rtol=0
+    )
     adapted.save(tmp_path)
     saved = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(saved) is type(trained.model)
     ends = saved.generation_config.eos_token_id
-    assert ends == GenerationConfig.from_pretrained(tmp_path).eos_token_id == trained.model.generation_config.eos_token_id
+    assert (
+        ends == GenerationConfig.from_pretrained(tmp_path).eos_token_id == trained.model.generation_config.eos_token_id
+    )
     assert ends is not None
     for a, b in zip(saved.parameters(), merged.parameters(), strict=True):
         assert torch.equal(a, b)

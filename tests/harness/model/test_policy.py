@@ -73,7 +73,9 @@ def test_a_folder_that_is_not_there_is_not_asked_for_at_the_hub(
     assert str(refused.value).startswith(said.replace("./ holds", f"{Path('.')}/ holds"))
 
 
-@pytest.mark.parametrize("why", [RepositoryNotFoundError.__new__(RepositoryNotFoundError), ConnectionError("no network")])
+@pytest.mark.parametrize(
+    "why", [RepositoryNotFoundError.__new__(RepositoryNotFoundError), ConnectionError("no network")]
+)
 def test_a_hub_that_has_no_such_model_is_asked_once(why: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

@@ -19,7 +19,8 @@ from harness.records.metrics import MetricsLog, graded, read_metrics
 
 @pytest.fixture(autouse=True)
 def _numbers_of_one_width(monkeypatch):
-    """Two logs that one process opens within a second differ in a number, and TensorBoard reads 10 before 9: begin at 1000."""
+    """Two logs that one process opens within a second differ in a number, and TensorBoard reads 10 before 9: begin at
+    1000."""
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(1000))
 
 
@@ -105,7 +106,9 @@ class TestResuming:
         assert losses(tmp_path) == [(0, 0.0), (1, 1.0), (2, 2.0)]
 
 
-@pytest.mark.parametrize(("rewards", "said"), [({}, ""), ({"reward_mean": 0.5}, ""), ({"reward_mean": 0.61234}, "0.6123")])
+@pytest.mark.parametrize(
+    ("rewards", "said"), [({}, ""), ({"reward_mean": 0.5}, ""), ({"reward_mean": 0.61234}, "0.6123")]
+)
 def test_a_mean_reward_is_said_where_it_is_not_the_success(rewards, said):
     assert graded({"mean_at_k": 0.5, **rewards}) == said
 

@@ -46,7 +46,9 @@ for _ in range(20):
 
 def test_of_20_runs_that_begin_at_once_in_a_folder_one_runs_and_the_others_write_nothing(quick: GRPOConfig) -> None:
     """Each looked for the other's settings before it wrote its own."""
-    started = subprocess.run([sys.executable, "-c", STARTS, quick.to_json()], stdout=subprocess.PIPE, text=True, check=True)
+    started = subprocess.run(
+        [sys.executable, "-c", STARTS, quick.to_json()], stdout=subprocess.PIPE, text=True, check=True
+    )
     words = started.stdout.split()
     assert sorted(words)[1:] == ["ConfigError"] * 19
     assert quick.out is not None
@@ -111,7 +113,10 @@ def test_a_moved_environment_file_is_named_and_may_be_given_again(quick: GRPOCon
     old.rename(new)
     missing = rf"environment file {old} is missing; put it back, or name it with --env FILE\.py:Maze:2,EH-Cabinet-v0:1$"
     for words in ([], ["--env", f"{old}:Maze:2,EH-Cabinet-v0:1"], ["--env", "EH-Cabinet-v0"]):
-        for read in (lambda words: read_command(["--resume", str(folder), *words]), lambda words: defaults(words, folder)):
+        for read in (
+            lambda words: read_command(["--resume", str(folder), *words]),
+            lambda words: defaults(words, folder),
+        ):
             with pytest.raises(ConfigError, match=missing):
                 read(words)
     env = f"{new}:Maze:2,EH-Cabinet-v0:1"

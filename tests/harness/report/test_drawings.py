@@ -78,7 +78,9 @@ def test_runs_without_metrics_or_without_evaluations_have_no_line(tmp_path: Path
         drawn.clear()
         (folder / "metrics.jsonl").write_text("")
         draw(read_suites(folders)[0])
-        assert [set(named_lines(figure)) for figure in drawn[:1]] == ([{"elastic, updates=2"}] if folder == folders[0] else [])
+        assert [set(named_lines(figure)) for figure in drawn[:1]] == (
+            [{"elastic, updates=2"}] if folder == folders[0] else []
+        )
 
 
 @pytest.mark.parametrize("label", ["$x^$", HOSTILE, "Δ={a}"])

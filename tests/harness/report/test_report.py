@@ -63,7 +63,9 @@ def test_a_sweep_s_report(sweep: Callable[..., Path], tmp_path: Path) -> None:
     assert {link[1:] for link in links if link.startswith("#")} == set(ids)
 
 
-def test_the_pages_need_no_other_file_and_names_from_outside_are_text(sweep: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_pages_need_no_other_file_and_names_from_outside_are_text(
+    sweep: Callable[..., Path], tmp_path: Path
+) -> None:
     out = sweep(seeds=1, updates=2, only=("ema",))
     manifest = out / "suites" / "ema.json"
     said = json.loads(manifest.read_text())
@@ -80,7 +82,9 @@ def test_the_pages_need_no_other_file_and_names_from_outside_are_text(sweep: Cal
         assert all(address.startswith(("data:", "#", "r.")) for address in page.of("img", "src") + page.of("a", "href"))
 
 
-def test_runs_that_were_killed_are_reported_as_far_as_they_got(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_were_killed_are_reported_as_far_as_they_got(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     torn = write_run(tmp_path / "torn", updates=6, ended=False)
     log = torn / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-20])

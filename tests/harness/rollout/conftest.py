@@ -93,8 +93,8 @@ class FakeSampler:
 class FakeEnv(gym.Env[str, str]):
     """Episodes of 1 to 9 steps whose answers are functions of the task, the seed and the actions.
 
-    `delay(task_id, step)`: seconds that an answer takes. `fails(task_id, attempt)`: None, or (where, how): in which step
-    (0 is the reset) the attempt fails and whether it tells so in its info or raises.
+    `delay(task_id, step)`: seconds that an answer takes. `fails(task_id, attempt)`: None, or (where, how): in which
+    step (0 is the reset) the attempt fails and whether it tells so in its info or raises.
     """
 
     observation_space = UnicodeText(100_000)

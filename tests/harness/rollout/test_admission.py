@@ -1,4 +1,5 @@
-"""Who plays when a sampler's cache is small: no more tokens than it holds, nobody is stuck, and nothing else changes."""
+"""Who plays when a sampler's cache is small: no more tokens than it holds, nobody is stuck, and nothing else
+changes."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -21,7 +22,8 @@ def play(fake: Any, sampler: Any, mode: Any, *, slots: int = 12, threads: int = 
 
 
 class Watched:
-    """A sampler with a cache of fixed size, and the tokens of the requests that ran in each of its steps, by session."""
+    """A sampler with a cache of fixed size, and the tokens of the requests that ran in each of its steps, by
+    session."""
 
     def __init__(self, fake: Any, cache_tokens: int) -> None:
         self.sampler = fake.Sampler()

@@ -114,7 +114,9 @@ def episodes_of(config: GRPOConfig) -> list[dict[str, Any]]:
     return [e for path in sorted((config.out / "episodes").glob("*.jsonl*")) for e in read_episodes(path)]
 
 
-def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(stale: GRPOConfig, tmp_path: Path) -> None:
+def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(
+    stale: GRPOConfig, tmp_path: Path
+) -> None:
     still = changed(stale, learning_rate=0.0, wrapper="fixed", k0=12)
     rows = run(still)
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 6

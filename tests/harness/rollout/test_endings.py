@@ -20,7 +20,9 @@ REQUESTS = [EpisodeRequest(task_id, group, group) for group, task_id in enumerat
 
 
 def sampled(fake: SimpleNamespace, environments: Environments, mode: Any, context: int = 10_000) -> list[Trajectory]:
-    settings = Rollout(rollout=mode, truncated_reward="keep" if environments.keeps_reward else "zero", max_action_tokens=8)
+    settings = Rollout(
+        rollout=mode, truncated_reward="keep" if environments.keeps_reward else "zero", max_action_tokens=8
+    )
     envs = environments.open(FixedHorizon(K))
     try:
         return rollout(envs, fake.Sampler(context), fake.Chat(), REQUESTS, settings)

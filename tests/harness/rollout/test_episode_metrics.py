@@ -14,9 +14,13 @@ from harness.types.trajectory import Trajectory, Turn
 
 def test_metrics_show_their_arithmetic() -> None:
     def episode(length: int, *, optimal: int = 3, end: Any = "terminated", **info: Any) -> Trajectory:
-        t = Trajectory("t", 0, horizon=4, success=length == 3, reward=length / 2, end=end, optimal_steps=optimal, info=info)
+        t = Trajectory(
+            "t", 0, horizon=4, success=length == 3, reward=length / 2, end=end, optimal_steps=optimal, info=info
+        )
         t.ids, t.action_mask, t.versions = [1] * (2 * length), [0, 1] * length, [0, 1]
-        t.turns = [Turn("a", "o", cut=i == 0, malformed=i < 2, reasoning_tokens=i, unfinished=i == 3) for i in range(length)]
+        t.turns = [
+            Turn("a", "o", cut=i == 0, malformed=i < 2, reasoning_tokens=i, unfinished=i == 3) for i in range(length)
+        ]
         return t
 
     failed_twice = episode(0, end="environment-error")

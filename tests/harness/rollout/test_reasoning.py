@@ -100,7 +100,8 @@ def test_functions_that_come_later_are_read_once_and_in_their_own_letters(fake: 
 
 
 def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:
-    """Calls as Qwen3 writes them, after a thought; results with the tool role; functions that are revealed are read as text."""
+    """Calls as Qwen3 writes them, after a thought; results with the tool role; functions that are revealed are read as
+    text."""
     trl = pytest.importorskip("trl")
     made = tokenizer()
     made.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
@@ -112,7 +113,8 @@ def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:
     while not done:
         action = teacher.unwrapped.expert()
         texts.append(
-            "<think>\nNext one.\n</think>\n\n" + chat.text(chat.reply_ids(action)).removeprefix("<think>\n\n</think>\n\n")
+            "<think>\nNext one.\n</think>\n\n"
+            + chat.text(chat.reply_ids(action)).removeprefix("<think>\n\n</think>\n\n")
         )
         _, _, done, _, _ = teacher.step(action)
     sampler: Any = Scripted(made, texts)

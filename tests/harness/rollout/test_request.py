@@ -16,7 +16,9 @@ from harness.settings.rollout import Rollout
 
 
 @pytest.mark.parametrize("env_id", ENTRY_POINTS)
-def test_every_player_begins_a_request_with_the_same_seed(env_id: str, fake: Any, request: pytest.FixtureRequest) -> None:
+def test_every_player_begins_a_request_with_the_same_seed(
+    env_id: str, fake: Any, request: pytest.FixtureRequest
+) -> None:
     if (backend := ENTRY_POINTS[env_id].split(".")[1]) in BACKENDS:
         request.getfixturevalue(f"{backend}_python")
     environments = Environments(env_id, {"split": "mini" if backend == "appworld" else "dev"}, slots=1, threads=0)

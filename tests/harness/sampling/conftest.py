@@ -37,7 +37,8 @@ def need_vllm() -> None:
         pytest.skip("vLLM is not installed: tox run -e vllm")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # vLLM reads it once
     core = importlib.import_module("vllm.v1.engine.core")
-    # A run has one engine. This process has many, and an engine that is collected would end torch.distributed for all of them.
+    # A run has one engine. This process has many, and an engine that is collected would end torch.distributed for all
+    # of them.
     core.cleanup_dist_env_and_memory = lambda: None  # type: ignore[attr-defined]
 
 

@@ -43,11 +43,15 @@ def helium() -> PreTrainedModel:
     return model_of(HeliumConfig(**SIZES, head_dim=16, num_key_value_heads=2))
 
 
-@pytest.mark.parametrize(("kind", "more"), [*((kind, {}) for kind in sorted(TESTED)), *((kind, WINDOWS) for kind in WINDOWED)])
+@pytest.mark.parametrize(
+    ("kind", "more"), [*((kind, {}) for kind in sorted(TESTED)), *((kind, WINDOWS) for kind in WINDOWED)]
+)
 def test_the_tested_types_agree_and_are_not_compared_again(
     kind: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = AutoConfig.for_model(kind, **{**SIZES, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0, **more})
+    config = AutoConfig.for_model(
+        kind, **{**SIZES, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0, **more}
+    )
     model = model_of(config)
     if more:
         assert attention_windows(model.config) == [model.config.sliding_window, None, model.config.sliding_window] * 2

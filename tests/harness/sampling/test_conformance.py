@@ -60,7 +60,9 @@ def test_logprobs_equal_a_plain_forward_pass_over_several_turns(sampler: Sampler
             prompts[17] = [5, 5]
 
 
-def test_logprobs_equal_a_plain_forward_pass_after_every_optimizer_step(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
+def test_logprobs_equal_a_plain_forward_pass_after_every_optimizer_step(
+    sampler: Sampler, model: Qwen2ForCausalLM
+) -> None:
     prompt = [3, *range(10, 45), *range(10, 45), *range(10, 40)]  # 101 tokens: three whole blocks of vLLM's cache
     first = sample_all(sampler, [ask(0, prompt)])[0]
     for update in range(1, 4):
@@ -191,7 +193,9 @@ def test_sleep_lasts_until_the_weights_change(sampler: Sampler, model: Qwen2ForC
         ([1] * 125, {}, "context of 128"),
     ],
 )
-def test_impossible_requests_are_refused(sampler: Sampler, prompt: list[int], changes: dict[str, object], names: str) -> None:
+def test_impossible_requests_are_refused(
+    sampler: Sampler, prompt: list[int], changes: dict[str, object], names: str
+) -> None:
     with pytest.raises(ConfigError, match=names):
         sampler.submit(ask(0, prompt, **changes))
     assert sampler.pending == 0
@@ -201,7 +205,8 @@ def test_impossible_requests_are_refused(sampler: Sampler, prompt: list[int], ch
 def test_logits_of_a_bfloat16_model_are_not_rounded_to_bfloat16(
     made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]], narrow: str
 ) -> None:
-    """Between two tokens of one place, log-probabilities differ as logits do. bfloat16 from 1/2 on has multiples of 1/256."""
+    """Between two tokens of one place, log-probabilities differ as logits do. bfloat16 from 1/2 on has multiples of
+    1/256."""
     sampler = made(narrow)[1]
     for _ in range(2):  # also after a hand-over
         samples = sample_all(sampler, [ask(s, [1, 2, 3], seed=s, max_tokens=1, temperature=2.0) for s in range(40)])

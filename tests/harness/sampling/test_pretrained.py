@@ -54,7 +54,8 @@ def play(sampler: Sampler, policy: Policy, env: str, *, episodes: int, steps: in
 
 
 def right_logprobs(trajectory: Trajectory) -> list[float]:
-    """Those of the written tokens from transformers' own forward pass over the whole episode, without any of our code."""
+    """Those of the written tokens from transformers' own forward pass over the whole episode, without any of our
+    code."""
     model = AutoModelForCausalLM.from_pretrained(smollm2_folder(), dtype=torch.float32, attn_implementation="eager")
     return of_written(plain_logprobs(model, trajectory.ids), trajectory)
 
@@ -69,7 +70,8 @@ def packed_logprobs(policy: Policy, trajectories: Sequence[Trajectory]) -> list[
 
 @pytest.mark.parametrize("env", [CABINET, pytest.param(BFCL, marks=in_campaign)])
 def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2: Policy, env: str) -> None:
-    """Three ways to the same numbers: sampled in turns from a cache, packed with a shared prompt, and one plain pass."""
+    """Three ways to the same numbers: sampled in turns from a cache, packed with a shared prompt, and one plain
+    pass."""
     assert smollm2.packs
     played = play(TransformersSampler(smollm2.model), smollm2, env, episodes=2, steps=2)
     assert all(sum(t.action_mask) >= 4 for t in played)
@@ -87,9 +89,14 @@ def test_vllm_agrees_with_a_plain_forward_pass(real_vllm: None, smollm2: Policy,
         assert of_written(trajectory.logprobs, trajectory) == pytest.approx(right_logprobs(trajectory), abs=3e-4)
 
 
-def test_adapters_learn_the_expert_and_become_part_of_the_clone(smollm2: Policy, trainable: Policy, own_cache: Path) -> None:
-    """With LoRA the optimizer of the warm start has the adapters alone; what they learnt is then in the folder's weights."""
-    start = WarmStart(episodes=8, max_optimal_steps=3, max_batches=4, loss_target=0.0, learning_rate=3e-3, batch_tokens=500)
+def test_adapters_learn_the_expert_and_become_part_of_the_clone(
+    smollm2: Policy, trainable: Policy, own_cache: Path
+) -> None:
+    """With LoRA the optimizer of the warm start has the adapters alone; what they learnt is then in the folder's
+    weights."""
+    start = WarmStart(
+        episodes=8, max_optimal_steps=3, max_batches=4, loss_target=0.0, learning_rate=3e-3, batch_tokens=500
+    )
     config = changed(from_recipe("quickstart"), model=str(smollm2_folder()), env=CABINET, lora_rank=4, eval_tasks=0)
     config = dataclasses.replace(config, warm_start=start)
     said = io.StringIO()

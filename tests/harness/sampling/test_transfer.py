@@ -187,7 +187,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return seen
 
 
-@pytest.mark.parametrize("error", [ValueError("Free memory is less\nthan desired"), torch.OutOfMemoryError("Free memory")])
+@pytest.mark.parametrize(
+    "error", [ValueError("Free memory is less\nthan desired"), torch.OutOfMemoryError("Free memory")]
+)
 def test_an_engine_is_on_the_policy_s_own_gpu_and_names_the_flag_to_lower_if_it_does_not_start(
     started: SimpleNamespace, error: Exception
 ) -> None:
@@ -220,7 +222,9 @@ def test_the_thread_of_a_rollout_steps_the_engine_on_its_own_gpu(monkeypatch: py
 def test_vllm_s_executor_reads_the_gpu_from_the_device(real_vllm: None) -> None:
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    stub: Any = SimpleNamespace(vllm_config=SimpleNamespace(device_config=SimpleNamespace(device=torch.device("cuda:1"))))
+    stub: Any = SimpleNamespace(
+        vllm_config=SimpleNamespace(device_config=SimpleNamespace(device=torch.device("cuda:1")))
+    )
     assert UniProcExecutor._distributed_args(stub)[2] == 1
 
 

@@ -58,7 +58,9 @@ def fed(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     monkeypatch.setattr(
         SlotCache,
         "place",
-        lambda cache, rows, columns, width: (shapes.append(tuple(columns.shape)), place(cache, rows, columns, width))[1],
+        lambda cache, rows, columns, width: (shapes.append(tuple(columns.shape)), place(cache, rows, columns, width))[
+            1
+        ],
     )
     return shapes
 
@@ -71,7 +73,8 @@ def test_the_prompt_of_a_group_is_computed_once(
     sampler, prompt = TransformersSampler(model), list(range(8, 48)) * 2
     requests = [ask(s, prompt, seed=s, stop_ids=frozenset()) for s in range(4)]
     group = sample_all(sampler, requests)
-    # one prompt; the last token of the others together with the first's first one; the rest, a token later than the first
+    # one prompt; the last token of the others together with the first's first one; the rest, a token later than the
+    # first
     assert fed == [(1, 80), *[(4, 1)] * 5, (3, 1)]
     for request, sample in zip(requests, group, strict=True):
         assert sample.logprobs == pytest.approx(forward_logprobs(model, prompt, sample.ids), abs=1e-4)

@@ -1,7 +1,7 @@
 """The hand-over to vLLM on GPUs by vLLM's own code, without a GPU. Skipped where vLLM is not installed.
 
-Its sender, its client and its receivers run as they are. CUDA's streams and NCCL's communicator are replaced: what is broadcast
-goes through queues.
+Its sender, its client and its receivers run as they are. CUDA's streams and NCCL's communicator are replaced: what is
+broadcast goes through queues.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Model(torch.nn.Module):
 
 
 class Server:
-    """A server of some GPUs: a receiver of vLLM's for each of them. vLLM's client posts to it through JSON, as over HTTP."""
+    """A server of some GPUs: a receiver of vLLM's for each of them. vLLM's client posts to it through JSON, as over
+    HTTP."""
 
     def __init__(self, url: str, gpus: int) -> None:
         from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine

@@ -41,7 +41,9 @@ def sampler(model: Qwen2ForCausalLM, pair: Pair) -> VLLMServerSampler:
     return VLLMServerSampler(model, [server.url for server in pair])
 
 
-def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(sampler: VLLMServerSampler, pair: Pair) -> None:
+def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
+    sampler: VLLMServerSampler, pair: Pair
+) -> None:
     sample_all(sampler, [ask(s, [s], seed=s) for s in range(6)])
     sample_all(sampler, [ask(s, [s, 2], seed=s) for s in range(6)])
     a, b = (sorted(server.seeds) for server in pair)
@@ -53,7 +55,8 @@ def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(sa
 
 
 def test_the_servers_say_how_much_their_caches_hold(model: Qwen2ForCausalLM, pair: Pair) -> None:
-    """Gemma 3, with several groups of layers, was taken for larger than it is, so that its episodes evicted one another."""
+    """Gemma 3, with several groups of layers, was taken for larger than it is, so that its episodes evicted one
+    another."""
     urls, cache = [server.url for server in pair], pair[0].settings["cache_config"]
     cache |= {"num_gpu_blocks": 100, "block_size": 16}
     assert VLLMServerSampler(model, urls).cache_of(0) == (urls[0], 1600)
@@ -143,7 +146,9 @@ def test_a_server_that_is_back_takes_part_after_the_next_weight_update(sampler: 
     assert {s.versions for s in samples} == {((2, 6),)}
 
 
-def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_from(sampler: VLLMServerSampler, pair: Pair) -> None:
+def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_from(
+    sampler: VLLMServerSampler, pair: Pair
+) -> None:
     pair[0].forget()
     samples = sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(4)])
     assert [(sample.ids[0], sample.policy_version) for sample in samples] == [(s, 0) for s in range(4)]
@@ -153,7 +158,9 @@ def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_fro
 
 
 @pytest.mark.parametrize("call", ["/pause", "/collective_rpc"])
-def test_a_server_that_fails_in_an_update_gives_up_its_requests(sampler: VLLMServerSampler, pair: Pair, call: str) -> None:
+def test_a_server_that_fails_in_an_update_gives_up_its_requests(
+    sampler: VLLMServerSampler, pair: Pair, call: str
+) -> None:
     pair[1].go.clear()
     for s in range(4):
         sampler.submit(ask(s, [s + 1], seed=s))

@@ -182,7 +182,9 @@ def flags_on(page: str) -> set[str]:
 
 
 def test_help_shows_the_first_flags_and_help_all_shows_every_one(capsys: pytest.CaptureFixture[str]) -> None:
-    everything = {name.split("`")[1] for name in REFERENCE["flags"](COMMANDS["harness.grpo"]([])) if name.startswith("`--")}
+    everything = {
+        name.split("`")[1] for name in REFERENCE["flags"](COMMANDS["harness.grpo"]([])) if name.startswith("`--")
+    }
     first, full = (flags_on(page(capsys, word)) for word in ("--help", "--help-all"))
     assert everything <= full
     assert first < full

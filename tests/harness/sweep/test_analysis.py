@@ -82,7 +82,8 @@ def test_a_run_s_numbers() -> None:
     )
     found = run_numbers(run, 0.6, True, fixed_k=8, equal_tokens=500.0)
     assert found == pytest.approx({
-        "before": 0.1, "mean_at_k": 0.8, "best_at_k": 0.9, "greedy": 0.9, "success_at_k": 0.6,  # 3 of 4 successes within 8 steps
+        "before": 0.1, "mean_at_k": 0.8, "best_at_k": 0.9, "greedy": 0.9,
+        "success_at_k": 0.6,  # 3 of 4 successes within 8 steps
         "peak": 0.7, "tokens_at_peak": 600, "tokens_to_threshold": 500,  # the earlier peak; half way from 400 to 600
         "success_at_equal_tokens": 0.6, "savings": math.nan, "tokens_total": 800, "tokens_per_update": 100,
         "final_k": 30, "k_mean": 28, "k_std": 2,

@@ -27,7 +27,9 @@ def lock(tmp_path: Path) -> Iterator[int]:
         yield held
 
 
-def test_jobs_run_in_order_as_many_at_once_as_there_are_slots_and_a_failure_stops_none(tmp_path: Path, lock: int) -> None:
+def test_jobs_run_in_order_as_many_at_once_as_there_are_slots_and_a_failure_stops_none(
+    tmp_path: Path, lock: int
+) -> None:
     codes = {
         "a": "print('hello', flush=True)",
         "b": "for i in range(20): print('line', i)\nexit(3)",
@@ -56,7 +58,9 @@ def test_slots_are_gpus_or_cores() -> None:
     assert job_slots(0, gpus=[], per_job=2, cores=4, threads=1) == [{"OMP_NUM_THREADS": "1"}] * 2
     assert job_slots(0, gpus=[], per_job=2, cores=4, threads=0) == [{"OMP_NUM_THREADS": "2"}]
     assert len(job_slots(3, gpus=[], per_job=1, cores=1, threads=1)) == 3
-    pairs = [s["CUDA_VISIBLE_DEVICES"] for s in job_slots(0, gpus=["0", "1", "2", "5", "6"], per_job=2, cores=1, threads=1)]
+    pairs = [
+        s["CUDA_VISIBLE_DEVICES"] for s in job_slots(0, gpus=["0", "1", "2", "5", "6"], per_job=2, cores=1, threads=1)
+    ]
     assert pairs == ["0,1", "2,5"]
     shared = [s["CUDA_VISIBLE_DEVICES"] for s in job_slots(3, gpus=["0", "1"], per_job=1, cores=1, threads=1)]
     assert shared == ["0", "1", "0"]

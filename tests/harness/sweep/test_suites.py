@@ -64,7 +64,9 @@ def test_the_default_elastic_run_is_shared() -> None:
         (2, {0: 20, 1: 50}, 20.0),
     ],
 )
-def test_the_schedules_are_the_paper_s_and_stretch_with_the_run(updates: int, stages: dict[int, int], delta: float) -> None:
+def test_the_schedules_are_the_paper_s_and_stretch_with_the_run(
+    updates: int, stages: dict[int, int], delta: float
+) -> None:
     horizons = horizons_of(Sweep(changed(FULL.train, updates=updates), suite="comparison"))
     assert horizons["TTI"] == repr(TTIHorizon(stages))
     assert horizons["ScalingInter"] == repr(LinearHorizon(10, 50, delta))

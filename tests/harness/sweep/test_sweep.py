@@ -1,4 +1,5 @@
-"""A sweep skips what is done, goes on with what was broken off, survives a failure and a kill; its flags and its tables."""
+"""A sweep skips what is done, goes on with what was broken off, survives a failure and a kill; its flags and its
+tables."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -
             elastic = config["horizon"]["elastic"]
             assert (config["seed"], elastic["alpha"], elastic["k0"]) == (run["seed"], arm["settings"]["alpha"], 10)
     begun = [line for line in shown.splitlines() if line.startswith("start")]
-    assert begun == [f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.05", "0.1", "0.2", "0.5", "1")]
+    assert begun == [
+        f"start   ema α={alpha} seed {seed}" for seed in (0, 1) for alpha in ("0.05", "0.1", "0.2", "0.5", "1")
+    ]
     assert "(10 of 10)" in shown
     assert "37.5 ± 17.7" in shown  # seeds 0.25 and 0.5
     assert "EMA coefficient" in shown
@@ -151,7 +154,9 @@ def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path: Path) -
     assert [c["gradient_checkpointing"] for c in configs] == [False, False, False, True]
     [suite] = read_suites([tmp_path])
     assert [(arm.label, arm.settings["wrapper"], arm.fixed_k) for arm in suite.arms][2] == (arms[2], "fixed", 30)
-    assert "2 done" in go(tmp_path, ARMS, "k0=12", "k0=13", "k_max=60", seeds=1)[1]  # another arm beside two that have ended
+    assert (
+        "2 done" in go(tmp_path, ARMS, "k0=12", "k0=13", "k_max=60", seeds=1)[1]
+    )  # another arm beside two that have ended
 
 
 @pytest.mark.parametrize(
@@ -221,7 +226,8 @@ def test_a_real_sweep_is_killed_and_goes_on(
     flags = "--suite headroom --seeds 1 --jobs 1 --updates 2 --tasks-per-update 2 --group-size 2 --checkpoint-every 1"
     flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2"
     words = [*flags.split(), "--warm-start.episodes", "20", "--ranks", "2", "--out", str(tmp_path)]
-    code = f"from harness.sweep.sweep import *; from rich.console import Console; sweep(parse({words!r}), Console(), {HELD!r})"
+    code = "from harness.sweep.sweep import *; from rich.console import Console; "
+    code += f"sweep(parse({words!r}), Console(), {HELD!r})"
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
     process = psutil.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.DEVNULL)
 

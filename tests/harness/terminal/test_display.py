@@ -33,14 +33,18 @@ def test_a_controller_of_a_program_is_shown_as_it_is(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(("first", "header"), [(2, True), (3, False)])
-def test_a_run_without_an_update_left_has_no_table(first: int, header: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_an_update_left_has_no_table(
+    first: int, header: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Display(Console(width=200)).updates(first, 3):
         pass
     assert ("zero adv" in capsys.readouterr().out) == header
 
 
 @pytest.mark.parametrize(("reward", "earned"), [(0.55, "0.55"), (-2.0, "0"), (0.0, ""), (1.0, "")])
-def test_rewards_that_reach_no_threshold_are_told_once(reward: float, earned: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rewards_that_reach_no_threshold_are_told_once(
+    reward: float, earned: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Twelve updates of success 0.000 passed without a word."""
     m = dict.fromkeys(GLOSSARY, 0.0)
     episodes = [Trajectory("t", 0, reward=r, success=r >= 1, threshold=1.0) for r in (reward, 0.0)]

@@ -30,7 +30,9 @@ def test_a_k_that_binds_while_nothing_is_learned_may_be_too_small(
     binds: tuple[int, ...], success: tuple[float, ...], warned: bool
 ) -> None:
     watch = Watch()
-    rows = [{**metrics(s + 1e-9), "horizon/binds": b, "horizon/k_mean": 10.0} for b, s in zip(binds, success, strict=True)]
+    rows = [
+        {**metrics(s + 1e-9), "horizon/binds": b, "horizon/k_mean": 10.0} for b, s in zip(binds, success, strict=True)
+    ]
     said = [watch.look(row) for row in rows]
     assert not any(said[:-1])
     assert ("--k0" in said[-1]) == warned

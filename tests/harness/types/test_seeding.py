@@ -31,5 +31,16 @@ def test_uniforms_are_philox_words_scaled_by_their_upper_53_bits():
 
 
 def test_paths_that_look_alike_give_different_seeds():
-    paths = [(0, 1, 23), (0, 12, 3), (0, 123), (0, "1", 23), (0, "1, 23"), (0, 1, "23"), (1, 0, 23), (0,), (0, ""), (0, 0)]
+    paths = [
+        (0, 1, 23),
+        (0, 12, 3),
+        (0, 123),
+        (0, "1", 23),
+        (0, "1, 23"),
+        (0, 1, "23"),
+        (1, 0, 23),
+        (0,),
+        (0, ""),
+        (0, 0),
+    ]
     assert len({derive_seed(*path) for path in paths}) == len(paths)

@@ -25,7 +25,8 @@ class TestGroupAdvantages:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("group_size", [1, 3, 7, 8, 49])
     def test_equal_rewards_give_exactly_zero(self, normalize_std, dtype, group_size):
-        # The float32 mean of 0.7 seven times is 0.70000005; over eps = 1e-4 the difference would be an advantage of -6e-4.
+        # The float32 mean of 0.7 seven times is 0.70000005; over eps = 1e-4 the difference would be an advantage of
+        # -6e-4.
         values = tensor([0.0, 1.0, 0.1, 0.7, 1 / 3, -2.3, 1e8], dtype)
         advantages = group_advantages(values[:, None].repeat(1, group_size), normalize_std=normalize_std)
         assert torch.equal(advantages, torch.zeros_like(advantages))

@@ -1,4 +1,5 @@
-"""The losses against TRL's own on the same batch: TRL computes its loss with a trainer whose model is a table of numbers."""
+"""The losses against TRL's own on the same batch: TRL computes its loss with a trainer whose model is a table of
+numbers."""
 
 from collections import defaultdict
 from types import SimpleNamespace
@@ -83,7 +84,9 @@ def test_value_and_gradient(mode: Any, loss_type: str, weighted: bool) -> None:
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-12)
 
 
-GRADED = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=4, max_size=4).filter(lambda r: len(set(r)) > 1)
+GRADED = st.lists(st.integers(0, 10).map(lambda tenths: tenths / 10), min_size=4, max_size=4).filter(
+    lambda r: len(set(r)) > 1
+)
 REPLIES = ["open(a)", "list()", "submit(73)", "read() and then open(b)"]
 
 

@@ -1,4 +1,5 @@
-"""The update that is tried before the first rollout: nothing is another afterwards, and a lack of memory is one sentence."""
+"""The update that is tried before the first rollout: nothing is another afterwards, and a lack of memory is one
+sentence."""
 
 import copy
 import random
@@ -20,7 +21,9 @@ from harness.update.learner import Learner
 from harness.update.optimizer import HostMoments, make_optimizer
 from harness.update.try_update import largest_microbatches, try_update, what_to_lower
 
-CONFIG = changed(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512, warmup_updates=0, learning_rate=0.01)
+CONFIG = changed(
+    from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512, warmup_updates=0, learning_rate=0.01
+)
 
 
 def learner_of(policy: Policy, *, offload: bool = False, **changes: Any) -> Learner:
@@ -91,7 +94,9 @@ def test_a_lack_of_memory_is_a_sentence_with_flags_of_this_run(
 
     monkeypatch.setattr("harness.update.learner.update_policy", full)
     learner = learner_of(copied(trained))
-    with pytest.raises(ConfigError, match=f"short for an update of 512 tokens .* {missing}; give --tokens-per") as raised:
+    with pytest.raises(
+        ConfigError, match=f"short for an update of 512 tokens .* {missing}; give --tokens-per"
+    ) as raised:
         try_update(learner, CONFIG)
     assert "--tokens-per-microbatch 200 or --gradient-checkpointing; " in str(raised.value)
     assert "--max-context below 200" in str(raised.value)

@@ -41,7 +41,9 @@ def test_the_kl_term_alone_trains(trained: Policy) -> None:
             parameter += 0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     equal = [episode(learner, 1, "open(c)", reward=1.0), episode(learner, 1, "open(d)", reward=1.0)]
     optimizer = torch.optim.SGD(learner.model.parameters(), lr=0.01)
-    first, second = (update(learner, optimizer, equal, reference=trained, kl_coef=1.0)["train/kl_ref"] for _ in range(2))
+    first, second = (
+        update(learner, optimizer, equal, reference=trained, kl_coef=1.0)["train/kl_ref"] for _ in range(2)
+    )
     assert 0 < second < first
 
 
@@ -64,7 +66,9 @@ def test_stopped_episodes_count_in_the_mean_and_have_the_weight_that_they_are_gi
 
 def with_changed_history(policy: Policy, group: int, replies: list[str], *, reward: float) -> Trajectory:
     """An episode whose every turn begins another sequence. All begin with a prompt that is long enough to be shared."""
-    t = Trajectory(f"t{group}", group, reward=reward, turns=[Turn(reply, "", cut=False, malformed=False) for reply in replies])
+    t = Trajectory(
+        f"t{group}", group, reward=reward, turns=[Turn(reply, "", cut=False, malformed=False) for reply in replies]
+    )
     beginning = policy.chat.prompt_ids("", "start c " * 20)
     for number, reply in enumerate(replies):
         t.go_on(beginning + number * policy.chat.observation_ids(f"{number}", stopped=True))
@@ -153,7 +157,8 @@ def skewed(t: Trajectory, by: float) -> Trajectory:
 def moved(
     trained: Policy, by: float, *, more: float = 0.0, minibatches: int = 1, **changes: Any
 ) -> tuple[list[torch.Tensor], dict[str, float]]:
-    """The change of the weights in one update whose sampler was off by `by`, and by `more` with each episode; the metrics."""
+    """The change of the weights in one update whose sampler was off by `by`, and by `more` with each episode; the
+    metrics."""
     policy = copied(trained)
     replies = ["open(a)", "read()", "submit(73)", "list()"]
     episodes = [skewed(episode(policy, i // 2, r, reward=float(i % 2)), by + i * more) for i, r in enumerate(replies)]
