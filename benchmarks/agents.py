@@ -28,8 +28,8 @@ from flags import command, new_parser, parse, run
 import eh_gym
 from eh_gym.checked import CheckedEnv
 from harness.agents.env import AgentEnv
+from harness.clone.tiny import new_tiny_policy
 from harness.model.policy import Policy, load_policy
-from harness.model.tiny import new_tiny_policy
 from harness.records.versions import cpu_name
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler

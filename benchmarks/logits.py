@@ -25,8 +25,8 @@ from torch.nn.functional import linear
 
 import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError, MissingExtraError
+from harness.clone.tiny import new_tiny_policy
 from harness.model.policy import Policy, load_policy
-from harness.model.tiny import new_tiny_policy
 from harness.records.versions import cpu_name, package_versions
 from harness.sampling.vllm.engine import VLLMSampler
 from harness.types.sampler import Sample, SampleRequest, sample_all

@@ -27,8 +27,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
+from harness.clone.tiny import new_tiny_policy
 from harness.model.policy import load_policy
-from harness.model.tiny import new_tiny_policy
 from harness.records.versions import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import Sample, SampleRequest, sample_all

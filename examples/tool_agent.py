@@ -27,7 +27,7 @@ from drawing import draw_k_and_success
 from eh_gym import ElasticHorizon
 from harness import Environment, Evaluation, GRPOConfig, Loss, Model, Optimizer, Rollout, WarmStart, train
 from harness.clone.cloning import warm_start
-from harness.model.tiny import new_tiny_policy
+from harness.clone.tiny import new_tiny_policy
 
 CABINET = "eh_gym:EH-Cabinet-v0"
 TOOLS: list[Any] = [

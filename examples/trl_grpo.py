@@ -34,8 +34,8 @@ from trl import GRPOConfig, GRPOTrainer
 import eh_gym
 from eh_gym import ElasticHorizon, HorizonController
 from harness.clone.cloning import warm_start
+from harness.clone.tiny import new_tiny_policy
 from harness.model.policy import Policy, load_policy
-from harness.model.tiny import new_tiny_policy
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.grpo import from_recipe

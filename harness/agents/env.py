@@ -27,13 +27,13 @@ _GRACE_S = 5.0  # the time for an agent to end by itself after its episode
 Info = dict[str, Any]
 
 
-class AgentEnv(gym.Env[str, str]):
+class AgentEnv(gym.Env[str, Any]):
     """Plays an agent program as an episode.
 
     A reset starts the agent on a task; its first request to the model is the observation. A step answers the request,
     and returns with the next one, or with the agent's reward, and its verdict if it gives one. ``info["call"]`` is the
-    request, a `ModelCall`. An action is the assistant's message as `write_action` writes it. Any other text becomes an
-    answer without calls.
+    request, a `ModelCall`, and ``info["agent_program"]`` of a reset is an `AgentProgram`. An action is
+    a `ModelAnswer`. A text becomes an answer without calls.
 
     If an agent fails, its episode ends without a reward, and ``info["failure"]`` says why: it raised, exited with an
     error, gave no verdict, or was silent for too long. ``info["trace"]`` is then its traceback, or the end of its
@@ -119,13 +119,13 @@ class AgentEnv(gym.Env[str, str]):
         call = self._call
         system = "\n".join(message["content"] for message in call.messages if message["role"] == "system")
         info = {**task, "task_id": task_id, "agent": self._agent.name, "system_prompt": system}
-        return _shown(call), {**info, "tools": call.tools, "call": call}
+        return _shown(call), {**info, "tools": call.tools, "call": call, "agent_program": self}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
+    def step(self, action: str | ModelAnswer) -> tuple[str, float, bool, bool, Info]:
         """Answers the agent's request, and waits for its next one or its end."""
         if self._session is None or self._call is None:
             raise gym.error.ResetNeeded("the agent has ended, or none has begun; call reset() before step()")
-        self._session.answer(self._call, read_action(action))
+        self._session.answer(self._call, ModelAnswer(action) if isinstance(action, str) else action)
         self._calls += 1
         self._call = self._session.next_call(self._timeout_s)
         if self._call is not None:
@@ -139,14 +139,11 @@ class AgentEnv(gym.Env[str, str]):
         return ended.failure, ended.reward, True, False, info | verdict
 
     def waiting(self) -> list[ModelCall]:
-        """The agent's further requests at this moment. The next steps return them in this order."""
+        """See `AgentProgram`."""
         return self._session.waiting() if self._session is not None else []
 
     def stop_agent(self, why: str) -> None:
-        """Ends an episode because of K (`why` is "horizon") or another reason.
-
-        Further requests of the agent get an error. An agent that does not end by itself is soon killed.
-        """
+        """See `AgentProgram`."""
         if self._session is None or self._running is None:
             return
         self._running.stop_soon(self._grace_s)
@@ -157,7 +154,7 @@ class AgentEnv(gym.Env[str, str]):
             self._session.end(budget_used_up(self._calls), last)
 
     def verdict(self) -> tuple[str, float, bool, bool, Info]:
-        """Waits a few seconds until a stopped agent has ended, and returns what it says, as the answer to a step."""
+        """See `AgentProgram`."""
         assert self._running is not None, "stop_agent() comes before verdict()"
         self._running.stop(self._grace_s)
         ended = self._ended()
@@ -221,26 +218,6 @@ def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dic
     if not found:
         raise ConfigError("--tasks holds no task; write a JSON object in each line")
     return found
-
-
-def write_action(answer: ModelAnswer) -> str:
-    """Writes an answer as an action."""
-    return json.dumps(vars(answer))
-
-
-def read_action(action: str) -> ModelAnswer:
-    """Reads an action. Any other text becomes an answer without calls.
-
-    >>> read_action(write_action(ModelAnswer("open(a)"))).text, read_action("open(a)").text
-    ('open(a)', 'open(a)')
-    """
-    try:
-        found = json.loads(action)
-        if found.keys() == vars(ModelAnswer()).keys():
-            return ModelAnswer(**found)
-    except (ValueError, AttributeError, RecursionError):
-        pass
-    return ModelAnswer(action)
 
 
 _STARTING = threading.Lock()

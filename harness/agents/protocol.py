@@ -9,7 +9,7 @@ do not constrain the model. The run's sampling replaces a request's, and a ``res
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from eh_gym.errors import EHError
 from eh_gym.surrogates import escaped
@@ -130,6 +130,25 @@ class ModelAnswer:
         """The message as later requests of the session repeat it, in the form of `ModelCall.messages`."""
         message = {"role": "assistant", "content": self.text}
         return message | ({"tool_calls": self.calls} if self.calls else {})
+
+
+class AgentProgram(Protocol):
+    """What a rollout asks of the agent of an episode. The info of a reset has it, as ``info["agent_program"]``."""
+
+    def waiting(self) -> list[ModelCall]:
+        """The agent's further requests at this moment. The next steps return them in this order."""
+        ...
+
+    def stop_agent(self, why: str) -> None:
+        """Ends the episode because of K (`why` is "horizon") or another reason. Does nothing if the agent has ended.
+
+        Further requests of the agent get an error. An agent that does not end by itself is soon killed.
+        """
+        ...
+
+    def verdict(self) -> tuple[str, float, bool, bool, Json]:
+        """Waits a few seconds until a stopped agent has ended, and returns what it says, as the answer to a step."""
+        ...
 
 
 def model_list(name: str = MODEL) -> Json:

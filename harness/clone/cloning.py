@@ -8,23 +8,31 @@ of a tiny model falls in a phase transition whose time varies with the seed.
 import dataclasses
 import hashlib
 import json
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
 from eh_gym.errors import ConfigError
-from envs.expert import Demonstration, check_expert, demonstrate, demonstrated_tasks, first_episodes
+from envs.expert import check_expert, demonstrated_tasks
+from harness.agents.protocol import ModelCall
+from harness.chat.chat import ChatFormat
+from harness.clone.demonstrations import Action, Expert
 from harness.machine.runtime import return_memory
 from harness.model.batch import microbatches, padded_microbatches
 from harness.model.lora import has_lora
 from harness.model.policy import Policy
-from harness.rollout.conversation import Conversation
+from harness.rollout.conversation import EnvironmentConversation, Info
+from harness.rollout.script import ScriptRequest
 from harness.settings.optimizer import Optimizer
+from harness.settings.rollout import Rollout
 from harness.settings.warm_start import WarmStart
+from harness.types.sampler import Sample
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import TokenSequence, Trajectory, Turn
 from harness.update.optimizer import make_optimizer, parameters_of
@@ -76,47 +84,48 @@ def demonstrations(
     """
     check_expert(env, "the warm start", "leave it out with --warm-start.episodes 0")
     task_ids = demonstrated_tasks(env)
-    found: list[Trajectory] = []
+    expert = Expert(env, lambda *attempt: _Written(policy.chat, *attempt))
+    played: list[Trajectory] = []
     order = np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids))
     for index in order[: 1000 + 100 * count].tolist():  # do not search all of a million tasks
-        if len(found) == count:
+        if len(played) == count:
             break
-        played = demonstrate(
-            env,
+        trajectory = expert.play(
             task_ids[index],
             waste=waste,
             max_steps=max_steps,
-            rng=np.random.default_rng(derive_seed(seed, "waste", len(found))),
+            rng=np.random.default_rng(derive_seed(seed, "waste", len(played))),
             max_optimal_steps=settings.max_optimal_steps,
+            group=len(played),
         )
-        if played is None:
-            continue
-        trajectory = _written(policy, task_ids[index], played, group=len(found))
-        if len(trajectory.ids) <= settings.max_tokens:
-            found.append(trajectory)
+        if trajectory is not None and len(trajectory.ids) <= settings.max_tokens:
+            played.append(trajectory)
             on_episode(trajectory)
-    if not found:
+    if not played:
         raise ConfigError(
             f"no task that was tried takes the expert at most {settings.max_optimal_steps} steps (0: any number) and "
             f"{settings.max_tokens} tokens; raise --warm-start.max-optimal-steps, or max_tokens in a recipe's "
             "[warm_start]"
         )
-    return found
+    return played
 
 
-def _written(policy: Policy, task_id: str, played: Demonstration, *, group: int) -> Trajectory:
-    trajectory = Trajectory(task_id, group=group, system_prompt=played.info["system_prompt"])
-    conversation = Conversation(policy.chat, played.observations[0], played.info)
-    trajectory.add_prompt(conversation.prompt_ids)
-    for step, action in enumerate(played.actions, 1):
-        reply = policy.chat.reply_ids(action)
-        trajectory.ids += reply
-        trajectory.action_mask += [1] * len(reply)
-        trajectory.logprobs += [0.0] * len(reply)
-        if step < len(played.actions) or not played.ended:
-            turn = Turn(action, played.observations[step], cut=False, malformed=False)
-            trajectory.go_on(conversation.answered(trajectory.ids, turn, played.infos[step - 1], stopped=True))
-    return trajectory
+class _Written(EnvironmentConversation):
+    """The expert's conversation in the policy's tokens."""
+
+    def __init__(self, chat: ChatFormat, trajectory: Trajectory, info: Info, action: Action) -> None:
+        self._next = action
+        super().__init__(chat, sys.maxsize, trajectory, info, Rollout())
+        trajectory.system_prompt = info["system_prompt"]  # without the functions, which do not count in `_batches`
+
+    def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> Any:
+        return ScriptRequest(session, self._next)
+
+    def act(self, reply: Any) -> tuple[Turn, str]:
+        ids = self._chat.reply_ids(reply)
+        self.trajectory.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
+        self._stopped = True
+        return Turn(reply, "", cut=False, malformed=False), reply
 
 
 def warm_start(
@@ -182,12 +191,32 @@ def clone_key(
     how = [str(policy.model.dtype), policy.packs, lora_rank, torch.__version__, torch.get_num_threads(), kind]
     # These ids show the template, and how observations are cut.
     texts = [chat.prompt_ids("s", "u"), chat.reply_ids("a"), chat.observation_ids("a long text " * 8192, stopped=True)]
-    played = first_episodes(env, max_steps=_MAX_STEPS)
-    about = [name, dataclasses.asdict(settings), seed, how, texts, played, sorted(policy.tokenizer.get_vocab().items())]
+    about = [
+        name,
+        dataclasses.asdict(settings),
+        seed,
+        how,
+        texts,
+        _first_episodes(env),
+        sorted(policy.tokenizer.get_vocab().items()),
+    ]
     key.update(json.dumps(about, sort_keys=True).encode())
     for weight in (*policy.model.state_dict().values(), *policy.model.buffers()):  # the rotary frequencies are buffers
         key.update(weight.detach().cpu().float().numpy().tobytes())
     return key.hexdigest()
+
+
+def _first_episodes(env: gym.Env[str, str]) -> list[list[str]]:
+    """The texts of the expert in the first 8 tasks, which change with the environment's code; empty without an
+    expert.
+    """
+    texts = []
+    for task_id in demonstrated_tasks(env)[:8] if hasattr(env.unwrapped, "expert") else ():
+        played = Expert(env).play(task_id, waste=0.0, max_steps=_MAX_STEPS, rng=np.random.default_rng(0))
+        assert played is not None, "no task is too long without a limit"
+        observations = [played.prompt, *(turn.observation for turn in played.turns)]
+        texts.append([*observations, *(turn.action for turn in played.turns)])
+    return texts
 
 
 def _clone(

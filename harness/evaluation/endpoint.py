@@ -5,20 +5,18 @@ Such a server takes and returns text without token ids and log-probabilities, so
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import ConfigError, EHError, SamplerError
 from eh_gym.replies import split_reply
 from eh_gym.surrogates import escaped
+from harness.rollout.conversation import NoRoom
 
 if TYPE_CHECKING:
     import openai
@@ -46,7 +44,6 @@ class EndpointReply:
             separately.
         prompt_tokens: The tokens of the request, as the endpoint counts them; 0 if it does not report them.
         completion_tokens: The tokens of the answer, likewise.
-        latency_s: The seconds from the request to the answer, retries included.
     """
 
     text: str
@@ -56,7 +53,6 @@ class EndpointReply:
     message: Message = field(default_factory=dict)
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    latency_s: float = 0.0
 
     @property
     def unfinished(self) -> bool:
@@ -64,12 +60,8 @@ class EndpointReply:
         return bool(self.reasoning and not self.text and not self.calls)
 
 
-class ContextFull(EHError):
-    """The conversation and the room for an answer exceed the model's context. The message is the server's."""
-
-
 class ChatEndpoint:
-    """A model behind ``POST {base_url}/chat/completions``; an async context manager.
+    """A model behind ``POST {base_url}/chat/completions``. The caller closes it.
 
     Args:
         model: The model's name at the endpoint.
@@ -120,12 +112,8 @@ class ChatEndpoint:
         self._limit = "max_tokens"
         self._more = {"extra_body": {"chat_template_kwargs": dict(template_kwargs)}} if template_kwargs else {}
 
-    async def __aenter__(self) -> ChatEndpoint:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def close(self) -> None:
+        """Closes the connections."""
         await self._client.close()
 
     async def reply(
@@ -143,15 +131,15 @@ class ChatEndpoint:
         lower the endpoint's own limit.
 
         Raises:
-            ContextFull: The conversation is too long for the model.
+            NoRoom: The conversation is too long for the model.
             ConfigError: The endpoint refuses the key, the model or the request, so that trying again would not help.
             SamplerError: The endpoint can't be reached, fails, or does not answer in time.
         """
-        openai, began = self._openai, time.perf_counter()
+        openai = self._openai
         try:
             asked = {"messages": _whole(list(messages)), "seed": seed % _SEEDS, "temperature": self._temperature}
             asked |= ({"tools": _whole(list(tools))} if tools else {}) | ({"stop": list(stop)} if stop else {})
-            reply = self._read(await self._ask(asked, min(self._max_tokens, max_tokens or self._max_tokens)))
+            return self._read(await self._ask(asked, min(self._max_tokens, max_tokens or self._max_tokens)))
         except openai.APIStatusError as error:
             raise self._explained(error) from error
         except openai.APIConnectionError as error:
@@ -161,13 +149,12 @@ class ChatEndpoint:
             ) from error
         except (openai.APIError, ValueError, AttributeError, LookupError, TypeError) as error:  # not the expected JSON
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
-        return dataclasses.replace(reply, latency_s=round(time.perf_counter() - began, 3))
 
     def _explained(self, error: openai.APIStatusError) -> EHError:
         """The exception for an answer with an error status."""
         status, said = error.status_code, _said(error)
         if status < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(said)):
-            return ContextFull(said)
+            return NoRoom(said)
         if status >= 500 or status in (408, 409, 429):
             return SamplerError(
                 f"{self.url} answered {status} ({said}), even after all retries; lower --slots, raise --retries, or "

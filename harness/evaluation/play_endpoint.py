@@ -7,34 +7,40 @@ is handed back.
 
 from __future__ import annotations
 
-import functools
+import asyncio
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from eh_gym import FixedHorizon
 from eh_gym.answers import results_fault
 from eh_gym.errors import ConfigError, SamplerError
-from harness.agents.env import write_action
 from harness.agents.protocol import FinishReason, ModelAnswer, ModelCall, read_function_call
 from harness.agents.writing import written_calls
 from harness.evaluation.endpoint import ChatEndpoint, EndpointReply
-from harness.evaluation.play import Info, Replies, play_all, run_to_the_end
+from harness.rollout.conversation import UNFINISHED, Info, NoRoom
 from harness.rollout.environment import Environments
+from harness.rollout.rollout import play
+from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
-from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory, Turn
 
 __all__ = ["play_with_endpoint"]
 
 Message = dict[str, Any]
 _NOT_CARRIED_OUT = "This call was not carried out."
+_LOOK_S = 0.005  # the most seconds that a step of the player waits for a reply
 
 
 def play_with_endpoint(
     endpoint: Callable[[], ChatEndpoint],
     environments: Environments,
     requests: Sequence[EpisodeRequest],
+    settings: Rollout,
     *,
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
@@ -42,12 +48,10 @@ def play_with_endpoint(
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
     If the conversation and the room for an answer exceed the model's context, the episode ends with the reason
-    "context". `endpoint` is called in the event loop that uses the endpoint. There are never more requests at a time
-    than slots.
+    "context". Each slot has one request at a time, and all together as many again for calls that agents make at once.
 
     Raises as `ChatEndpoint.reply` does. The message of a SamplerError says how many episodes were played.
     """
-    envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
     played = 0
 
     def count(trajectory: Trajectory) -> None:
@@ -55,44 +59,119 @@ def play_with_endpoint(
         played += 1
         on_end(trajectory)
 
-    async def play() -> list[Trajectory]:
-        async with endpoint() as model:
-            return await play_all(functools.partial(_replies, model), envs, requests, environments.keeps_reward, count)
-
+    player = _EndpointPlayer(endpoint())
     try:
-        return run_to_the_end(play())
+        envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
+        try:
+            streaming = dataclasses.replace(settings, rollout="streaming")
+            return play(envs, player, _EndpointConversation, requests, streaming, count)
+        finally:
+            envs.close()
     except SamplerError as error:
         raise SamplerError(f"{error} ({played} of {len(requests)} episodes had been played)") from error
     finally:
-        envs.close()
+        player.close()
 
 
-async def _replies(model: ChatEndpoint, trajectory: Trajectory, info: Info) -> Replies:
-    call: ModelCall | None = info.get("call")  # of an agent program, which keeps the conversation itself
-    tools, system = info.get("tools", ()), info.get("system_prompt", "")
-    messages: list[Message] = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": trajectory.prompt})
-    while True:
-        seed = derive_seed(trajectory.seed, "turn", trajectory.length)
-        if call:
-            reply = await model.reply(
-                _sent(call), seed=seed, tools=call.tools, stop=call.stop, max_tokens=call.max_tokens
-            )
-            action = write_action(_answer(reply))
-        else:
-            reply = await model.reply(messages, seed=seed, tools=tools)
-            action = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
-        turn = Turn(action, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """A request of an episode; the rest is as in `ChatEndpoint.reply`."""
+
+    session: Hashable
+    messages: Sequence[Message]
+    seed: int
+    tools: Sequence[Any]
+    stop: Sequence[str] = ()
+    max_tokens: int | None = None
+
+
+class _EndpointPlayer:
+    """A `Player` that sends each request at once, in an event loop of a thread of its own."""
+
+    def __init__(self, model: ChatEndpoint) -> None:
+        self._model = model
+        self._sent: dict[Hashable, Future[EndpointReply]] = {}
+        self._answered: SimpleQueue[_Request] = SimpleQueue()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="eh-endpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def pending(self) -> int:
+        return len(self._sent)
+
+    def submit(self, request: _Request) -> None:
+        reply = self._model.reply(
+            request.messages, seed=request.seed, tools=request.tools, stop=request.stop, max_tokens=request.max_tokens
+        )
+        future = self._sent[request.session] = asyncio.run_coroutine_threadsafe(reply, self._loop)
+        future.add_done_callback(lambda _: self._answered.put(request))
+
+    def step(self) -> list[tuple[_Request, Any]]:
+        try:
+            request = self._answered.get(timeout=_LOOK_S)
+        except Empty:
+            return []
+        future = self._sent.pop(request.session, None)
+        if future is None:  # its session has ended
+            return []
+        try:
+            return [(request, future.result())]
+        except NoRoom as full:
+            return [(request, full)]
+
+    def end_session(self, session: Hashable) -> None:
+        if future := self._sent.pop(session, None):
+            future.cancel()
+
+    def close(self) -> None:
+        """Cancels what is not answered, and ends the thread."""
+        for session in list(self._sent):
+            self.end_session(session)
+        asyncio.run_coroutine_threadsafe(self._model.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class _EndpointConversation:
+    """The conversation of an endpoint's model with an environment, or with an agent program, which keeps it itself."""
+
+    def __init__(self, trajectory: Trajectory, info: Info, _: Rollout) -> None:
+        self._trajectory = trajectory
+        self._call: ModelCall | None = info.get("call")
+        self._tools, system = info.get("tools", ()), info.get("system_prompt", "")
+        self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        self._messages.append({"role": "user", "content": trajectory.prompt})
+
+    def prompt(self, call: ModelCall | None = None) -> list[Message]:
+        call = call or self._call
+        return _sent(call) if call else list(self._messages)
+
+    def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> _Request:
+        call = call or self._call
+        if call is None:
+            return _Request(session, prompt, seed, self._tools)
+        return _Request(session, prompt, seed, call.tools, call.stop, call.max_tokens)
+
+    def act(self, reply: EndpointReply) -> tuple[Turn, Any]:
+        self._reply = reply
+        tools = self._call.tools if self._call else self._tools
+        text = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
+        turn = Turn(text, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
         turn.action_tokens, turn.prompt_tokens = reply.completion_tokens, reply.prompt_tokens
-        turn.latency_s = reply.latency_s
-        answer = yield turn, action
-        assert answer is not None, "the loop sends the environment's answer"
-        info = answer[4]
-        call, tools = info.get("call", call), info.get("tools", tools)
-        results = info.get("tool_results") or []
-        messages += _said_and_done(reply, results)
+        return turn, _answer(reply) if self._call else text
+
+    def answered(self, info: Info) -> None:
+        self._call, self._tools = info.get("call"), info.get("tools", self._tools)
+        if self._call:
+            return
+        turn, results = self._trajectory.turns[-1], info.get("tool_results") or []
+        if turn.unfinished:
+            turn.observation = f"{UNFINISHED}\n{turn.observation}"
+        self._messages += _said_and_done(self._reply, results)
         if not results:
-            messages.append({"role": "user", "content": turn.observation})
+            self._messages.append({"role": "user", "content": turn.observation})
 
 
 def _sent(call: ModelCall) -> list[Message]:

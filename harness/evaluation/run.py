@@ -41,8 +41,9 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
 
     script = config.policy in SCRIPTS
     split = asked.split or _default_split(asked.env, script)
-    rewards = asked.success_threshold, config.rollout.keeps_reward
-    environments = Environments(made, asked.arguments(split), slots, min(slots, asked.env_threads), *rewards)
+    environments = Environments(
+        made, asked.arguments(split), slots, min(slots, asked.env_threads), asked.success_threshold
+    )
     count = asked.tasks if isinstance(asked.tasks, int) else None  # otherwise it is the file of an agent's tasks
     tasks = held_out_tasks(environments, count, every=config.every)
     alike = config.policy in ("expert", "empty") or (not script and config.rollout.temperature == 0)
@@ -172,12 +173,12 @@ def _play(
     on_end: Callable[[Trajectory], None],
 ) -> list[Trajectory]:
     if config.policy in SCRIPTS:
-        return play_script(config.policy, environments, requests, horizon=config.horizon, on_end=on_end)
+        return play_script(config.policy, environments, requests, config.rollout, horizon=config.horizon, on_end=on_end)
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
         return play_with_endpoint(
-            lambda: _endpoint(config), environments, requests, horizon=config.horizon, on_end=on_end
+            lambda: _endpoint(config), environments, requests, config.rollout, horizon=config.horizon, on_end=on_end
         )
 
     # torch takes seconds to import, and the other policies do not need it.

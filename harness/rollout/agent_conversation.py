@@ -8,23 +8,18 @@ conversations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eh_gym.errors import ConfigError, EHError
-from harness.agents.env import write_action
+from eh_gym.errors import ConfigError
 from harness.agents.protocol import ModelAnswer, ModelCall
-from harness.types.sampler import Sample, spans
-from harness.types.trajectory import Trajectory, Turn
+from harness.rollout.conversation import Info, ModelConversation, UnreadableRequestError
+from harness.types.sampler import Sample, SampleRequest, spans
 
 if TYPE_CHECKING:
-    from harness.chat.chat import ChatFormat, Reply
+    from harness.chat.chat import Reply
     from harness.chat.messages import MessageFormat
-
-
-class UnreadableRequestError(EHError):
-    """The model's chat template refuses an agent's messages. This counts as a failure of the agent."""
 
 
 @dataclass
@@ -37,81 +32,69 @@ class _Known:
     stopped: bool
 
 
-class AgentConversation:
-    """Does for an agent program what `Conversation` does for an environment.
-
-    Raises:
-        UnreadableRequestError: The chat template refuses the messages.
+class AgentConversation(ModelConversation):
+    """The conversations of a model with an agent program. The info of a reset and of a step has the agent's next
+    request, ``info["call"]``.
     """
 
-    def __init__(self, chat: ChatFormat, call: ModelCall) -> None:
-        self._chat = chat
+    def _first_ids(self, info: Info) -> list[int]:
         self._known: list[_Known] = []
         self._made = 0  # the number of function calls so far, which numbers their ids
-        self.prompt_ids = self._take(call)
+        return self._next_ids(info)
 
-    @property
-    def max_tokens(self) -> int | None:
-        """The most tokens that the agent wants in the next reply; None for no limit of its own."""
-        return self._call.max_tokens
+    def _next_ids(self, info: Info) -> list[int]:
+        self._call: ModelCall = info["call"]
+        ids, self._messages, self._format = self._of_call(self._call)
+        return ids
 
-    def cut(self, sample: Sample) -> Sample:
-        """The sample up to the first of the agent's stop texts. The rest is dropped."""
+    def prompt(self, call: ModelCall | None = None) -> list[int]:
+        """The ids of the present request, or of one that waits behind it."""
+        if call is None:
+            return self.trajectory.ids
+        ids, *_ = self._of_call(call)
+        self._check_room(ids)
+        return ids
+
+    def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
+        """As in `ModelConversation`, with the limit of the agent's request."""
+        return super().request(session, prompt, seed, call or self._call)
+
+    def _counted(self, sample: Sample) -> Sample:
+        """The sample up to the first of the agent's stop texts."""
         end = self._chat.until(sample.ids, self._call.stop) if self._call.stop else len(sample.ids)
         if end == len(sample.ids):
             return sample
         versions = [version for version, count in sample.versions for _ in range(count)][:end]
         return Sample(sample.ids[:end], sample.logprobs[:end], "length", versions[0], spans(versions))
 
-    def read(self, ids: Sequence[int]) -> Reply:
-        """Splits a sampled reply into its thought and its action."""
+    def _read(self, ids: Sequence[int]) -> Reply:
         return self._format.read(ids)
 
-    def action(self, trajectory: Trajectory, begin: int, reply: Reply, sample: Sample) -> str:
-        """Returns the action for a reply: the answer to the agent's request.
-
-        Args:
-            trajectory: The episode, which has the reply's ids from `begin` on.
-            begin: The index of the reply's first id.
-            reply: The reply.
-            sample: The last sample of it.
-        """
-        said = self._format.said(reply)
-        calls = [{"id": f"call{self._made + at:05d}", **call} for at, call in enumerate(said.get("tool_calls", ()))]
+    def _action(self, reply: Reply, begin: int, *, cut: bool) -> ModelAnswer:
+        """The answer to the agent's request."""
+        trajectory, message = self.trajectory, self._format.said(reply)
+        text = message["content"]
+        calls = [{"id": f"call{self._made + at:05d}", **call} for at, call in enumerate(message.get("tool_calls", ()))]
         self._made += len(calls)
-        ends = [said["content"].find(stop) for stop in self._call.stop if stop in said["content"]]
-        written = range(begin + reply.thought_tokens, len(trajectory.ids) - (sample.finish_reason == "stop"))
+        ends = [text.find(stop) for stop in self._call.stop if stop in text]
+        written = range(begin + reply.thought_tokens, len(trajectory.ids) - self._stopped)
         answer = ModelAnswer(
-            text=said["content"][: min(ends, default=None)],
+            text=text[: min(ends, default=None)],
             calls=calls,
             reasoning=reply.reasoning,
-            finish_reason="tool_calls" if calls else "length" if trajectory.turns[-1].cut else "stop",
+            finish_reason="tool_calls" if calls else "length" if cut else "stop",
             prompt_tokens=begin,
             completion_tokens=len(trajectory.ids) - begin,
             logprobs=[(self._chat.text([trajectory.ids[i]]), trajectory.logprobs[i]) for i in written]
             if self._call.logprobs
             else None,
         )
-        message = answer.message | ({"reasoning": reply.reasoning} if reply.reasoning else {})
-        stopped = sample.finish_reason == "stop"
-        self._known.append(_Known([*self._messages, message], self._call.tools, list(trajectory.ids), stopped))
-        return write_action(answer)
+        repeated = answer.message | ({"reasoning": reply.reasoning} if reply.reasoning else {})
+        known = _Known([*self._messages, repeated], self._call.tools, list(trajectory.ids), self._stopped)
+        self._known.append(known)
+        return answer
 
-    def answered(self, ids: list[int], turn: Turn, info: Mapping[str, Any], *, stopped: bool) -> list[int]:
-        """Returns all ids that the model reads before its next reply: those of the agent's next request,
-        ``info["call"]``.
-
-        Raises:
-            UnreadableRequestError: The chat template refuses the messages.
-        """
-        return self._take(info["call"])
-
-    def _take(self, call: ModelCall) -> list[int]:
-        self._call = call
-        ids, self._messages, self._format = self.ids(call)
-        return ids
-
-    def ids(self, call: ModelCall) -> tuple[list[int], list[dict[str, Any]], MessageFormat]:
+    def _of_call(self, call: ModelCall) -> tuple[list[int], list[dict[str, Any]], MessageFormat]:
         """The ids of a request, its messages and their form. They extend the longest known conversation that it
         continues.
 

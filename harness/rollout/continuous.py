@@ -7,6 +7,7 @@ episodes run. A request then goes on under the new weights, and each of its toke
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
-from harness.rollout.rollout import Answers, Played, play_streaming
+from harness.rollout.rollout import Answers, Played, converse, play_streaming
 from harness.rollout.slots import OnEnd, Slots
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
@@ -32,7 +33,8 @@ class ContinuousRollout:
     """
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        self.envs, self._slots, self._sampler = envs, Slots(envs, sampler, chat), sampler
+        self.envs, self._sampler = envs, sampler
+        self._slots = Slots(envs, sampler, functools.partial(converse, chat, sampler.max_context))
         self._calls: Answers = SimpleQueue()
         self._playing: set[Future[Played]] = set()
         self._closed = False

@@ -1,74 +1,191 @@
-"""The text that a model reads in one episode: the first prompt, and after each reply the environment's answer."""
+"""What is read and written in one attempt at an episode, whoever replies: a model, an endpoint or a script.
+
+`harness.rollout.episode` plays episodes with any `Conversation`. Here is that of a model with an environment;
+`agent_conversation` has that of a model with an agent program.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.types.sampler import Sample
+from eh_gym.errors import EHError
+from harness.agents.protocol import ModelCall
+from harness.settings.rollout import Rollout
+from harness.types.sampler import Sample, SampleRequest
 from harness.types.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.chat.chat import ChatFormat, Reply
 
+Info = Mapping[str, Any]
+
 UNFINISHED = "Your last message had no action, because its thought did not end. Think less, then act."
 """The model reads this after a thought that never ended, before the environment's answer to an empty action."""
 
 
-class Conversation:
-    """The messages of one episode, as token ids.
+class NoRoom(EHError):
+    """There is no room for another reply. The episode ends with the reason "context"."""
+
+
+class UnreadableRequestError(EHError):
+    """The model's chat template refuses an agent's messages. This counts as a failure of the agent."""
+
+
+class Conversation(Protocol):
+    """One attempt at an episode, as the one who replies sees it. It writes into the episode's trajectory."""
+
+    def prompt(self, call: ModelCall | None = None) -> Sequence[Any]:
+        """What is read before the next reply: token ids, or messages.
+
+        Args:
+            call: A request of an agent that waits behind the present one; None for the present turn.
+
+        Raises:
+            NoRoom: The prompt leaves no room for a reply.
+            UnreadableRequestError: The chat template refuses the messages of `call`.
+        """
+        ...
+
+    def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> Any:
+        """The request to the `Player` for a reply to a prompt. `call` is as in `prompt`."""
+        ...
+
+    def act(self, reply: Any) -> tuple[Turn, Any]:
+        """Takes the present turn's reply. Returns the turn without an observation, and the environment's action."""
+        ...
+
+    def answered(self, info: Info) -> None:
+        """Goes on after the environment's answer, which the last turn has. `info` is that of the step.
+
+        Raises:
+            NoRoom: What would be read next leaves no room for a reply.
+            UnreadableRequestError: The chat template refuses the agent's next request.
+        """
+        ...
+
+
+Converse = Callable[[Trajectory, Info, Rollout], Conversation]
+"""Begins a conversation after a reset: with the trajectory, which has its first message, and its info. Raises as
+`Conversation.answered` does."""
+
+
+class ModelConversation(ABC):
+    """The conversation of a model in token ids, which are the trajectory's.
 
     Args:
         chat: Turns texts into ids.
-        observation: The environment's first message.
-        info: The info of the reset. It may have a ``system_prompt``, and ``tools``, the functions on offer.
+        max_context: The most tokens of a prompt and its reply. Nothing is ever removed to make room.
+        trajectory: The episode.
+        info: The info of the reset.
+        settings: The temperature, and the most tokens of a reply.
 
-    Attributes:
-        tools: The functions on offer so far.
-        prompt_ids: The ids of the first prompt.
+    Raises:
+        NoRoom: The first prompt is too long. It is kept in the trajectory, which is then not empty.
     """
 
-    def __init__(self, chat: ChatFormat, observation: str, info: Mapping[str, Any]) -> None:
-        self.tools = list(info.get("tools", ()))
-        self.prompt_ids = chat.prompt_ids(info.get("system_prompt", ""), observation, self.tools)
-        self._chat = chat
+    def __init__(
+        self, chat: ChatFormat, max_context: int, trajectory: Trajectory, info: Info, settings: Rollout
+    ) -> None:
+        self._chat, self._max_context, self._settings = chat, max_context, settings
+        self.trajectory = trajectory
+        trajectory.add_prompt(self._first_ids(info))
+        self._check_room(trajectory.ids)
 
-    max_tokens = None
-    """The most tokens that the environment wants in the next reply; None for no limit of its own."""
+    @abstractmethod
+    def _first_ids(self, info: Info) -> list[int]:
+        """The ids of the first prompt."""
 
-    def cut(self, sample: Sample) -> Sample:
-        """The part of a sample that counts, which is all of it."""
+    @abstractmethod
+    def _read(self, ids: Sequence[int]) -> Reply:
+        """Splits the ids of a reply into its thought and its action."""
+
+    @abstractmethod
+    def _next_ids(self, info: Info) -> list[int]:
+        """All ids that the model reads before its next reply. Sets the last turn's observation to what it reads."""
+
+    def _counted(self, sample: Sample) -> Sample:
+        """The part of a sample that counts."""
         return sample
 
-    def read(self, ids: Sequence[int]) -> Reply:
-        """Splits a sampled reply into its thought and its action."""
-        return self._chat.read(ids, self.tools)
-
-    def action(self, trajectory: Trajectory, begin: int, reply: Reply, sample: Sample) -> str:
-        """What the environment gets for a reply; the arguments are those of `AgentConversation.action`."""
+    def _action(self, reply: Reply, begin: int, *, cut: bool) -> Any:
+        """What the environment gets for a reply whose ids begin at `begin`."""
         return reply.action
 
-    def answered(self, ids: list[int], turn: Turn, info: Mapping[str, Any], *, stopped: bool) -> list[int]:
-        """Returns all ids that the model reads before its next reply. Sets the turn's observation to what the model
-        sees.
+    def prompt(self, call: ModelCall | None = None) -> list[int]:
+        """The ids of the conversation so far."""
+        return self.trajectory.ids
 
-        Functions that come new with the answer's ``tools`` are described in this message: a conversation that only
-        grows can't change its beginning.
+    def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
+        """A request for a sample of at most as many tokens as the settings, the agent and the context allow."""
+        most = self._settings.max_action_tokens
+        return SampleRequest(
+            session=session,
+            prompt_ids=prompt,
+            max_tokens=min(most, (call and call.max_tokens) or most, self._max_context - len(prompt)),
+            seed=seed,
+            temperature=self._settings.temperature,
+            stop_ids=self._chat.stop_ids,
+        )
 
-        Args:
-            ids: What the model has read and written so far.
-            turn: The last turn, with the environment's answer.
-            info: The info of the answer.
-            stopped: Whether the reply ended with a stop token.
-        """
-        results = info.get("tool_results") or ()
-        if results:
+    def act(self, reply: Sample) -> tuple[Turn, Any]:
+        """Appends a sample to the trajectory, and reads it."""
+        trajectory, begin = self.trajectory, len(self.trajectory.ids)
+        sample = self._counted(reply)
+        cut = sample.finish_reason == "length" and sample is reply  # else one of the agent's stop texts ended it
+        another = bool(trajectory.earlier) and not any(trajectory.action_mask)  # sequence of ids begins here
+        trajectory.add_sample(sample)
+        self._stopped = sample.finish_reason == "stop"
+        read = self._read(trajectory.ids[begin:])
+        turn = Turn(
+            read.action,
+            "",
+            cut,
+            read.malformed,
+            action_tokens=len(trajectory.ids) - begin,
+            reasoning=read.reasoning,
+            reasoning_tokens=read.thought_tokens,
+            unfinished=read.unfinished,
+            prompt_tokens=begin if another else 0,
+        )
+        return turn, self._action(read, begin, cut=cut)
+
+    def answered(self, info: Info) -> None:
+        """Appends what the model reads next to the trajectory."""
+        ids = self._next_ids(info)
+        self._check_room(ids)  # the observation is not added if no action can follow it
+        self.trajectory.turns[-1].observation_tokens = self.trajectory.go_on(ids)
+
+    def _check_room(self, ids: Sequence[int]) -> None:
+        if len(ids) >= self._max_context:
+            raise NoRoom(f"{len(ids)} tokens leave no room in a context of {self._max_context}")
+
+
+class EnvironmentConversation(ModelConversation):
+    """The conversation of a model with an environment: a first message, and after each reply the answer to it.
+
+    The info of the reset may have a ``system_prompt``, and ``tools``, the functions on offer.
+    """
+
+    def _first_ids(self, info: Info) -> list[int]:
+        self._tools = list(info.get("tools", ()))
+        return self._chat.prompt_ids(info.get("system_prompt", ""), self.trajectory.prompt, self._tools)
+
+    def _read(self, ids: Sequence[int]) -> Reply:
+        return self._chat.read(ids, self._tools)
+
+    def _next_ids(self, info: Info) -> list[int]:
+        ids, turn = self.trajectory.ids, self.trajectory.turns[-1]
+        if results := info.get("tool_results"):
             answers = self._chat.result_messages(turn.action, results)
-            return ids + self._chat.following_ids([answer["name"] for answer in answers], answers, stopped=stopped)
-        new = [tool for tool in info.get("tools", ()) if tool not in self.tools]
-        self.tools += new
+            names = [answer["name"] for answer in answers]
+            return ids + self._chat.following_ids(names, answers, stopped=self._stopped)
+        # A conversation only grows, so new functions are described in this message, not at the beginning.
+        new = [tool for tool in info.get("tools", ()) if tool not in self._tools]
+        self._tools += new
         notes = [UNFINISHED] if turn.unfinished else []
         functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in new]
         turn.observation = "\n".join([*notes, *functions, turn.observation])
-        return ids + self._chat.observation_ids(turn.observation, stopped=stopped)
+        return ids + self._chat.observation_ids(turn.observation, stopped=self._stopped)

@@ -27,7 +27,6 @@ class Environments:
         slots: The most environments that are played at once, >= 1.
         threads: The most threads that step them; 0 steps them in the caller's thread.
         success_threshold: The least reward of an episode that is a success, where the environment gives no verdict.
-        keeps_reward: Whether a truncated episode of a script or an endpoint keeps what it has earned.
     """
 
     env_id: str | EnvSpec
@@ -35,7 +34,6 @@ class Environments:
     slots: int
     threads: int
     success_threshold: float = 1.0
-    keeps_reward: bool = False
 
     def open(self, controller: HorizonController | None, *, episodes: int | None = None) -> ThreadVectorEnv:
         """Makes the slots. The caller closes them.

@@ -1,7 +1,8 @@
-"""One episode while it is played: its requests to the sampler, its record, and what comes next (a turn, a reset, or the
-end).
+"""One episode while it is played: its requests to the player, its record, and what comes next (a turn, a step, a reset,
+or the end).
 
-`slots` decides where an episode plays; `rollout` and `continuous` decide the order in which episodes take their turns.
+All who reply (a model, an endpoint, a script) play episodes this way. `slots` decides where an episode plays; `rollout`
+and `continuous` decide the order in which episodes take their turns.
 """
 
 from __future__ import annotations
@@ -12,204 +13,168 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from eh_gym.errors import WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
-from harness.agents.protocol import ModelCall
-from harness.rollout.agent_conversation import AgentConversation, UnreadableRequestError
-from harness.rollout.conversation import Conversation
+from harness.agents.protocol import AgentProgram, ModelCall
+from harness.rollout.ahead import Ahead
+from harness.rollout.conversation import Conversation, Converse, NoRoom, UnreadableRequestError
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
-from harness.types.sampler import Sample, SampleRequest
 from harness.types.seeding import derive_seed
-from harness.types.trajectory import EndReason, Trajectory, Turn
-
-if TYPE_CHECKING:  # an endpoint is played with without torch
-    from harness.chat.chat import ChatFormat
+from harness.types.trajectory import EndReason, Trajectory
 
 RETRIES = 2
 """How often an episode starts again after its environment failed. Then the episode is dropped."""
 
-Next = Literal["turn", "reset", "verdict", "over"]
-"""What an episode needs after its environment has answered. "verdict": that of an agent that was stopped."""
+Next = Literal["turn", "wait", "step", "reset", "verdict", "over"]
+"""What an episode needs next: a reply ("wait": to a request that is out), the environment's answer to `action`, another
+attempt, the verdict of an agent that was stopped, or nothing."""
 
 
 class Episode:
     """The episode of one request, over all its attempts.
 
-    A prompt that leaves no room for an action within `max_context` tokens ends the episode with the reason "context".
-    Nothing is ever removed from a conversation to make room. `session` is the episode's name in the sampler. An agent
-    may make
-    several calls at once: `ahead` has the requests for calls that wait, with their texts, and `samples` what the model
-    wrote.
+    Args:
+        session: The episode's name at the player.
+        request: The task and the seed.
+        settings: How episodes are played.
+        converse: Begins the conversation of each attempt.
+
+    Attributes:
+        trajectory: The record of the present attempt.
+        program: The agent program of the present attempt; None for an environment.
+        ahead: The requests for calls of an agent that wait behind the present one.
+        replies: The replies that have come, by the names of their requests.
+        action: What the environment is to receive.
     """
 
-    def __init__(
-        self, session: int, request: EpisodeRequest, settings: Rollout, chat: ChatFormat, *, max_context: int
-    ) -> None:
-        self.session = session
-        self.request = request
-        self._settings, self._chat, self._max_context = settings, chat, max_context
-        self._last: Sample | None = None
-        self._conversation: Conversation | AgentConversation | None = None  # of the present attempt
-        self._begin = 0  # where the present turn begins in the trajectory's ids
-        self._asked: dict[Hashable, float] = {}  # when each turn was requested, in seconds
-        self._present: Hashable = session  # the request of the present turn; None while the environment steps
-        self._drawn: Counter[str] = Counter()  # how often a model has read a text of an agent
-        self._made = 0  # the number of requests ahead, which names them
-        self.ahead: dict[Hashable, tuple[ModelCall, list[int]]] = {}
-        self.samples: dict[Hashable, Sample] = {}
-        self.trajectory = self._blank()
+    def __init__(self, session: int, request: EpisodeRequest, settings: Rollout, converse: Converse) -> None:
+        self.session, self.request = session, request
+        self._settings, self._converse = settings, converse
+        self._conversation: Conversation | None = None
+        self._requested: dict[Hashable, float] = {}  # when, in seconds
+        self._begin()
+
+    def _begin(self, retries: int = 0, failed_tokens: int = 0) -> None:
+        """Begins an attempt."""
+        self.trajectory = Trajectory(
+            self.request.task_id,
+            self.request.group,
+            seed=self.request.seed,
+            keeps_reward=self._settings.keeps_reward,
+            retries=retries,
+            failed_tokens=failed_tokens,
+        )
+        self.program: AgentProgram | None = None
+        self.ahead, self.replies = Ahead(self.session), dict[Hashable, Any]()
+        self._present: Hashable = self.session  # names the present turn's request; None while the environment steps
+        self._drawn: Counter[str] = Counter()  # how often each prompt of an agent has been requested
+
+    @property
+    def sessions(self) -> set[Hashable]:
+        """The names of all requests that may be out."""
+        return {self.session, *self.ahead.names} | ({self._present} if self._present is not None else set())
 
     def reset_answered(self, answer: Future[ResetResult]) -> Next:
         """Waits for the answer to the reset, and records the first message of an attempt."""
-        self._present, self.ahead, self.samples, self._drawn = self.session, {}, {}, Counter()
         try:
             observation, info = answer.result()
-        except WorkerError as failure:
+            self.trajectory.begin(observation, info)
+            self.program = info.get("agent_program")
+            self._conversation = self._converse(self.trajectory, info, self._settings)
+        except (WorkerError, UnreadableRequestError) as failure:
             return self._failed(failure)
-        self.trajectory.begin(observation, info)
-        try:
-            call = info.get("call")
-            self._conversation = (
-                AgentConversation(self._chat, call) if call else Conversation(self._chat, observation, info)
-            )
-        except UnreadableRequestError as error:
-            return self._failed(error)
-        # A first prompt that is too long is kept, so that the episode is not empty. Without an action it has no loss.
-        self.trajectory.add_prompt(self._conversation.prompt_ids)
-        return "turn" if len(self.trajectory.ids) < self._max_context else self._over("context")
+        except NoRoom:
+            return self._over("context")
+        return "turn"
 
-    def turns(self, waiting: Sequence[ModelCall], room: int) -> list[SampleRequest]:
-        """The request of the next turn, and at most `room` requests for calls of an agent that wait behind it.
-
-        What is sampled for such a call is kept until the call is the present one. So each call stays a step.
-        """
-        conversation = self._conversation
-        assert conversation is not None, "reset_answered() comes before a turn"
-        self._begin = len(self.trajectory.ids)
+    def turns(self, room: int) -> list[Any]:
+        """The request of the present turn, and at most `room` requests for calls of an agent that wait behind it."""
+        assert self._conversation is not None, "reset_answered() comes before a turn"
         requests = []
         if self._present == self.session:
-            requests.append(self._request(self.session, self.trajectory.ids, conversation.max_tokens))
-        new = [call for call in waiting if not any(call is known for known, _ in self.ahead.values())]
-        if self.trajectory.horizon:
-            room = min(room, self.trajectory.horizon - self.trajectory.length - len({self._present, *self.ahead}))
-        for call in new[: max(0, room)]:
-            assert isinstance(conversation, AgentConversation)
-            with suppress(UnreadableRequestError):  # the call's own turn will tell
-                ids, *_ = conversation.ids(call)
-                if len(ids) < self._max_context:
-                    self._made += 1
-                    self.ahead[self.session, self._made] = call, ids
-                    requests.append(self._request((self.session, self._made), ids, call.max_tokens))
+            requests.append(self._request(self.session, self._conversation.prompt()))
+        if self.program is not None:
+            if self.trajectory.horizon:
+                room = min(room, self.trajectory.horizon - self.trajectory.length - 1 - len(self.ahead))
+            for call in self.ahead.new(self.program.waiting(), room):
+                with suppress(UnreadableRequestError, NoRoom):  # the call's own turn will tell
+                    prompt = self._conversation.prompt(call)
+                    requests.append(self._request(self.ahead.add(call, prompt), prompt, call))
         return requests
 
-    def _request(self, session: Hashable, ids: list[int], max_tokens: int | None) -> SampleRequest:
+    def _request(self, name: Hashable, prompt: Sequence[Any], call: ModelCall | None = None) -> Any:
         assert self._conversation is not None
-        self._asked[session] = time.perf_counter()
-        most = min(self._settings.max_action_tokens, max_tokens or self._settings.max_action_tokens)
-        return SampleRequest(
-            session=session,
-            prompt_ids=ids,
-            max_tokens=min(most, self._max_context - len(ids)),
-            seed=derive_seed(self.request.seed, *self._draw(ids)),
-            temperature=self._settings.temperature,
-            stop_ids=self._chat.stop_ids,
-        )
+        self._requested[name] = time.perf_counter()
+        return self._conversation.request(name, prompt, derive_seed(self.request.seed, *self._draw(prompt)), call)
 
-    def _draw(self, ids: list[int]) -> tuple[int | str, ...]:
-        """What a turn draws from: its number; for an agent the text, and how often it was read, whenever the call
-        arrived.
+    def _draw(self, prompt: Sequence[Any]) -> tuple[int | str, ...]:
+        """What a turn's seed is derived from: its number. An agent's calls may come in any order, so there it is the
+        prompt, and how often that has been requested.
         """
-        if isinstance(self._conversation, Conversation):
+        if self.program is None:
             return "turn", self.trajectory.length
-        text = hashlib.sha256(str(ids).encode()).hexdigest()
+        text = hashlib.sha256(str(prompt).encode()).hexdigest()
         self._drawn[text] += 1
         return "call", text, self._drawn[text]
 
-    def act(self) -> str | None:
-        """Records the present turn's sample. Returns what the environment receives; None if there is no sample or turn
-        now.
-        """
-        if self._present not in self.samples:
-            return None
-        sample, asked = self.samples.pop(self._present), self._asked.pop(self._present)
-        self.ahead.pop(self._present, None)
+    def act(self) -> Next:
+        """Records the present turn if its reply has come. Then `action` is what the environment is to receive."""
+        if self._present not in self.replies:
+            return "wait"
+        reply, requested = self.replies.pop(self._present), self._requested.pop(self._present)
         self._present = None
-        trajectory = self.trajectory
         assert self._conversation is not None, "reset_answered() comes before an action"
-        cut = sample.finish_reason == "length"
-        self._last = self._conversation.cut(sample)
-        cut &= self._last is sample  # otherwise one of the agent's stop texts ended it
-        trajectory.add_sample(self._last)
-        reply = self._conversation.read(trajectory.ids[self._begin :])
-        begins = trajectory.earlier and not any(trajectory.action_mask[: self._begin])  # another sequence
-        trajectory.turns.append(
-            Turn(
-                reply.action,
-                "",
-                cut,
-                reply.malformed,
-                action_tokens=len(trajectory.ids) - self._begin,
-                reasoning=reply.reasoning,
-                reasoning_tokens=reply.thought_tokens,
-                unfinished=reply.unfinished,
-                prompt_tokens=self._begin if begins else 0,
-                latency_s=round(time.perf_counter() - asked, 3),
-            )
-        )
-        return self._conversation.action(trajectory, self._begin, reply, self._last)
+        try:
+            if isinstance(reply, Exception):
+                raise reply
+            turn, self.action = self._conversation.act(reply)
+        except NoRoom:
+            return self._over("context")
+        except WorkerError as failure:  # of an expert
+            return self._failed(failure)
+        turn.latency_s = round(time.perf_counter() - requested, 3)
+        self.trajectory.turns.append(turn)
+        return "step"
 
     def step_answered(self, answer: Future[StepResult]) -> Next:
-        """Waits for the environment's answer to the last action, and records it."""
+        """Waits for the environment's answer to the last action, or for an agent's verdict, and records it."""
+        trajectory = self.trajectory
         try:
-            answered = answer.result()
+            result = answer.result()
         except WorkerError as failure:
             return self._failed(failure)
-        trajectory, conversation = self.trajectory, self._conversation
         if trajectory.awaits_verdict:
-            trajectory.add_verdict(answered)
+            trajectory.add_verdict(result)
             return "over"
-        sample = self._last
-        assert conversation is not None, "reset_answered() comes before an answer"
-        assert sample is not None, "act() comes before the answer"
-        end = trajectory.add_answer(answered)
+        assert self._conversation is not None, "reset_answered() comes before an answer"
+        end, info = trajectory.add_answer(result), result[4]
         if end == "environment-error":
             return self._failed(trajectory.error or "")
         if end is not None:
             return "verdict" if trajectory.awaits_verdict else "over"
-        turn = trajectory.turns[-1]
-        stopped = sample.finish_reason == "stop"
         try:
-            ids = conversation.answered(trajectory.ids, turn, answered[4], stopped=stopped)
+            self._conversation.answered(info)
+            self._present = self.ahead.take(info.get("call"), self._conversation.prompt()) or self.session
         except UnreadableRequestError as error:
             trajectory.failure = str(error)
             return self._over("terminated")
-        if len(ids) >= self._max_context:
-            return self._over("context")  # the observation is not added: no action would follow it
-        turn.observation_tokens = trajectory.go_on(ids)
-        call = answered[4].get("call")
-        asked = (s for s, (known, read) in self.ahead.items() if known is call and read == ids)
-        self._present = next(asked, self.session)
+        except NoRoom:
+            return self._over("context")
         return "turn"
 
     def _failed(self, error: str | BaseException) -> Next:
-        """Starts the episode again with the same seed after its environment failed; ends it after the last retry."""
+        """Begins another attempt with the same seed after the environment failed; ends the episode after the last."""
         failed = self.trajectory
-        lost = failed.failed_tokens + failed.tokens
+        failed.failed_tokens += failed.tokens
         if failed.retries < RETRIES:
-            self.trajectory = self._blank()
-            self.trajectory.retries, self.trajectory.failed_tokens = failed.retries + 1, lost
+            self._begin(failed.retries + 1, failed.failed_tokens)
             return "reset"
-        failed.failed_tokens = lost
         failed.fail(error)
         return "over"
 
     def _over(self, reason: EndReason) -> Next:
         self.trajectory.stop(reason)
         return "verdict" if self.trajectory.awaits_verdict else "over"
-
-    def _blank(self) -> Trajectory:
-        request, keeps = self.request, self._settings.keeps_reward
-        return Trajectory(request.task_id, request.group, seed=request.seed, keeps_reward=keeps)

@@ -1,6 +1,6 @@
-"""Rollouts: many episodes at once, over the slots of a vector environment and one sampler.
+"""Rollouts: many episodes at once, over the slots of a vector environment and one player.
 
-There are two ways to play the same episodes. In `streaming` every slot goes on by itself: the sampler always holds the
+There are two ways to play the same episodes. In `streaming` every slot goes on by itself: the player always holds the
 next turn of every episode whose environment has answered. In `lockstep` all live episodes take a turn together, in the
 order of the slots. What an episode is (reset, prompt, turn, step, end, retry) is written once for both, in `episode`.
 `harness.rollout.continuous` plays batches without a barrier between them.
@@ -18,10 +18,12 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eh_gym.vector import ThreadVectorEnv
+from harness.rollout.agent_conversation import AgentConversation
+from harness.rollout.conversation import Converse, EnvironmentConversation, Info, ModelConversation
 from harness.rollout.slots import OnEnd, Slots
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
-from harness.types.sampler import Sampler, sample_all
+from harness.types.sampler import Player, Sampler, sample_all
 from harness.types.trajectory import Trajectory
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
@@ -29,6 +31,44 @@ if TYPE_CHECKING:  # an endpoint is played with without torch
 
 Answers = SimpleQueue[Callable[[], None]]
 """A queue of calls, each of which records an answer. The loop makes them before its next step."""
+
+
+def play(
+    envs: ThreadVectorEnv,
+    player: Player,
+    converse: Converse,
+    requests: Sequence[EpisodeRequest],
+    settings: Rollout,
+    on_end: OnEnd = lambda _: None,
+) -> list[Trajectory]:
+    """Plays every request with whoever replies, and returns the trajectories in the same order.
+
+    Args:
+        envs: The slots. If there are more requests, the rest wait for a free slot, in this order.
+        player: Who replies.
+        converse: Begins the conversation of each attempt at an episode.
+        requests: The episodes.
+        settings: The settings of all episodes, including the mode.
+        on_end: Called with each trajectory when it ends.
+    """
+    played: dict[int, Trajectory] = {}
+
+    def keep(index: int, trajectory: Trajectory) -> None:
+        played[index] = trajectory
+        on_end(trajectory)
+
+    slots = Slots(envs, player, converse)
+    slots.add(requests, settings, keep)
+    (play_streaming if settings.rollout == "streaming" else _play_in_lockstep)(slots, player)
+    return [played[index] for index in range(len(requests))]
+
+
+def converse(
+    chat: ChatFormat, max_context: int, trajectory: Trajectory, info: Info, settings: Rollout
+) -> ModelConversation:
+    """Begins a model's conversation with an environment or an agent program. See `ModelConversation`."""
+    kind = AgentConversation if info.get("call") else EnvironmentConversation
+    return kind(chat, max_context, trajectory, info, settings)
 
 
 def rollout(
@@ -40,36 +80,24 @@ def rollout(
     *,
     on_end: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays every request and returns the trajectories in the same order.
+    """Plays every request with a model, as `play` does.
 
     Every reset and every turn draws from its own seed, so the trajectories are a function of the requests. In lockstep
-    this holds to the last bit. In streaming, the sampler's batches depend on timing if threads step the environments.
-    With some samplers
-    the rounding depends on the batch: log-probabilities then differ in their last digits, and rarely another token is
-    sampled.
+    mode this holds to the last bit. In streaming mode a batch of the sampler holds the turns that happen to wait, which
+    may change the last digits of log-probabilities, and rarely a token.
 
     Args:
-        envs: The slots. The caller decides whether each environment is wrapped in ElasticTimeLimit.
-        sampler: Samples the actions.
+        envs: The slots; see `play`.
+        sampler: Samples the turns.
         chat: Turns texts into ids.
-        requests: The episodes. If there are more of them than slots, the rest wait for a free slot, in this order.
+        requests: The episodes.
         settings: The settings of all episodes, including the mode.
         on_end: Called with each trajectory when it ends.
     """
-    played: dict[int, Trajectory] = {}
-
-    def keep(index: int, trajectory: Trajectory) -> None:
-        played[index] = trajectory
-        on_end(trajectory)
-
-    slots = Slots(envs, sampler, chat)
-    slots.add(requests, settings, keep)
-    play = play_streaming if settings.rollout == "streaming" else _play_in_lockstep
-    play(slots, sampler)
-    return [played[index] for index in range(len(requests))]
+    return play(envs, sampler, functools.partial(converse, chat, sampler.max_context), requests, settings, on_end)
 
 
-def _play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
+def _play_in_lockstep(slots: Slots, player: Player) -> None:
     """Plays every episode to its end; all live episodes take a turn together.
 
     Everything happens in the order of the slots, and the batches are the same in every run. So the same requests give
@@ -79,23 +107,23 @@ def _play_in_lockstep(slots: Slots, sampler: Sampler) -> None:
         steps = [step for slot, reset in slots.start_resets() for step in slots.reset_answered(slot, reset)]
         turns = slots.turns()
         requests = [request for slot in sorted(turns) for request in turns[slot]]
-        samples = sample_all(sampler, requests)
-        steps += [step for r, sample in zip(requests, samples, strict=True) for step in slots.act(r.session, sample)]
+        replies = sample_all(player, requests)
+        steps += [step for r, reply in zip(requests, replies, strict=True) for step in slots.act(r.session, reply)]
         for slot, answer in steps:
             steps += slots.step_answered(slot, answer)  # the next call of an agent may be sampled already
 
 
 def play_streaming(
-    slots: Slots, sampler: Sampler, answers: Answers | None = None, *, goes_on: Callable[[], bool] = lambda: False
+    slots: Slots, player: Player, answers: Answers | None = None, *, goes_on: Callable[[], bool] = lambda: False
 ) -> None:
     """Plays every episode to its end; no episode waits for another one's environment.
 
-    The callbacks of the environments' futures put the answers into a queue. Only the loop's thread uses the sampler and
-    the slots. The loop waits for an answer only if the sampler has no request.
+    The callbacks of the environments' futures put the answers into a queue. Only the loop's thread uses the player and
+    the slots. The loop waits for an answer only if the player has no request.
 
     Args:
         slots: The episodes.
-        sampler: Samples their turns.
+        player: Replies in them.
         answers: The queue of the environments' answers. The caller may put calls of its own into it.
         goes_on: Whether the loop outlives the last episode and waits for calls that may add some.
     """
@@ -117,15 +145,15 @@ def play_streaming(
         for slot, reset in slots.start_resets():
             expect(record_reset, slot, reset)
         for turn in itertools.chain(*slots.turns().values()):
-            sampler.submit(turn)
+            player.submit(turn)
         answered = False
-        for record in _arrived(queue, wait=not sampler.pending):
+        for record in _arrived(queue, wait=not player.pending):
             answered = True
             record()
-        if answered:  # slots may be free now: the turns of new episodes should join the sampler's next batch
+        if answered:  # slots may be free now: the turns of new episodes should join a sampler's next batch
             continue
-        for request, sample in sampler.step():
-            for step in slots.act(request.session, sample):
+        for request, reply in player.step():
+            for step in slots.act(request.session, reply):
                 expect(record_step, *step)
 
 

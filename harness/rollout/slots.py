@@ -10,19 +10,16 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import Any
 
 from eh_gym.vector import ThreadVectorEnv
 from eh_gym.vector.thread import ResetResult, StepResult
-from harness.agents.env import AgentEnv
+from harness.rollout.conversation import Converse
 from harness.rollout.episode import Episode, Next
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
-from harness.types.sampler import LimitedCache, Sample, Sampler, SampleRequest, SeveralCaches
+from harness.types.sampler import LimitedCache, Player, SeveralCaches
 from harness.types.trajectory import Trajectory
-
-if TYPE_CHECKING:  # an endpoint is played with without torch
-    from harness.chat.chat import ChatFormat
 
 _FILLED = 0.9  # the share of a sampler's cache that episodes may fill; a turn adds to it
 
@@ -36,22 +33,27 @@ OnEnd = Callable[[Trajectory], None]
 class Slots:
     """The episodes that play, and those that wait for a slot.
 
-    Episodes are counted as they are added, and an episode's number is its session in the sampler. If the environment of
+    Episodes are counted as they are added, and an episode's number is its session at the player. If the environment of
     a slot fails, the slot is reset for the next attempt. An environment with a worker process then gets a new one.
 
-    If the sampler has a cache of fixed size, only as many episodes play as the cache can hold, the oldest first
-    (`fitting`). So it is with each of several caches. A waiting episode begins while all of its cache fit. This never
-    changes what an episode samples.
+    If a sampler has a cache of fixed size, or several, only as many episodes of each cache play as it can hold, the
+    oldest first (`fitting`). A waiting episode begins if its cache can hold it, too. This never changes what an episode
+    samples.
+
+    Args:
+        envs: The slots.
+        player: Who replies.
+        converse: Begins the conversation of each attempt at an episode.
     """
 
-    def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        self._envs, self._sampler, self._chat = envs, sampler, chat
+    def __init__(self, envs: ThreadVectorEnv, player: Player, converse: Converse) -> None:
+        self._envs, self._player, self._converse = envs, player, converse
         self._added = 0
         self._waiting: deque[tuple[int, EpisodeRequest, Rollout, OnEnd]] = deque()
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
-        self._ready: dict[int, list[SampleRequest]] = {}  # the turns that come next, by slot
-        self._limited = sampler if isinstance(sampler, LimitedCache) else None
-        self._several = sampler if isinstance(sampler, SeveralCaches) else None
+        self._ready: dict[int, list[Any]] = {}  # the turns that come next, by slot
+        self._limited = player if isinstance(player, LimitedCache) else None
+        self._several = player if isinstance(player, SeveralCaches) else None
         self._prompt = 0  # the most tokens of a first prompt; stands for the prompt of an episode that has none yet
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
@@ -76,10 +78,10 @@ class Slots:
         free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
         for slot in free[: len(self._waiting)]:
             if self._waiting[0][0] not in self._admitted(self._waiting[0][0]):
-                self._sampler.end_session(self._waiting[0][0])  # gives its place up
+                self._player.end_session(self._waiting[0][0])  # gives its place up
                 break
             number, request, settings, on_end = self._waiting.popleft()
-            episode = Episode(number, request, settings, self._chat, max_context=self._sampler.max_context)
+            episode = Episode(number, request, settings, self._converse)
             self._live[slot] = episode, on_end
             self._slot_of[number] = slot
             slots.append(slot)
@@ -94,8 +96,8 @@ class Slots:
         self._prompt = max(self._prompt, len(episode.trajectory.ids))
         return self._go_on(slot, needed)
 
-    def turns(self) -> Mapping[int, list[SampleRequest]]:
-        """Returns the turns that may be sampled now, by slot, oldest first. Each turn is returned once.
+    def turns(self) -> Mapping[int, list[Any]]:
+        """Returns the turns that may be requested now, by slot, oldest first. Each turn is returned once.
 
         A slot has several if its agent has made several calls at once. All slots together have at most as many such
         calls ahead as there are slots.
@@ -103,33 +105,28 @@ class Slots:
         admitted = self._admitted()
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if self._live[slot][0].session in admitted}
 
-    def act(self, session: Hashable, sample: Sample) -> Steps:
-        """Records what the model wrote. If it is a slot's present turn, it goes to the environment."""
+    def act(self, session: Hashable, reply: Any) -> Steps:
+        """Takes a reply. If it is that of a slot's present turn, it goes to the environment."""
         slot = self._slot_of[session[0] if isinstance(session, tuple) else session]
         if isinstance(session, tuple):
-            self._sampler.end_session(session)
-        self._live[slot][0].samples[session] = sample
-        return self._step(slot)
+            self._player.end_session(session)
+        episode = self._live[slot][0]
+        episode.replies[session] = reply
+        return self._go_on(slot, episode.act())
 
     def step_answered(self, slot: int, answer: Future[StepResult]) -> Steps:
-        """Waits for the answer to a step and records it. If the next turn is sampled already, it goes to the
+        """Waits for the answer to a step and records it. If the reply of the next turn has come already, it goes to the
         environment.
 
         A stopped agent is asked for its verdict, which comes as a further answer.
         """
-        asked = self._go_on(slot, self._live[slot][0].step_answered(answer))
-        return asked or (self._step(slot) if slot in self._live else [])
-
-    def _step(self, slot: int) -> Steps:
-        action = self._live[slot][0].act()
-        return [] if action is None else [(slot, self._envs.submit_step(slot, action))]
+        return self._go_on(slot, self._live[slot][0].step_answered(answer))
 
     def _admitted(self, new: int | None = None) -> set[Hashable]:
         """The episodes that may play: of each cache the oldest. `new` is one that would begin now."""
         present = []
         for episode, _ in self._live.values():  # by beginning
-            ahead = sum(len(ids) for _, ids in episode.ahead.values())
-            present.append((episode.session, (len(episode.trajectory.ids) or self._prompt) + ahead))
+            present.append((episode.session, (len(episode.trajectory.ids) or self._prompt) + episode.ahead.tokens))
         held: dict[tuple[Hashable, int], list[tuple[Hashable, int]]] = {}
         for session, tokens in [*present, *([] if new is None else [(new, self._prompt)])]:
             held.setdefault(self._cache_of(session), []).append((session, tokens))
@@ -146,22 +143,24 @@ class Slots:
 
     def _go_on(self, slot: int, needed: Next) -> Steps:
         episode, on_end = self._live[slot]
-        env = self._envs.envs[slot].unwrapped
         if needed == "turn":
             room = self._envs.num_envs - sum(len(other.ahead) for other, _ in self._live.values())
-            turns = episode.turns(env.waiting() if isinstance(env, AgentEnv) else (), room)
-            self._ready[slot] = self._ready.get(slot, []) + turns
+            self._ready[slot] = self._ready.get(slot, []) + episode.turns(room)
+            needed = episode.act()
+        if needed == "wait":
             return []
+        if needed == "step":
+            return [(slot, self._envs.submit_step(slot, episode.action))]
         self._ready.pop(slot, None)
-        for session in (episode.session, *episode.ahead):
-            self._sampler.end_session(session)
+        for session in episode.sessions:
+            self._player.end_session(session)
         if needed == "reset":
             self._to_reset.append(slot)
             return []
-        if isinstance(env, AgentEnv):  # its agent still waits for an answer
-            env.stop_agent(episode.trajectory.end)
+        if episode.program is not None:  # it still waits for an answer
+            episode.program.stop_agent(episode.trajectory.end)
             if needed == "verdict":
-                return [(slot, self._envs.submit_call(slot, env.verdict))]
+                return [(slot, self._envs.submit_call(slot, episode.program.verdict))]
         del self._live[slot], self._slot_of[episode.session]
         on_end(episode.trajectory)
         return []

@@ -5,10 +5,10 @@ from pathlib import Path
 import gymnasium as gym
 import torch
 
+from harness.clone.tiny import TOKENIZER_TASKS, new_tiny_policy
 from harness.machine.ranks import Ranks
 from harness.machine.runtime import pick_dtype, set_threads
 from harness.model.policy import Policy, load_policy
-from harness.model.tiny import TOKENIZER_TASKS, new_tiny_policy
 from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
 from harness.types.seeding import derive_seed

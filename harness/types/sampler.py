@@ -7,7 +7,7 @@ handles text; `harness.chat.chat` turns texts into ids.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from eh_gym.errors import ConfigError
 
@@ -59,6 +59,30 @@ class Sample:
             object.__setattr__(self, "versions", ((self.policy_version, len(self.ids)),))
         first, total = self.versions[0][0], sum(n for _, n in self.versions)
         assert (first, total) == (self.policy_version, len(self.ids)), "the spans cover the sample"
+
+
+class Player(Protocol):
+    """Who replies. It takes the requests of many episodes, and hands out the replies; a `Sampler` is one.
+
+    An exception may take the place of a reply: NoRoom ends the episode, and WorkerError begins another attempt.
+    """
+
+    @property
+    def pending(self) -> int:
+        """The number of requests without a reply."""
+        ...
+
+    def submit(self, request: Any) -> None:
+        """Takes a request, which has a ``session``."""
+        ...
+
+    def step(self) -> list[tuple[Any, Any]]:
+        """Returns requests with their replies. It may wait a few milliseconds for one, and return none."""
+        ...
+
+    def end_session(self, session: Hashable) -> None:
+        """Drops a session's request if there is one."""
+        ...
 
 
 @runtime_checkable
@@ -183,11 +207,11 @@ def spans(versions: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple((version, len(list(run))) for version, run in groupby(versions))
 
 
-def sample_all(sampler: Sampler, requests: Sequence[SampleRequest]) -> list[Sample]:
+def sample_all(sampler: Player, requests: Sequence[Any]) -> list[Any]:
     """Submits all requests and steps until every one is back. Returns the samples in the order of `requests`."""
     for request in requests:
         sampler.submit(request)
-    done: dict[Hashable, Sample] = {}
+    done: dict[Hashable, Any] = {}
     while len(done) < len(requests):
         done |= {request.session: sample for request, sample in sampler.step()}
     return [done[request.session] for request in requests]

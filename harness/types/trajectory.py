@@ -154,7 +154,8 @@ class Trajectory:
         self.horizon = int(info.get("horizon", 0))
         known = info.get("optimal_steps")
         self.optimal_steps = int(known) if isinstance(known, numbers.Integral) else None  # JSON can't hold numpy's
-        self.info = {name: value for name, value in info.items() if name not in ("system_prompt", "tools", "call")}
+        apart = ("system_prompt", "tools", "call", "agent_program")
+        self.info = {name: value for name, value in info.items() if name not in apart}
 
     def add_answer(self, answer: StepResult) -> EndReason | None:
         """Records the answer of ``env.step`` to the last turn, and decides whether the episode is over.

@@ -12,7 +12,7 @@ import gymnasium as gym
 import pytest
 
 import eh_gym  # noqa: F401 - registers the cabinet
-from harness.agents.env import AgentEnv, write_action
+from harness.agents.env import AgentEnv
 from harness.agents.gateway import Gateway
 from harness.agents.program import find_agent
 from harness.agents.protocol import ModelAnswer, ModelCall, budget_used_up
@@ -72,7 +72,7 @@ def test_an_episode_is_played_to_its_success(
         assert grows or name in REWRITES_ITS_HISTORY
         answer = expert(call)
         known = [*call.messages, answer.message]
-        _, reward, terminated, _, info = env.step(write_action(answer))
+        _, reward, terminated, _, info = env.step(answer)
         steps += 1
     assert (reward, info["failure"]) == (1.0, None)
     assert steps == 9

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.agents.env import AgentEnv, write_action
+from harness.agents.env import AgentEnv
 
 HERE = Path(__file__).parent
 TASK = {"id": "two", "start": "a", "notes": {"a": "next f", "f": "code 7 3"}}
@@ -21,6 +21,6 @@ def test_an_agent_in_javascript_is_played_to_its_success(command: str, monkeypat
     terminated = False
     while not terminated:
         calls.append(info["call"])
-        _, reward, terminated, _, info = env.step(write_action(expert(calls[-1])))
+        _, reward, terminated, _, info = env.step(expert(calls[-1]))
     assert (reward, info["failure"], len(calls)) == (1.0, None, 6)
     assert all(call.stream for call in calls)

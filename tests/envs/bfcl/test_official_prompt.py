@@ -74,6 +74,7 @@ def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make,
     from harness.evaluation.play_endpoint import play_with_endpoint
     from harness.evaluation.requests import evaluation_requests
     from harness.rollout.environment import Environments
+    from harness.settings.rollout import Rollout
 
     args = {"split": "all", "action_format": "native", "prompt": "official", "workers": 1}
     environments, plain = Environments("EH-BFCL-v0", args, slots=1, threads=1), make()
@@ -96,6 +97,7 @@ def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make,
                 lambda url=server.url: ChatEndpoint("m", base_url=url),
                 environments,
                 evaluation_requests([task_id], 1, 0),
+                Rollout(),
                 horizon=200,
             )
         sent = [{name: request[name] for name in ("messages", "tools")} for request in server.requests]

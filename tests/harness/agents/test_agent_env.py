@@ -22,10 +22,10 @@ import eh_gym
 from eh_gym.errors import ConfigError, WorkerError
 from eh_gym.vector import ThreadVectorEnv
 from harness.agents import env as agent_env
-from harness.agents.env import AgentEnv, read_action, read_tasks
+from harness.agents.env import AgentEnv, read_tasks
 from harness.agents.gateway import Gateway
 from harness.agents.program import read_verdict
-from harness.agents.protocol import ModelCall
+from harness.agents.protocol import ModelAnswer, ModelCall
 
 TASKS = [{"id": "a", "goal": "win", "level": 3}, {"id": "b", "goal": "lose"}]
 
@@ -215,7 +215,7 @@ def test_an_agent_that_goes_on_after_k_is_killed_before_its_slot_is_needed(env: 
     playing._grace_s = 0.1
     wrapped = limited(playing, 1)
     wrapped.reset()
-    playing._session.answer(playing._call, read_action("words"))
+    playing._session.answer(playing._call, ModelAnswer("words"))
     wait_until(lambda: pids.exists() and bool(pids.read_text()))
     playing.stop_agent("horizon")
     wait_until(lambda: not alive(pids))
@@ -329,8 +329,3 @@ def test_what_is_no_finite_number_and_no_verdict_is_the_agents_failure() -> None
     for value in (None, np.array([1]), "1", float("nan"), 1e13, {"score": 1}, [1], {"reward": 1, "success": 0.5}):
         ended = read_verdict(value)
         assert (ended.reward, ended.success, "got " in ended.failure) == (0.0, False, True)
-
-
-@pytest.mark.parametrize("words", ["{}", "null", '{"text": 5}', '{"calls": [1]}', "[" * 100_000])
-def test_words_that_are_json_are_words(words: str) -> None:
-    assert read_action(words).text == words

@@ -19,13 +19,13 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from eh_gym.errors import ConfigError
-from harness.agents.env import read_action
 from harness.agents.protocol import ModelCall
 from harness.chat.chat import ChatFormat
 from harness.rollout.agent_conversation import AgentConversation
 from harness.settings.model import Model
+from harness.settings.rollout import Rollout
 from harness.types.sampler import Sample
-from harness.types.trajectory import Trajectory, Turn
+from harness.types.trajectory import Trajectory
 
 trl = pytest.importorskip("trl", reason="TRL carries the templates and the parsers")
 
@@ -228,13 +228,10 @@ def agents_turn(
     conversation: AgentConversation, episode: Trajectory, reply: list[int], *, stop_ids: frozenset[int]
 ) -> dict[str, Any]:
     """What an agent gets for a reply, as the message that it sends with its next request."""
-    begin = len(episode.ids)
-    sample = Sample(reply, [-1.0] * len(reply), "stop" if reply[-1] in stop_ids else "length", 0)
-    episode.add_sample(sample)
-    read = conversation.read(reply)
-    episode.turns.append(Turn(read.action, "", cut=False, malformed=read.malformed))
-    answer = read_action(conversation.action(episode, begin, read, sample))
-    assert answer.finish_reason == ("tool_calls" if answer.calls else "stop")
+    finish: Any = "stop" if reply[-1] in stop_ids else "length"
+    turn, answer = conversation.act(Sample(reply, [-1.0] * len(reply), finish, 0))
+    episode.turns.append(turn)
+    assert answer.finish_reason == ("tool_calls" if answer.calls else finish)
     return answer.message
 
 
@@ -248,9 +245,8 @@ def test_an_agents_conversation_grows_by_its_new_messages_alone(family: str, too
         {"role": "user", "content": "Where is c?"},
     ]
     offered = TOOLS if tools else []
-    conversation = AgentConversation(chat, ModelCall(messages, offered))
     episode = Trajectory("task", 0)
-    episode.add_prompt(conversation.prompt_ids)
+    conversation = AgentConversation(chat, 10_000, episode, {"call": ModelCall(messages, offered)}, Rollout())
     assert ("find" in chat.text(episode.ids)) == tools
     for turn in range(4):
         words = not tools or turn == 2
@@ -272,13 +268,11 @@ def test_an_agents_conversation_grows_by_its_new_messages_alone(family: str, too
         else:
             messages.append({"role": "user", "content": f"answer {turn}"})
         known = len(episode.ids)
-        info = {"call": ModelCall(messages, offered)}
-        ids = conversation.answered(episode.ids, episode.turns[-1], info, stopped=True)
-        assert ids[:known] == episode.ids, "nothing that the model has read or written is tokenised again"
-        added = chat.text(ids[known:])
+        conversation.answered({"call": ModelCall(messages, offered)})
+        assert episode.ids[:known] == before + reply, "nothing that the model has read or written is tokenised again"
+        added = chat.text(episode.ids[known:])
         assert added.count(f"answer {turn}") == 1
         assert "Where is c?" not in added
-        assert episode.go_on(ids) == len(ids) - known
     assert not episode.earlier
 
 

@@ -15,9 +15,9 @@ import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.clone.clones import clone_expert
 from harness.clone.cloning import Cloned, clone_key, demonstrations, warm_start
+from harness.clone.tiny import new_tiny_policy
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
-from harness.model.tiny import new_tiny_policy
 from harness.rollout.source import task_environment
 from harness.settings.grpo import from_recipe
 from harness.settings.model import Model

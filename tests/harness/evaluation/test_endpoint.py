@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +52,12 @@ def test_counts_that_the_server_does_not_send_are_missing_and_not_0(chat_server:
     assert "not sent by the server" in list(result_table("", result).columns[1].cells)[-1]
 
 
-def test_an_answer_has_the_seconds_since_its_request_and_no_tokens_that_nobody_counted(chat_server: Any) -> None:
+def test_an_answer_has_no_tokens_that_nobody_counted(chat_server: Any) -> None:
     async def ask(url: str) -> Any:
-        async with ChatEndpoint("m", base_url=url) as endpoint:
-            return await endpoint.reply([{"role": "user", "content": "Hi"}], seed=0)
+        return await ChatEndpoint("m", base_url=url).reply([{"role": "user", "content": "Hi"}], seed=0)
 
     with chat_server.serve(lambda request, _: {"body": with_message(content="Hello")}) as server:
-        began = time.perf_counter()
         reply = asyncio.run(ask(server.url))
-        assert 0 < reply.latency_s <= time.perf_counter() - began + 0.001  # rounded
     assert (reply.text, reply.cut, bool(reply.prompt_tokens), bool(reply.completion_tokens)) == (
         "Hello",
         False,

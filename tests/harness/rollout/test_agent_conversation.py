@@ -7,8 +7,9 @@ from byte_tokenizer import byte_tokenizer
 from harness.agents.protocol import ModelCall
 from harness.chat.chat import ChatFormat
 from harness.rollout.agent_conversation import AgentConversation
+from harness.settings.rollout import Rollout
 from harness.types.sampler import Sample
-from harness.types.trajectory import Trajectory, Turn
+from harness.types.trajectory import Trajectory
 
 # It takes a result only in a whole conversation.
 TEMPLATE = (
@@ -21,17 +22,16 @@ TEMPLATE = (
 def test_a_conversation_whose_end_the_template_refuses_is_read_as_a_whole() -> None:
     made = byte_tokenizer(TEMPLATE)
     messages: list[dict[str, Any]] = [{"role": "user", "content": "start"}]
-    conversation = AgentConversation(ChatFormat(made), ModelCall(messages))
-    t = Trajectory("x", 0, ids=list(conversation.prompt_ids))
+    t = Trajectory("x", 0)
+    conversation = AgentConversation(ChatFormat(made), 10_000, t, {"call": ModelCall(messages)}, Rollout())
     for text in (" one", " two"):
-        sample = Sample(made.encode(f"{text}<|im_end|>"), [], "stop", 0)
-        begin, t.ids = len(t.ids), t.ids + sample.ids
-        t.turns.append(Turn(text, "", cut=False, malformed=False))
-        conversation.action(t, begin, conversation.read(sample.ids), sample)
+        ids = made.encode(f"{text}<|im_end|>")
+        turn, _ = conversation.act(Sample(ids, [0.0] * len(ids), "stop", 0))
+        t.turns.append(turn)
+        before = list(t.ids)
         messages = [*messages, {"role": "assistant", "content": text.strip()}, {"role": "user", "content": "on"}]
-        read = conversation.answered(t.ids, t.turns[-1], {"call": ModelCall(messages)}, stopped=True)
-        assert read[: len(t.ids)] == t.ids, "with the blanks that the agent has stripped"
-        t.ids = read
+        conversation.answered({"call": ModelCall(messages)})
+        assert t.ids[: len(before)] == before, "with the blanks that the agent has stripped"
     messages.insert(-1, {"role": "tool", "tool_call_id": "a", "content": "x"})
-    read = conversation.ids(ModelCall(messages))[0]
+    read = conversation.prompt(ModelCall(messages))
     assert made.decode(read) == made.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -19,11 +19,15 @@ from harness.types.trajectory import Trajectory, settle
 REQUESTS = [EpisodeRequest(task_id, group, group) for group, task_id in enumerate(ENDS)]
 
 
-def sampled(fake: SimpleNamespace, environments: Environments, mode: Any, context: int = 10_000) -> list[Trajectory]:
-    settings = Rollout(
-        rollout=mode, truncated_reward="keep" if environments.keeps_reward else "zero", max_action_tokens=8
-    )
-    envs = environments.open(FixedHorizon(K))
+ENVIRONMENTS = Environments("Endings-v0", {}, slots=2, threads=0)
+
+
+def settings_of(keep: bool, mode: Any = "lockstep") -> Rollout:
+    return Rollout(rollout=mode, truncated_reward="keep" if keep else "zero", max_action_tokens=8)
+
+
+def sampled(fake: SimpleNamespace, settings: Rollout, context: int = 10_000) -> list[Trajectory]:
+    envs = ENVIRONMENTS.open(FixedHorizon(K))
     try:
         return rollout(envs, fake.Sampler(context), fake.Chat(), REQUESTS, settings)
     finally:
@@ -36,15 +40,14 @@ def test_every_end_earns_what_the_table_says(
     player: str, keep: bool, fake: SimpleNamespace, chat_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    environments = Environments("Endings-v0", {}, slots=2, threads=0, keeps_reward=keep)
     if player == "script":
-        played = play_script("empty", environments, REQUESTS, horizon=K)
+        played = play_script("empty", ENVIRONMENTS, REQUESTS, settings_of(keep), horizon=K)
     elif player == "endpoint":
         with chat_server.serve(lambda request, _: "go") as server:
             endpoint = lambda: ChatEndpoint("model", base_url=server.url)  # noqa: E731
-            played = play_with_endpoint(endpoint, environments, REQUESTS, horizon=K)
+            played = play_with_endpoint(endpoint, ENVIRONMENTS, REQUESTS, settings_of(keep), horizon=K)
     else:
-        played = sampled(fake, environments, player)
+        played = sampled(fake, settings_of(keep, player))
     for (name, end), t in zip(ENDS.items(), played, strict=True):
         expected = pytest.approx(end.keep if keep else end.zero), end.success, end.stopped
         assert (t.reward, t.success, t.truncated) == expected, name
@@ -53,8 +56,7 @@ def test_every_end_earns_what_the_table_says(
 
 @pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
 def test_an_episode_that_filled_the_context_is_stopped(keep: bool, fake: SimpleNamespace) -> None:
-    environments = Environments("Endings-v0", {}, slots=2, threads=0, keeps_reward=keep)
-    for (name, end), t in zip(ENDS.items(), sampled(fake, environments, "lockstep", context=11), strict=True):
+    for (name, end), t in zip(ENDS.items(), sampled(fake, settings_of(keep), context=11), strict=True):
         assert (t.end, t.length, t.success) == ("context", 1, False), name
         assert t.reward == (end.rewards[0] if keep else 0.0), name
 

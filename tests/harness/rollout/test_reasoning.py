@@ -1,6 +1,7 @@
 """Episodes of a model that thinks: what the environment gets, what is trained on, and thoughts that do not end."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from transformers import PreTrainedTokenizerFast
 import eh_gym
 from eh_gym import FixedHorizon
 from harness.chat.chat import ChatFormat
-from harness.rollout.conversation import UNFINISHED, Conversation
+from harness.rollout.conversation import UNFINISHED, EnvironmentConversation
 from harness.rollout.episode_metrics import rollout_metrics
 from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sample, SampleRequest
-from harness.types.trajectory import Trajectory, Turn
+from harness.types.trajectory import Trajectory
 
 CHATML = (
     "{# replies may begin with <think>, up to </think> #}"
@@ -92,11 +93,15 @@ def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(mode: Any
 
 
 def test_functions_that_come_later_are_read_once_and_in_their_own_letters(fake: Any) -> None:
-    conversation = Conversation(fake.Chat(), "start", {"tools": []})
+    trajectory = Trajectory("x", 0, prompt="start")
+    conversation = EnvironmentConversation(fake.Chat(), 1000, trajectory, {"tools": []}, Rollout())
     for seen in ('{"name": "öffne"}\nclosed', "closed"):
-        turn = Turn("", "closed", cut=False, malformed=False)
-        ids = conversation.answered([7], turn, {"tools": [{"function": {"name": "öffne"}}]}, stopped=True)
-        assert (turn.observation, ids) == (seen, [7, *seen.encode()])
+        turn, _ = conversation.act(Sample([7], [0.0], "stop", 0))
+        trajectory.turns.append(replace(turn, observation="closed"))
+        written = len(trajectory.ids)
+        conversation.answered({"tools": [{"function": {"name": "öffne"}}]})
+        assert trajectory.turns[-1].observation == seen
+        assert trajectory.ids[written:] == list(seen.encode())
 
 
 def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:

@@ -24,12 +24,12 @@ def test_every_player_begins_a_request_with_the_same_seed(
     environments = Environments(env_id, {"split": "mini" if backend == "appworld" else "dev"}, slots=1, threads=0)
     requests = evaluation_requests(held_out_tasks(environments, 2), 2, seed=7)
     endpoint = mock.AsyncMock()
-    endpoint.__aenter__.return_value.reply.return_value = EndpointReply("", False)
+    endpoint.reply.return_value = EndpointReply("", False)
     kind = pkgutil.resolve_name(ENTRY_POINTS[env_id])
     with mock.patch.object(kind, "reset", autospec=True, side_effect=kind.reset) as reset:
         for script in SCRIPTS:
-            play_script(script, environments, requests, horizon=1)
-        play_with_endpoint(lambda: endpoint, environments, requests, horizon=1)
+            play_script(script, environments, requests, Rollout(), horizon=1)
+        play_with_endpoint(lambda: endpoint, environments, requests, Rollout(), horizon=1)
         play_policy(environments, fake.Sampler(), fake.Chat(), requests, Rollout(), horizon=1)
     asked = [request.reset_arguments() for request in requests]
     assert [call.kwargs for call in reset.call_args_list] == asked * (len(SCRIPTS) + 2)

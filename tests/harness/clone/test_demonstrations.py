@@ -6,9 +6,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import eh_gym  # noqa: F401 - registers the environments
+import eh_gym
 from eh_gym.errors import WorkerError
-from envs.expert import demonstrate
+from harness.clone.demonstrations import Expert
 
 
 class Failing(gym.Wrapper[str, str, str, str]):
@@ -45,36 +45,38 @@ def test_episodes_are_the_same_where_the_environment_fails(env: gym.Env[str, str
         rngs = [np.random.default_rng(3), np.random.default_rng(3)]
         for task in tasks:
             failed, whole = (
-                demonstrate(one, task, waste=waste, max_steps=30, rng=rng)
+                Expert(one).play(task, waste=waste, max_steps=30, rng=rng)
                 for one, rng in zip((failing, env), rngs, strict=True)
             )
-            assert failed == whole
+            assert failed is not None
+            assert whole is not None
+            assert (failed.prompt, failed.turns, failed.end) == (whole.prompt, whole.turns, whole.end)
 
 
 def test_an_environment_that_always_fails_is_an_error(env: gym.Env[str, str]) -> None:
     task = env.unwrapped.task_ids[0]  # type: ignore[attr-defined]
-    with pytest.raises(WorkerError, match=f"{task}.*5 times.*killed"):
-        demonstrate(Failing(env, every=1), task, waste=0.0, max_steps=9, rng=np.random.default_rng(0))
+    with pytest.raises(WorkerError, match=f"{task}.*3 times.*killed"):
+        Expert(Failing(env, every=1)).play(task, waste=0.0, max_steps=9, rng=np.random.default_rng(0))
 
 
 def test_an_episode_ends_with_the_environment_or_at_the_limit(env: gym.Env[str, str]) -> None:
     task = env.unwrapped.task_ids[0]  # type: ignore[attr-defined]
-    whole = demonstrate(env, task, waste=0.0, max_steps=99, rng=np.random.default_rng(0))
+    whole = Expert(env).play(task, waste=0.0, max_steps=99, rng=np.random.default_rng(0))
     assert whole is not None
-    assert whole.ended
-    assert len(whole.actions) == whole.info["optimal_steps"]
-    assert len(whole.observations) == len(whole.actions) + 1
-    cut = demonstrate(env, task, waste=0.0, max_steps=2, rng=np.random.default_rng(0))
+    assert whole.end == "terminated"
+    assert whole.length == whole.optimal_steps
+    cut = Expert(env).play(task, waste=0.0, max_steps=2, rng=np.random.default_rng(0))
     assert cut is not None
-    assert (cut.actions, cut.ended) == (whole.actions[:2], False)
-    short = len(whole.actions) - 1
-    assert demonstrate(env, task, waste=0.0, max_steps=9, rng=np.random.default_rng(0), max_optimal_steps=short) is None
+    assert (cut.turns, cut.end) == (whole.turns[:2], "context")
+    short = whole.length - 1
+    assert Expert(env).play(task, waste=0.0, max_steps=9, rng=np.random.default_rng(0), max_optimal_steps=short) is None
 
 
 class Number(gym.Env[str, str]):
     """Asks for a number of its own generator, three times, and does not say how many steps its expert takes."""
 
     task_ids = ("a",)
+    observation_space = action_space = eh_gym.UnicodeText(99)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
@@ -93,15 +95,16 @@ class Number(gym.Env[str, str]):
 
 
 def test_an_environment_that_draws_gets_a_seed() -> None:
-    played = [demonstrate(Number(), "a", waste=0.5, max_steps=9, rng=np.random.default_rng(s)) for s in (1, 1, 2)]
-    assert played[0] == played[1] != played[2]
+    played = [Expert(Number()).play("a", waste=0.5, max_steps=9, rng=np.random.default_rng(s)) for s in (1, 1, 2)]
+    assert played[0] == played[1]
+    assert played[0].prompt != played[2].prompt  # type: ignore[union-attr]
 
 
 def test_where_the_environment_does_not_know_the_expert_s_steps_they_are_counted() -> None:
     def play(limit: int, waste: float = 0.0) -> Any:
         rng = np.random.default_rng(0)
-        return demonstrate(Number(), "a", waste=waste, max_steps=99, rng=rng, max_optimal_steps=limit)
+        return Expert(Number()).play("a", waste=waste, max_steps=99, rng=rng, max_optimal_steps=limit)
 
     assert play(2) is None
-    assert len(play(3).actions) == 3
-    assert len(play(3, waste=0.8).actions) > 3  # wasted steps do not count
+    assert play(3).length == 3
+    assert play(3, waste=0.8).length > 3  # wasted steps do not count

@@ -16,8 +16,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from eh_gym.errors import ConfigError
-from envs.expert import check_expert, demonstrate, demonstrated_tasks
+from envs.expert import check_expert, demonstrated_tasks
 from harness.chat.chat import ChatFormat
+from harness.clone.demonstrations import Expert
 from harness.model.attention import PACKED
 from harness.model.fresh import fresh_qwen2
 from harness.model.policy import Policy
@@ -93,15 +94,15 @@ def new_tiny_policy(
         ConfigError: `env` has no expert, or the model could not write the expert's actions in `max_action_tokens`.
     """
     check_expert(env, "--model tiny", "give --model a folder or hub id")
-    rng = np.random.default_rng(0)
+    expert, rng = Expert(env), np.random.default_rng(0)
     texts: list[str] = []
     actions: list[str] = []
     for task in demonstrated_tasks(env)[:TOKENIZER_TASKS]:
-        played = demonstrate(env, task, waste=0.3, max_steps=60, rng=rng)
+        played = expert.play(task, waste=0.3, max_steps=60, rng=rng)
         assert played is not None, "no task is too long without a limit"
-        actions += played.actions
+        actions += [turn.action for turn in played.turns]
         on_episode(played)
-        texts += [played.observations[0], *chain(*zip(played.actions, played.observations[1:], strict=True))]
+        texts += [played.prompt, *chain(*((turn.action, turn.observation) for turn in played.turns))]
     few = len(set(" ".join(texts).split())) < _FEW_WORDS
     for word in (_WORD, _BLANK_AND_WORD, "") if few else ("",):  # the first that keeps the blanks of actions
         tokenizer = _tokenizer(texts, word)

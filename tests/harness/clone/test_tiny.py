@@ -9,7 +9,7 @@ import torch
 
 from eh_gym import UnicodeText
 from eh_gym.errors import ConfigError
-from harness.model.tiny import new_tiny_policy
+from harness.clone.tiny import new_tiny_policy
 
 
 @pytest.mark.parametrize("env_id", ["EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0"])

@@ -1,0 +1,55 @@
+"""The calls that an agent makes at once. They are requested at once, and each stays a step of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from harness.agents.protocol import ModelCall
+
+
+class Ahead:
+    """The requests for calls of an agent that wait behind the present one.
+
+    A model's reply to such a call is kept until the call is the present one. It is used if the model would read the
+    same then: another call's reply may have changed the conversation meanwhile.
+
+    Args:
+        session: The episode's name. The requests are named ``(session, number)``.
+    """
+
+    def __init__(self, session: Hashable) -> None:
+        self._session = session
+        self._calls: dict[Hashable, tuple[ModelCall, Sequence[Any]]] = {}
+        self._made = 0  # numbers the requests
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @property
+    def names(self) -> list[Hashable]:
+        """The names of the requests."""
+        return list(self._calls)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all prompts."""
+        return sum(len(prompt) for _, prompt in self._calls.values())
+
+    def new(self, waiting: Iterable[ModelCall], room: int) -> list[ModelCall]:
+        """The first calls that wait without a request, at most `room`."""
+        new = [call for call in waiting if not any(call is known for known, _ in self._calls.values())]
+        return new[: max(0, room)]
+
+    def add(self, call: ModelCall, prompt: Sequence[Any]) -> Hashable:
+        """Names the request for a call."""
+        self._made += 1
+        self._calls[self._session, self._made] = call, prompt
+        return self._session, self._made
+
+    def take(self, call: ModelCall | None, prompt: Sequence[Any]) -> Hashable | None:
+        """Takes out the request for a call with this prompt, and returns its name; None if there is none."""
+        matches = (name for name, (known, read) in self._calls.items() if known is call and read == prompt)
+        name = next(matches, None)
+        self._calls.pop(name, None)
+        return name
