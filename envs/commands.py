@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError
+from eh_gym.processes import lock
 
 _CALLERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_CONSTRAINT", "PIP_REQUIREMENT")
 _COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation over a slow network
@@ -61,10 +62,6 @@ def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
         ConfigError: The lock's folder or file can't be made or opened, or the system has no such locks.
     """
     try:
-        import fcntl
-    except ImportError as error:
-        raise ConfigError("backends run in worker processes, which need Linux or macOS; on Windows, use WSL") from error
-    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
     except OSError as error:
@@ -73,9 +70,12 @@ def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
         ) from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another installation ({path})")
-            fcntl.flock(file, fcntl.LOCK_EX)
+            if not lock(file):
+                say(f"waiting for another installation ({path})")
+                lock(file, wait=True)
+        except ImportError as error:
+            raise ConfigError(
+                "backends run in worker processes, which need Linux or macOS; on Windows, use WSL"
+            ) from error
         os.set_inheritable(file.fileno(), True)
         yield

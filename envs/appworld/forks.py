@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
+from eh_gym.processes import lock
 from eh_gym.surrogates import escaped
 from eh_gym.worker import Worker, backend_command
 from envs.appworld.backend import link
@@ -87,10 +88,10 @@ class Zygote:
             self._end()
             self._abandoned.clear()
             try:
-                self._folder, lock = _folder()
+                self._folder, held = _folder()
             except OSError as error:
                 raise WorkerDied(f"there can be no zygote: {error}") from error
-            self._end = weakref.finalize(self, _end, self._worker, self._folder, lock, os.getpid())
+            self._end = weakref.finalize(self, _end, self._worker, self._folder, held, os.getpid())
             self._worker.start()
             try:
                 self._worker.call("load", {"folder": str(self._folder)}, _START_TIMEOUT_S)
@@ -320,40 +321,38 @@ def _folder() -> tuple[Path, IO[str]]:
     A process id would not do, because it is unknown in another container or on another machine that shares this folder.
     The locked file does not show the folder's name, because unconfined code can list this process's open files.
     """
-    import fcntl  # not on Windows, where this module can be imported
-
     parent = Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), _lock(old).open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(old)
+        with contextlib.suppress(OSError), _lock_of(old).open("r+") as file:
+            if lock(file):
+                _remove(old)
     folder = parent / f"{_PREFIX}{secrets.token_urlsafe(16)}"  # an agent's code could guess a shorter name
     folder.mkdir(mode=0o700)
     if len(str(folder / "socket")) > 100:
         folder.rmdir()
         raise ConfigError(f"the path {folder} is too long for a socket; set TMPDIR to a shorter folder such as /tmp")
-    lock = (folder / "unlocked").open("w")
+    file = (folder / "unlocked").open("w")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / "unlocked").rename(_lock(folder))
+        lock(file)
+        (folder / "unlocked").rename(_lock_of(folder))
     except OSError:  # some network file systems have no locks; the folder is never removed there
-        lock.close()
-    return folder, lock
+        file.close()
+    return folder, file
 
 
-def _lock(folder: Path) -> Path:
+def _lock_of(folder: Path) -> Path:
     return folder.with_name(f"{_PREFIX}lock-{hashlib.sha256(folder.name.encode()).hexdigest()[:32]}")
 
 
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    _lock(folder).unlink(missing_ok=True)
+    _lock_of(folder).unlink(missing_ok=True)
 
 
-def _end(worker: Worker, folder: Path, lock: IO[str], owner: int) -> None:
+def _end(worker: Worker, folder: Path, held: IO[str], owner: int) -> None:
     """Ends a zygote and removes its folder, unless this process is a forked copy of its owner."""
     worker.kill()
-    lock.close()
+    held.close()
     if os.getpid() == owner:
         _remove(folder)
 
