@@ -1,4 +1,4 @@
-"""Commands of an installation, and a lock that they keep when the process that started them is killed."""
+"""Commands of an installation, and a lock that lasts until they have ended, even if their parent is killed."""
 
 import contextlib
 import os
@@ -27,8 +27,7 @@ def run(
     Raises:
         EHError: The command could not be started, failed or took too long.
     """
-    # The caller may run in a virtualenv, with PYTHONPATH set or under a lock. None of these may leak into the new
-    # virtualenv.
+    # The caller's virtualenv, PYTHONPATH or constraints must not leak into the new virtualenv.
     environment = {k: v for k, v in os.environ.items() if k not in _CALLERS_OWN}
     if home is not None:
         folders = ("HOME", "APPWORLD_CACHE", "APPWORLD_ROOT", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
