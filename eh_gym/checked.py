@@ -1,6 +1,4 @@
-"""The one place in which an environment of somebody else is called: its answers are checked, and what it raises has a
-place.
-"""
+"""Calls an environment of somebody else, checks its answers, and says where in its code an exception came from."""
 
 import inspect
 import sysconfig

@@ -103,8 +103,8 @@ def near(name: str, known: Collection[str]) -> str:
     >>> near("kl_coeff", ["kl_coef", "tis_cap"]), near("x", ["kl_coef", "tis_cap"])
     ('; did you mean kl_coef?', '; there are kl_coef, tis_cap')
     """
-    found = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
-    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(known)}"
+    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
 
 
 @functools.cache  # looking them up takes a hundred times as long as checking the fields

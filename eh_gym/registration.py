@@ -54,8 +54,8 @@ def __getattr__(name: str) -> Any:
         from eh_gym.errors import ForeignPackageError
 
         other = sys.modules["envs"]  # another project's, for it has no such module
-        found = getattr(other, "__file__", None) or next(iter(other.__path__))
+        place = getattr(other, "__file__", None) or next(iter(other.__path__))
         raise ForeignPackageError(
-            f"expected Elastic Horizon's package 'envs', got the one in {found}; rename it, work in another folder, or "
+            f"expected Elastic Horizon's package 'envs', got the one in {place}; rename it, work in another folder, or "
             "keep the current folder off the path with python -P (Python 3.11)"
         ) from error

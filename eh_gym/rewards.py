@@ -51,8 +51,7 @@ def succeeds(reward: float, threshold: float = 1.0) -> bool:
 def settled(rewards: Sequence[float | None]) -> list[float]:
     """The rewards of the episodes of one task, where some are not known (None) because an agent failed.
 
-    Such an episode earns the least of the others, and at most 0. So failing never pays more than going on or being
-    stopped.
+    Such an episode earns the least of the others, and at most 0, so that failing never pays more than playing on.
 
     >>> settled([1.0, None]), settled([-3.0, None, -5.0])
     ([1.0, 0.0], [-3.0, -5.0, -5.0])

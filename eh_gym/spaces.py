@@ -1,7 +1,6 @@
 """UnicodeText, the space of texts that a language model reads and writes.
 
-Text without a fixed character set can't be flattened to a vector of indexes, so ``flatten`` raises an error. So does
-the shared memory of AsyncVectorEnv, which would return garbled text.
+It has no fixed character set, so ``flatten`` raises an error, and so does AsyncVectorEnv's shared memory.
 """
 
 from typing import Any, NoReturn
@@ -26,8 +25,8 @@ _LONGEST_SAMPLE = 256  # characters; a space that admits a megabyte should not s
 class UnicodeText(Text):
     r"""Any ``str`` of at most ``max_length`` characters, whatever the characters are.
 
-    gymnasium's own ``Text`` rejects every character outside a given set, and no set of a reasonable size covers the
-    output of a language model. This space is a subclass of ``Text``, and batches, concatenates and checks like one.
+    gymnasium's ``Text``, its base class, rejects characters outside a given set, and no set of a reasonable size covers
+    the output of a language model.
 
     ``sample()`` returns printable text, part of it outside ASCII, of 0 to min(max_length, 256) characters.
     ``character_set`` is used only for samples, not by ``contains``.

@@ -1,8 +1,6 @@
 """Builds and finds the virtualenvs in which backends run.
 
-Each backend has a virtualenv of its own in the user's cache, because its packages conflict with those of other backends
-and of a
-trainer: bfcl-eval pins numpy and filelock, and AppWorld needs pydantic 1.
+Each backend has its own, because packages conflict: bfcl-eval pins numpy and filelock, AppWorld needs pydantic 1.
 
 A virtualenv cannot be moved, so it is built in its final place. A marker file, written last, lists its packages. A
 folder without the marker, or with other packages, is built again.

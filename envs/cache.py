@@ -32,7 +32,7 @@ def expanded(path: str, variable: str) -> Path:
     Raises:
         ConfigError: There is no such home folder. The message names the environment variable that gives the path.
     """
-    found = os.path.expanduser(path)
-    if found.startswith("~"):
+    absolute = os.path.expanduser(path)
+    if absolute.startswith("~"):
         raise ConfigError(f"{path}: there is no such home folder; set {variable} to a path without ~")
-    return Path(found)
+    return Path(absolute)

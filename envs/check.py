@@ -48,8 +48,8 @@ def check(options: argparse.Namespace) -> int:
     lacking = [name for name in _EXPERT if not hasattr(env.unwrapped, name)]
     env.close()
     base = TextEnvContract if lacking else ExpertEnvContract
-    own = {"make": staticmethod(make), "success_threshold": options.success_threshold}
-    contract = type("Contract", (base,), own)()
+    members = {"make": staticmethod(make), "success_threshold": options.success_threshold}
+    contract = type("Contract", (base,), members)()
     faults: list[str] = []
     for name in _tests_of(base):
         fault = _fault_of(contract, name)

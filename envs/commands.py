@@ -1,4 +1,4 @@
-"""Commands of an installation, and a lock that they keep when the process that started them is killed."""
+"""Commands of an installation, and a lock that lasts until they have ended, even if their parent is killed."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError
+from eh_gym.processes import lock
 
 _CALLERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_CONSTRAINT", "PIP_REQUIREMENT")
 _COMMAND_TIMEOUT_S = 1800.0  # for one command of an installation over a slow network
@@ -26,8 +27,7 @@ def run(
     Raises:
         EHError: The command could not be started, failed or took too long.
     """
-    # The caller may run in a virtualenv, with PYTHONPATH set or under a lock. None of these may leak into the new
-    # virtualenv.
+    # The caller's virtualenv, PYTHONPATH or constraints must not leak into the new virtualenv.
     environment = {k: v for k, v in os.environ.items() if k not in _CALLERS_OWN}
     if home is not None:
         folders = ("HOME", "APPWORLD_CACHE", "APPWORLD_ROOT", "IPYTHONDIR", "MPLCONFIGDIR", "XDG_CACHE_HOME")
@@ -61,10 +61,6 @@ def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
         ConfigError: The lock's folder or file can't be made or opened, or the system has no such locks.
     """
     try:
-        import fcntl
-    except ImportError as error:
-        raise ConfigError("backends run in worker processes, which need Linux or macOS; on Windows, use WSL") from error
-    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
     except OSError as error:
@@ -73,9 +69,12 @@ def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
         ) from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another installation ({path})")
-            fcntl.flock(file, fcntl.LOCK_EX)
+            if not lock(file):
+                say(f"waiting for another installation ({path})")
+                lock(file, wait=True)
+        except ImportError as error:
+            raise ConfigError(
+                "backends run in worker processes, which need Linux or macOS; on Windows, use WSL"
+            ) from error
         os.set_inheritable(file.fileno(), True)
         yield

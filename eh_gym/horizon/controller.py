@@ -121,8 +121,8 @@ class MadeIn(Protocol):
 
 def horizon_for_of(controller: HorizonController) -> HorizonFor | None:
     """The controller's method ``horizon_for``; None if all of its episodes have one K."""
-    found: HorizonFor | None = getattr(controller, "horizon_for", None)
-    return found
+    method: HorizonFor | None = getattr(controller, "horizon_for", None)
+    return method
 
 
 def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed: int | None) -> int:

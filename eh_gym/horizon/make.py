@@ -71,9 +71,9 @@ def find_controller(name: str) -> Callable[..., Any]:
     if not module or not attribute:
         raise ConfigError(f"a controller's name must be one of {', '.join(HORIZONS)}, or MODULE:CLASS, got {name!r}")
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        make: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # ./name and ..name raise the last two
         raise ConfigError(
             f"{name} can't be imported ({error}); the module must be installed or in this folder"
         ) from error
-    return found
+    return make

@@ -60,8 +60,8 @@ class Saved:
         self._load(state)
 
     def _settings(self) -> dict[str, Any]:
-        own = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {field.name: getattr(self, field.name) for field in own if field.init}
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return {field.name: getattr(self, field.name) for field in fields if field.init}
 
     def _state(self) -> dict[str, Any]:
         raise NotImplementedError

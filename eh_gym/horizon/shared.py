@@ -2,9 +2,8 @@
 
 The process that makes a SharedHorizon owns it. A copy in another process (by fork, or by pickling under
 spawn and forkserver) reads K from a memory-mapped file and appends each outcome to a journal with a single write. If
-each episode has its own K, the owner also writes the controller to a file after each update, which the copies read.
-Processes share no lock, so a killed one leaves nothing locked. The journal only grows, because a process may be
-appending to it at any time.
+each episode has its own K, the copies read the controller from a file that the owner writes after each update.
+Processes share no lock, so a killed one leaves nothing locked. The journal only grows.
 """
 
 from __future__ import annotations
@@ -126,8 +125,7 @@ class SharedHorizon:
         texts = json.dumps([outcome.task_id, info]) if info or outcome.task_id is not None else "[null, {}]"
         numbers = outcome.length, outcome.horizon, outcome.success, outcome.truncated
         # With O_APPEND and one write, the kernel appends the line as a whole. Only SIGKILL at a page boundary can cut
-        # it. The newline in front then separates the next line from the stump, which is not JSON without its last
-        # bracket.
+        # it. The newline in front separates the next line from such a stump, which is not JSON.
         line = b"\n[%d, %d, %d, %d, %s]\n" % (*numbers, texts.encode())
         written = os.write(self._journal, line)
         if written != len(line):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -17,6 +16,7 @@ from eh_gym.errors import ConfigError
 from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
 from eh_gym.horizon.shared import SharedHorizon
+from eh_gym.processes import lock, unlock
 
 __all__ = ["FolderHorizon"]
 
@@ -49,9 +49,7 @@ class FolderHorizon:
         self._counted = 0  # episodes of this run
         self._since = 0  # episodes that no update has counted yet
         self._lock = (self._folder / "owner.lock").open("a")  # held until this process ends
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(self._lock):
             self._shared = self._join()
             return
         if (state := self._folder / "state.json").exists():
@@ -92,7 +90,7 @@ class FolderHorizon:
         self._shared.close()
         if not self._lock.closed:
             if self.owner:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child may hold it, too
+                unlock(self._lock)  # a forked child may hold it, too
             self._lock.close()
 
     def _move(self) -> None:

@@ -63,8 +63,8 @@ class GymTextEnv(BaseTextEnv):
             reward = earned - before
         marks = {"success": won, "truncated": cut, "environment_error": failed}
         self._metrics = {"turns": self.turns, **{name: float(mark) for name, mark in marks.items()}}
-        said = [] if done else [{"role": "user", "content": escaped(str(observation))}]
-        return BaseTextEnvStepOutput(observations=said, reward=reward, done=done, metadata={})
+        messages = [] if done else [{"role": "user", "content": escaped(str(observation))}]
+        return BaseTextEnvStepOutput(observations=messages, reward=reward, done=done, metadata={})
 
     def get_metrics(self) -> dict[str, Any]:
         """turns, and as 0 or 1: success, truncated, environment_error."""
@@ -121,8 +121,8 @@ class ElasticGymGenerator(SkyRLGymGenerator):
     def _setup_env_extras(self, env_class: str, env_extras: dict[str, Any], *rest: Any) -> dict[str, Any]:
         _turns.set([])
         k = self._horizon.horizon_for(env_extras)
-        own = {"max_turns": k, "zero_reward_on_truncation": self._zero}
-        return {**super()._setup_env_extras(env_class, env_extras, *rest), **own}
+        limits = {"max_turns": k, "zero_reward_on_truncation": self._zero}
+        return {**super()._setup_env_extras(env_class, env_extras, *rest), **limits}
 
     def get_obs_ids_from_obs(self, new_obs: Any, is_done: bool) -> Any:
         """SkyRL calls this once a turn."""

@@ -23,9 +23,7 @@ RewardFunction = Callable[..., list[float | None]]
 
 
 def ending(messages: Any, ids: Any, environment: Any, eos_token_ids: Any) -> tuple[int, bool, bool | None]:
-    """The steps of an episode, whether it was stopped before its end, and its environment's verdict; see
-    `ElasticToolCalls`.
-    """
+    """An episode's steps, whether it was stopped, and its environment's verdict; see `ElasticToolCalls`."""
     roles = [message["role"] for message in messages]
     rounds = sum(a != "tool" and b == "tool" for a, b in itertools.pairwise(roles))
     if getattr(environment, "ended", False):  # the agent may still have called tools
@@ -106,15 +104,15 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
     def _move(self, endings: list[tuple[int, bool, bool | None]], log: Callable[[str, float], None]) -> None:
         """Records the outcomes of all ranks, in the order of the ranks, moves K, and logs."""
         k, weights = self._trainer.max_tool_calling_iterations, self._trainer.reward_weights.tolist()
-        own = []
+        local = []
         for row, (length, cut, verdict) in zip(zip(*self._scores, strict=True), endings, strict=True):
             known = [w * score for w, score in zip(weights, row, strict=True) if score is not None]
             if known:
                 won = verdict if self._success is None else self._success(sum(known))
-                own.append(
+                local.append(
                     EpisodeOutcome(length, k, result_of(sum(known), ended=not cut, verdict=won).success, truncated=cut)
                 )
-        outcomes: list[EpisodeOutcome] = gather_object(own)
+        outcomes: list[EpisodeOutcome] = gather_object(local)
         for outcome in outcomes:
             self._controller.record(outcome)
         metrics = self._controller.update()

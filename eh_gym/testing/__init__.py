@@ -1,7 +1,6 @@
 """Contract tests to inherit: what Elastic Horizon asks of an environment and of a horizon controller.
 
-Written for pytest, which runs the methods named ``test_*`` of a class named ``Test*``; nothing here imports it. In a
-test file of your own::
+In a test file of your own, for pytest::
 
     import gymnasium as gym
     from eh_gym.testing import ControllerContract, ExpertEnvContract
@@ -14,8 +13,7 @@ test file of your own::
         def make(self):
             return MyController(k0=15)
 
-Every check says what was expected and what came. For pytest to show values beside it, put
-``pytest.register_assert_rewrite("eh_gym.testing")`` into ``conftest.py``.
+For pytest to show values, put ``pytest.register_assert_rewrite("eh_gym.testing")`` into ``conftest.py``.
 """
 
 from eh_gym.testing.controller import ControllerContract

@@ -178,9 +178,7 @@ class ControllerContract:
 
 
 def live(controller: HorizonController, updates: int, first: int = 0) -> list[int]:
-    """Some updates with two outcomes each, successes and truncations of many lengths. Returns K after each, and an
-    episode's.
-    """
+    """Runs updates with two outcomes each. Returns K after each update, and that of one episode."""
     seen = []
     for update in range(first, first + updates):
         for i in range(2):

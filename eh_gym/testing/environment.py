@@ -99,8 +99,8 @@ class TextEnvContract:
         _check_text(observation, env.observation_space)
         for key in ("task_id", "system_prompt", "instruction"):
             value = info.get(key)
-            said = isinstance(value, str) and bool(value)
-            assert said, f"info[{key!r}] must be a text, got {value!r}; return it in the info of reset"
+            is_text = isinstance(value, str) and bool(value)
+            assert is_text, f"info[{key!r}] must be a text, got {value!r}; return it in the info of reset"
         assert info["task_id"] in _ids(env), f"{info['task_id']!r} is not in env.unwrapped.task_ids"
 
     def test_the_seed_alone_chooses_the_task(self) -> None:

@@ -67,9 +67,9 @@ def make_vec(
         except TypeError as error:
             if "unexpected keyword argument" not in str(error):
                 raise
-            own = ", ".join(list(inspect.signature(make_vec).parameters)[:-1])
+            names = ", ".join(list(inspect.signature(make_vec).parameters)[:-1])
             raise ConfigError(
-                f"expected arguments of make_vec ({own}) or of the environment, got {', '.join(env_kwargs)} ({error})"
+                f"expected arguments of make_vec ({names}) or of the environment, got {', '.join(env_kwargs)} ({error})"
             ) from error
         if controller is None:
             return env

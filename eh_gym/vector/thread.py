@@ -1,8 +1,8 @@
 """ThreadVectorEnv: environments stepped in threads, all at once or one slot at a time.
 
-A slot that has ended waits for its reset (AutoresetMode.DISABLED). With automatic resets, an explicit reset would be
-followed by another one, which changes the task of a group silently. There are no deadlines, because a thread cannot be
-killed: an environment that may hang uses a process of its own (eh_gym.worker), and a thread waits for it.
+A slot that has ended waits for its reset (AutoresetMode.DISABLED). After an explicit reset, an automatic one would
+change the task of a group silently. There are no deadlines, because a thread cannot be killed: an environment that may
+hang uses a process (eh_gym.worker).
 """
 
 import contextlib
@@ -73,8 +73,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
             raise ConfigError(
                 "two slots have the same environment, whose episodes would mix; every function of env_fns must make a "
-                "new one, "
-                'such as lambda: gym.make("EH-Cabinet-v0")'
+                'new one, such as lambda: gym.make("EH-Cabinet-v0")'
             )
         if max_workers:
             self._pool = ThreadPoolExecutor(max_workers, thread_name_prefix="eh-slot")
@@ -169,8 +168,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         Args:
             seed: One seed a slot, or an int for seed, seed + 1, ... by slot number, or None.
             options: ``"reset_mask"``: bool array (num_envs,); the other slots stay as they are. ``"task_ids"``:
-                num_envs ids (None: let the seed draw), handed out as each slot's ``"task_id"``. Everything else goes to
-                every environment. The dict stays as it is.
+                num_envs ids, one a slot (None: let the seed draw). Everything else goes to every environment.
 
         Returns:
             The batched observations (for slots outside the mask, the last ones) and the infos of the slots that were
@@ -182,12 +180,8 @@ class ThreadVectorEnv(SyncVectorEnv):
         self._require_idle("reset")
         shared = dict(options or {})
         mask = shared.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
-        if (
-            not isinstance(mask, np.ndarray)
-            or mask.shape != (self.num_envs,)
-            or mask.dtype != np.bool_
-            or not mask.any()
-        ):
+        fits = isinstance(mask, np.ndarray) and mask.shape == (self.num_envs,) and mask.dtype == np.bool_
+        if not fits or not mask.any():
             raise ConfigError(
                 f"options['reset_mask'] must be a bool array of shape ({self.num_envs},) with at least one True, got "
                 f"{mask!r}"
@@ -197,9 +191,9 @@ class ThreadVectorEnv(SyncVectorEnv):
         task_ids = self._each("options['task_ids']", shared.pop("task_ids", None))
         futures = {}
         for slot in map(int, np.flatnonzero(mask)):
-            own = {} if task_ids[slot] is None else {"task_id": task_ids[slot]}
+            task = {} if task_ids[slot] is None else {"task_id": task_ids[slot]}
             given = None if seeds[slot] is None else int(seeds[slot])
-            futures[slot] = self.submit_reset(slot, seed=given, options=None if options is None else shared | own)
+            futures[slot] = self.submit_reset(slot, seed=given, options=None if options is None else shared | task)
         infos: dict[str, Any] = {}
         for slot, (_, info) in zip(futures, _gather(futures.values()), strict=True):
             infos = self._add_info(infos, info, slot)

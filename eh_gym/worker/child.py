@@ -1,8 +1,7 @@
 """The program inside a worker process: reads calls, has the backend answer them.
 
-It needs only the standard library and is run by its path, because a backend's virtualenv has neither eh_gym nor numpy
-nor gymnasium. The parent imports it too, for the frames and the protocol version. The parent sets deadlines and checks
-what comes back, because a process that has gone wrong can't be trusted to notice.
+It needs only the standard library and is run by its path, because a backend's virtualenv does not have eh_gym. The
+parent imports it too, for the frames and the protocol version. The parent sets deadlines and checks what comes back.
 
     python -s child.py FOLDER/backend.py
 
@@ -58,9 +57,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _read(fd: int, size: int, unread: bytearray) -> bytes:
-    """Takes ``size`` bytes of ``unread``, after reading as much as is missing; raises EOFError when the parent is
-    gone.
-    """
+    """Reads until ``unread`` has ``size`` bytes, and takes them; raises EOFError when the parent is gone."""
     while len(unread) < size:
         chunk = os.read(fd, 1 << 16)  # usually brings all waiting calls
         if not chunk:

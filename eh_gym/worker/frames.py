@@ -30,9 +30,7 @@ class Frames:
         self._unread = bytearray()  # often holds several answers
 
     def send(self, frames: bytes) -> None:
-        """Writes ``frames``; what the pipe does not take now is written during ``receive``. All earlier ones must be
-        answered.
-        """
+        """Writes ``frames``, in part during ``receive``. All earlier frames must be answered."""
         self._unsent = memoryview(frames)
         self._write()
 

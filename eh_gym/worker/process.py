@@ -41,8 +41,7 @@ def backend_command(python: str | Path, backend: str | Path) -> tuple[str, ...]:
     """The command that serves the backend module at ``backend`` with the interpreter ``python``.
 
     The backend's Python gets nothing from the caller's: ``-s`` ignores the user's site-packages, ``Worker`` removes the
-    PYTHON* variables, and the child removes its own folder from the path. (``-I`` would do all three, and ignore
-    PYTHONHASHSEED too.)
+    PYTHON* variables, and the child its own folder from the path. (``-I`` would ignore PYTHONHASHSEED, too.)
     """
     return (str(python), "-s", str(Path(child.__file__).resolve()), str(Path(backend).resolve()))
 
@@ -53,21 +52,18 @@ class _Call:
     method: str
     frame: bytes
     timeout_s: float
-    told: SimpleQueue[dict[str, Any] | WorkerError | None] = field(
-        default_factory=SimpleQueue
-    )  # None: its thread leads
+    # The answer, or None if the call's thread must send the waiting calls.
+    told: SimpleQueue[dict[str, Any] | WorkerError | None] = field(default_factory=SimpleQueue)
 
 
 class Worker:
     """One backend process. Thread-safe: calls from several threads are answered one after another.
 
-    Calls that come while another is under way wait, and are then sent together: waking a process that sleeps costs as
-    much as a
-    quick step. One of the waiting threads leads: it sends the calls of all, and tells each its answer as soon as it is
-    there.
+    Calls that come meanwhile wait and are then sent together, because waking a process costs as much as a quick step.
+    One of the waiting threads sends all calls, and hands each thread its answer as soon as it comes.
 
-    Not usable in a forked copy of the process that started it: two processes reading one pipe would take each other's
-    answers, so ``start`` and ``call`` raise WorkerDied there, and ``close`` and ``kill`` do nothing.
+    In a forked copy of the process that started it, ``start`` and ``call`` raise WorkerDied, and ``close`` and ``kill``
+    do nothing: two processes that read one pipe would take each other's answers.
 
     Args:
         command: What to run, usually ``backend_command(python, backend)``.
@@ -196,8 +192,7 @@ class Worker:
     def _exchange(self) -> None:
         """Sends the calls that wait.
 
-        The worker answers a call before it begins the next. So the first one without an answer is the one that failed,
-        and those after it have had no effect.
+        The worker answers in order, so the first call without an answer failed, and later ones had no effect.
         """
         with self._gate:
             calls, self._waiting = self._waiting, []
@@ -309,9 +304,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _killed_on_failure(self) -> Any:
-        """Kills the worker if anything fails inside: a call that was interrupted, even by Ctrl-C, can't be
-        continued.
-        """
+        """Kills the worker if the block fails: an interrupted call can't be continued."""
         try:
             yield
         except WorkerError as error:

@@ -37,10 +37,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     An episode that reaches K steps without ending is truncated, and earns 0 (Elastic Horizon paper, Sec. 3.2; Algorithm
     2, lines 8 to 16); one that ends on step K has ended. So does an episode that the environment's own limit or an
     error stops: its last reward takes back what the earlier ones gave. A running episode keeps its K. A controller with
-    ``horizon_for`` is asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`). Two
-    kinds of episodes are
-    not recorded: those that are reset before their end, and those with ``info["environment_error"]``, which say nothing
-    about the agent.
+    ``horizon_for`` is asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`).
+    Episodes that are reset before their end are not recorded, nor those with ``info["environment_error"]``.
 
     Every info gets ``info["horizon"]``, the episode's K: an int where observations are texts, else an ``np.int64``,
     because TorchRL's ``auto_register_info_dict`` takes only numpy's scalars. The last step's info gets
@@ -49,9 +47,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     Tianshou's buffers refuse that. At the reset and at the end the info is a new dict, and in between it is the
     environment's own.
 
-    Gymnasium's `RecordEpisodeStatistics` and the `Monitor` of Stable-Baselines3 own ``info["episode"]``. Put them
-    outside
-    this wrapper: inside it, they do not see the episodes that K stops. The controller records the same in every order.
+    Put Gymnasium's `RecordEpisodeStatistics` and the `Monitor` of Stable-Baselines3 outside this wrapper: inside, they
+    do not see the episodes that K stops. The controller records the same in every order.
     Stable-Baselines3 bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
 
     Args:
@@ -145,9 +142,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self.recorded = EpisodeCount()
         self._held: list[EpisodeOutcome] | None = None  # for `tell_outcomes`; None if outcomes are told at once
         self._has_recorded = False
-        # Stopped episodes until a warning that the info lacks the key; not above 0 once it was seen or the warning
-        # given. By the contract of texts (eh_gym.testing) only an ended episode has it, so a beginner's first ones say
-        # nothing.
+        # Stopped episodes until a warning that the info lacks the key; <= 0 for no warning. By the contract of texts
+        # (eh_gym.testing) only ended episodes have the key, and a beginner's first episodes seldom end.
         self._unread = 8 if isinstance(env.observation_space, Text) else 1
 
     @property

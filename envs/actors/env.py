@@ -1,6 +1,6 @@
-"""RemoteEnv: a text environment that runs in a Ray actor.
+"""ActorEnv: a text environment that runs in a Ray actor.
 
-The horizon stays with the controller: wrap a RemoteEnv in ElasticTimeLimit like any other environment.
+The horizon stays with the controller: wrap an ActorEnv in ElasticTimeLimit like any other environment.
 """
 
 from typing import Any, SupportsFloat
@@ -26,13 +26,13 @@ def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
     """
     spec = registered(env_id)
 
-    def make(**kwargs: Any) -> RemoteEnv:
-        return RemoteEnv(EnvKind(spec, kwargs), pool)
+    def make(**kwargs: Any) -> ActorEnv:
+        return ActorEnv(EnvKind(spec, kwargs), pool)
 
     return EnvSpec(spec.id, entry_point=make, order_enforce=False, disable_env_checker=True, kwargs=spec.kwargs)
 
 
-class RemoteEnv(gym.Env[str, str]):
+class ActorEnv(gym.Env[str, str]):
     """An environment in one of the pool's actors. It may move to another actor between two episodes.
 
     It has ``task_ids`` if its kind has them, but no expert, because a warm start plays on this machine. If the actor is

@@ -1,5 +1,4 @@
-"""EnvHost, the class of the actors: it holds several environments in one process, each under a key that the caller
-chooses.
+"""EnvHost, the class of the actors: it holds several environments, each under a key that the caller chooses.
 
 The calls for one key must come one after another. pool.py handles deadlines and lost actors.
 """
@@ -18,9 +17,7 @@ from envs.ids import task_ids_of
 
 @dataclass(frozen=True)
 class EnvKind:
-    """The arguments of `gym.make` for an environment. They include the spec, so nodes need not register the
-    environment.
-    """
+    """The arguments of `gym.make`, with the spec itself: nodes need not register the environment."""
 
     spec: EnvSpec
     kwargs: Mapping[str, Any]

@@ -1,8 +1,7 @@
 """ActorPool: Ray actors that hold many environments each.
 
 A running episode is lost with its actor. The pool replaces lost actors itself, because Ray's own restarts and retries
-could carry out a call twice. All actors must find room when the pool is made: it does not wait for a cluster that grows
-by itself.
+could carry out a call twice. It does not wait for a cluster that grows: all actors must have room at the start.
 """
 
 import itertools
@@ -33,7 +32,7 @@ class _Actor:
     node: str = ""  # the id of its node, once it has begun
     name: str = "a new node"  # the readable name of its node
     alive: bool = False  # whether it has begun and was not lost since
-    sure: bool = False  # whether it has answered the last `begin`
+    sure: bool = False  # whether the last `begin` was answered
     seats: int = 0  # the number of its environments
 
 
@@ -76,7 +75,9 @@ class ActorPool:
         self._actors = [self._new() for _ in range(size)]
         deadline = time.monotonic() + _BEGIN_TIMEOUT_S
         while (alive := len(self.nodes)) < size:
-            total, free = (found.get("CPU", 0.0) for found in (ray.cluster_resources(), ray.available_resources()))
+            total, free = (
+                resources.get("CPU", 0.0) for resources in (ray.cluster_resources(), ray.available_resources())
+            )
             if size * cpus > total or time.monotonic() > deadline:
                 self.close()
                 raise ConfigError(
@@ -226,8 +227,8 @@ class ActorPool:
         except errors.RayError as error:
             self._lose(actor)
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            said = " … ".join(dict.fromkeys((lines[0], lines[-1])))
-            raise WorkerDied(f"the Ray actor on {actor.name} is lost: {said}") from error
+            message = " … ".join(dict.fromkeys((lines[0], lines[-1])))
+            raise WorkerDied(f"the Ray actor on {actor.name} is lost: {message}") from error
 
 
 _shared: dict[tuple[int, str], ActorPool] = {}

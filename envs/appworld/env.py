@@ -40,8 +40,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
 
     The action is the model's text. AppWorld's engine runs its first fenced Python block, or all of the text if there is
     no block. The observation is what the code prints. ``apis.supervisor.complete_task(...)`` ends the episode, and the
-    official
-    evaluation gives the reward: 1 if every test passes, else 0. With ``reward="score"`` it is the share of the tests
+    official evaluation gives the reward: 1 if every test passes, else 0; with ``reward="score"``, the share of tests
     that pass.
 
     ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction``, ``supervisor`` (first_name, last_name, email,

@@ -1,7 +1,4 @@
-"""Processes forked from a zygote in AppWorld's virtualenv, and the messages to them, with deadlines.
-
-Nothing is retried here: the owner of an episode decides about that.
-"""
+"""Processes forked from a zygote in AppWorld's virtualenv, and messages to them, with deadlines. Nothing is retried."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
+from eh_gym.processes import lock
 from eh_gym.surrogates import escaped
 from eh_gym.worker import Worker, backend_command
 from envs.appworld.backend import link
@@ -40,16 +38,14 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TM
 class Zygote:
     """A parent process that has imported AppWorld, and the processes forked from it. Thread-safe.
 
-    At every start, once the zygote has imported AppWorld, `start` is asked for what it gets to know
-    (backend/zygote.py). What the zygote has answered is `told`.
+    At every start, `start` returns the parameters that the zygote gets (backend/zygote.py). `told` is its answer.
     """
 
     def __init__(self, python: Path, start: Callable[[], Mapping[str, Any]]) -> None:
         self._start, self._lock = start, threading.Lock()
         command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
         kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
-        # Sets have the same order in every run. No .pyc of an evaluation is written to the data, which may be the
-        # user's own.
+        # Sets keep their order from run to run. No .pyc of an evaluation is written into the user's data.
         fixed = ["PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"]
         # `env` calls exec, so the worker's process is the zygote itself.
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
@@ -62,7 +58,7 @@ class Zygote:
 
     @property
     def alive(self) -> bool:
-        """Whether the zygote is running and can fork, which needs its socket in the temporary folder."""
+        """Whether the zygote is running and its socket exists, without which it can't fork."""
         return self._ready and self._worker.alive and (_known(self._folder) / "socket").exists()
 
     @property
@@ -87,10 +83,10 @@ class Zygote:
             self._end()
             self._abandoned.clear()
             try:
-                self._folder, lock = _folder()
+                self._folder, held = _folder()
             except OSError as error:
                 raise WorkerDied(f"there can be no zygote: {error}") from error
-            self._end = weakref.finalize(self, _end, self._worker, self._folder, lock, os.getpid())
+            self._end = weakref.finalize(self, _end, self._worker, self._folder, held, os.getpid())
             self._worker.start()
             try:
                 self._worker.call("load", {"folder": str(self._folder)}, _START_TIMEOUT_S)
@@ -101,7 +97,7 @@ class Zygote:
             self._ready = True
 
     def fork(self, options: Mapping[str, Any]) -> Fork:
-        """Forks a new process, which does what the zygote's role and ``options`` say.
+        """Forks a process. ``options`` depend on the zygote's role (backend/zygote.py).
 
         Raises:
             WorkerError: The zygote cannot be started, or fails.
@@ -129,7 +125,7 @@ class Zygote:
             raise
 
     def abandon(self, name: str) -> None:
-        """Has a process killed with ``clear`` or the next fork. Takes no lock, so that a finalizer may call it."""
+        """Marks a process, which ``clear`` or the next fork kills. Takes no lock: a finalizer may call it."""
         self._abandoned.add(name)
 
     def clear(self) -> None:
@@ -151,7 +147,7 @@ class Zygote:
 
 
 class Unread(WorkerDied):
-    """The process ended before it had read all of a message. On Linux, a socket shows the difference."""
+    """The process ended before it had read all of a message, which only Linux reports."""
 
 
 class Fork:
@@ -165,7 +161,7 @@ class Fork:
         self._finalizer.atexit = False
 
     def give(self, other: Fork) -> None:
-        """Gives this process the connection of another one, which it talks to from now on.
+        """Hands the connection to another process over to this one. From then on, the two talk directly.
 
         Raises:
             WorkerDied: The process has ended.
@@ -179,9 +175,9 @@ class Fork:
     def ask(
         self, message: Mapping[str, Any] | None = None, *, timeout_s: float, meanwhile: Callable[[], None] | None = None
     ) -> dict[str, Any]:
-        """Sends a message, if there is one, and returns the answer. A process that fails to answer in time is killed.
+        """Sends a message, if there is one, and returns the answer. A process that does not answer in time is killed.
 
-        While it waits long for the answer, it calls ``meanwhile`` again and again.
+        ``meanwhile`` is called every ``_LOOK_S`` of the wait.
 
         Raises:
             WorkerTimeout: No answer came in time.
@@ -194,7 +190,7 @@ class Fork:
             raise WorkerDied("the process was ended")
         try:
             return self._answer(message, timeout_s, meanwhile)
-        except BaseException:  # also an interrupt, or the next question would get this answer
+        except BaseException:  # also an interrupt: its answer would be taken for the next one
             self.end()
             raise
 
@@ -223,7 +219,7 @@ class Fork:
         return head
 
     def _send(self, message: bytes, deadline: float) -> bool:
-        """Sends a message. Returns False if the process did not take all of it; it may still have answered why."""
+        """Sends a message. Returns False if the process did not take all of it; there may still be an answer."""
         try:
             self._connection.settimeout(max(0.001, deadline - time.monotonic()))
             self._connection.sendall(message)
@@ -239,12 +235,10 @@ class Fork:
 
     @contextlib.contextmanager
     def running(self, timeout_s: float) -> Iterator[Callable[[], None]]:
-        """On Linux the process is stopped afterwards, so that threads of an agent's code take no processor time
-        meanwhile.
+        """Lets the process run inside the block. On Linux it is stopped outside, threads of an agent's code included.
 
-        Yields a function to call every ``_LOOK_S`` while the process runs. It keeps worlds that compute for long from
-        slowing down all others. At the end of ``timeout_s``, when the engine ends the step, the process runs in any
-        case.
+        Yields a function to call every ``_LOOK_S``, which keeps worlds that compute for long from slowing down others.
+        Just before ``timeout_s`` the process runs in any case, so that the engine can end the step.
         """
         began_cpu_s, last = self._cpu_s(), time.monotonic() + timeout_s - 2 * _LOOK_S
         self._signal(signal.SIGCONT)
@@ -255,11 +249,10 @@ class Fork:
             self._zygote.computing.pop(self._name, None)
 
     def _share(self, began_cpu_s: float, last: float) -> None:
-        """If more threads compute for long than there are processors, their worlds get the time that nobody else wants,
-        in turns.
+        """If more threads compute for long than there are processors, their worlds take turns, at the lowest priority.
 
-        So the worlds that are made beside them, and the steps of others, take about as long as ever. An ordinary user
-        can't undo the low priority, so it holds for the rest of the episode.
+        So other steps and new worlds take about as long as ever. An ordinary user can't raise the priority again, so
+        it stays low for the rest of the episode.
         """
         if self._cpu_s() - began_cpu_s < _LONG_CPU_S:
             return
@@ -268,7 +261,7 @@ class Fork:
             threads = [int(thread) for thread in os.listdir(f"/proc/{self.pid}/task")]
             computing[self._name] = len(threads)
             if sum(list(computing.values())) > processors:
-                for thread in threads:  # those that they start from now on are like them
+                for thread in threads:  # threads that these start inherit it
                     with contextlib.suppress(OSError):  # this thread has ended, or a container forbids it
                         os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
             names, now = list(computing), time.monotonic()
@@ -278,9 +271,8 @@ class Fork:
     def _cpu_s(self) -> float:
         """The processor time of the process in seconds; 0 where it is unknown."""
         with contextlib.suppress(OSError):
-            return (
-                time.clock_gettime(~self.pid << 3 | 2) if self._handle is not None else 0.0
-            )  # as clock_getcpuclockid(3)
+            if self._handle is not None:
+                return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3)
         return 0.0
 
     def end(self) -> None:
@@ -314,46 +306,43 @@ def _handle(pid: int) -> IO[bytes] | None:
 
 
 def _folder() -> tuple[Path, IO[str]]:
-    """Makes a private folder and locks a file beside it. Removes folders whose lock is free: their processes have
-    ended.
+    """Makes a private folder and locks a file beside it. Removes the folders of ended processes, whose locks are free.
 
-    A process id would not do, because it is unknown in another container or on another machine that shares this folder.
-    The locked file does not show the folder's name, because unconfined code can list this process's open files.
+    A process id means nothing in another container that shares the temporary folder. The file's name does not tell the
+    folder's, because unconfined code can list this process's open files.
     """
-    import fcntl  # not on Windows, where this module can be imported
-
     parent = Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), _lock(old).open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(old)
+        with contextlib.suppress(OSError), _lock_of(old).open("r+") as file:
+            if lock(file):
+                _remove(old)
     folder = parent / f"{_PREFIX}{secrets.token_urlsafe(16)}"  # an agent's code could guess a shorter name
     folder.mkdir(mode=0o700)
     if len(str(folder / "socket")) > 100:
         folder.rmdir()
         raise ConfigError(f"the path {folder} is too long for a socket; set TMPDIR to a shorter folder such as /tmp")
-    lock = (folder / "unlocked").open("w")
+    file = (folder / "unlocked").open("w")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / "unlocked").rename(_lock(folder))
+        lock(file)
+        (folder / "unlocked").rename(_lock_of(folder))
     except OSError:  # some network file systems have no locks; the folder is never removed there
-        lock.close()
-    return folder, lock
+        file.close()
+    return folder, file
 
 
-def _lock(folder: Path) -> Path:
+def _lock_of(folder: Path) -> Path:
     return folder.with_name(f"{_PREFIX}lock-{hashlib.sha256(folder.name.encode()).hexdigest()[:32]}")
 
 
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    _lock(folder).unlink(missing_ok=True)
+    _lock_of(folder).unlink(missing_ok=True)
 
 
-def _end(worker: Worker, folder: Path, lock: IO[str], owner: int) -> None:
+def _end(worker: Worker, folder: Path, held: IO[str], owner: int) -> None:
     """Ends a zygote and removes its folder, unless this process is a forked copy of its owner."""
     worker.kill()
-    lock.close()
+    held.close()
     if os.getpid() == owner:
         _remove(folder)
 

@@ -1,7 +1,4 @@
-"""Hosts, which fork worlds and hold them.
-
-env.py decides what the agent sees of a world.
-"""
+"""Hosts, which fork worlds. env.py decides what the agent sees of a world."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ from envs.appworld.forks import Fork, Unread, Zygote
 _OPEN_TIMEOUT_S = 120.0
 _SAVE_TIMEOUT_S = 600.0
 _CPU_STEPS = 100  # the number of full steps for which the processor time of a process is enough
-# What the apps' process may take more than the code's: opening a world and its evaluation need it. The evaluation reads
-# files.
+# What the apps' process may take more than the code's, to open a world and to evaluate it.
 _APPS_MEMORY_BYTES, _APPS_CPU_S, _APPS_FILE_BYTES, _APPS_OPEN_FILES = 512 << 20, 60, 256 << 20, 1024
 
 
@@ -68,9 +64,9 @@ class World:
     def __init__(self, host: Host, task_id: str, record: bool, processes: _Processes) -> None:
         self._host, self._task_id, self._record = host, task_id, record
         self._apps, self._shell, self._zygotes, self.about = processes
-        self._new = True  # whether it has had no code yet
+        self._new = True  # whether no code has run in it
         self._step_s = 0.0  # the time of the last step
-        self._failed = False  # whether no process could be made that reads code
+        self._failed = False  # whether new processes also ended before they read code
 
     @property
     def host_failed(self) -> bool:
@@ -112,15 +108,14 @@ class World:
             raise
         finally:
             self._step_s = time.monotonic() - began
-        if "lost" in answer:  # the apps are as the code left them
+        if "lost" in answer:
             raise (Unread if answer["unread"] else WorkerDied)(escaped(answer["lost"]))
         return answer
 
     def verdict(self) -> Mapping[str, Any]:
-        """The official evaluation, with ``success``, ``passed``, ``total`` and ``failures``. There can be no code after
-        it.
+        """The official evaluation: ``success``, ``passed``, ``total`` and ``failures``. No code can run afterwards.
 
-        It and the last step take at most twice ``step_timeout_s``.
+        Together with the last step it takes at most twice ``step_timeout_s``.
 
         Raises:
             WorkerError: There is no verdict, because of what the code has done to the apps unless ``host_failed``.
@@ -198,7 +193,7 @@ class Host:
 
     def _fork_world(self, task_id: str, record: bool) -> _Processes:
         settings = self.settings
-        if not self.alive:  # the second waits for what the first tells, but imports AppWorld meanwhile
+        if not self.alive:  # at once: the second imports AppWorld while it waits for the first's answer
             with ThreadPoolExecutor(2) as threads:
                 for starting in [threads.submit(zygote.start) for zygote in (self._apps, self._shells)]:
                     starting.result()
@@ -232,15 +227,12 @@ _hosts_lock = threading.Lock()
 
 
 def shared_host(python: Path, root: Path, settings: Settings) -> Host:
-    """The host that all environments of this process with the same data and settings share. It ends with the
-    process.
-    """
+    """The host that this process's environments with the same data and settings share. It ends with the process."""
     key = (os.getpid(), python, root, settings)
     with _hosts_lock:
         if key not in _hosts:
             _hosts[key] = Host(python, root, settings)
-            # Registered after the finalizers of the zygotes, it runs before them. Otherwise an ended zygote could be
-            # replaced.
+            # Runs before the zygotes' finalizers, which were registered earlier: an ended zygote could be replaced.
             atexit.register(close_hosts)
         return _hosts[key]
 

@@ -139,20 +139,20 @@ def _building(target: Path) -> Iterator[tuple[Path, Path]]:
 
 def counts() -> dict[str, int]:
     """Split -> the number of its tasks; 0 if it is not installed."""
-    found = dict.fromkeys(data.SPLITS, 0)
+    numbers = dict.fromkeys(data.SPLITS, 0)
     for split in data.SPLITS:
         with suppress(EHError):
-            found[split] = len(data.task_ids(split))
-    return found
+            numbers[split] = len(data.task_ids(split))
+    return numbers
 
 
 def report() -> tuple[bool, list[str]]:
     """Whether the mini world is installed, and some lines about the data, for ``doctor``."""
-    found = counts()
-    mini = found.pop("mini")
+    numbers = counts()
+    mini = numbers.pop("mini")
     lines = [f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to fix it, run: {_COMMAND}"]
-    if any(found.values()):
-        listed = ", ".join(f"{split} {count}" for split, count in found.items())
+    if any(numbers.values()):
+        listed = ", ".join(f"{split} {count}" for split, count in numbers.items())
         return mini > 0, [*lines, f"benchmark: {listed}, in {data.benchmark_dir()}"]
     return mini > 0, [*lines, "benchmark: not installed", *(f"  {line}" for line in HOW_TO)]
 
@@ -173,5 +173,5 @@ def isolation(python: Path) -> list[str]:
     width = max(map(len, lines))
     return [
         "isolation of the agent's code on this host:",
-        *(f"  {layer:<{width}}  {said}" for layer, said in lines.items()),
+        *(f"  {layer:<{width}}  {state}" for layer, state in lines.items()),
     ]

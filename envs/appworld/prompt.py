@@ -1,9 +1,8 @@
 """The agent's system prompt for AppWorld: the rules, how to read the API documents, how to log in, and one worked
 example.
 
-The words and the example are this project's own. The apps' descriptions come from the engine. The 457 API documents are
-not
-in the prompt: the agent looks them up as it needs them.
+The words and the example are this project's own. The apps' descriptions come from the engine. The agent looks up the 457
+API documents as it needs them.
 """
 
 from collections.abc import Mapping

@@ -188,12 +188,12 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
         """
         session = self._live()
-        said = action if isinstance(action, str) else ""  # an action that is not a text has no call
+        text = action if isinstance(action, str) else ""  # an action that is not a text has no call
         if self._action_format != "native":
-            said = split_reply(said)[1]
+            text = split_reply(text)[1]
         try:
             # LONGEST + 1 characters are enough for the worker to see that the text is too long for a call.
-            params = {"action": said[: LONGEST + 1], "cpu_s": min(_STEP_CPU_S, self._timeout_s / 4)}
+            params = {"action": text[: LONGEST + 1], "cpu_s": min(_STEP_CPU_S, self._timeout_s / 4)}
             result = session.call("step", params, self._timeout_s)
         except WorkerError as error:
             self._running = False
@@ -314,8 +314,8 @@ def _is_positive(value: object) -> bool:
 def _ended(error: WorkerError, turn: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
     """The end of an episode whose step got no answer.
 
-    The worker carries out one call at a time, so a failure during a step is caused by this step. It must count as a
-    failure of the policy, which could otherwise drop an episode from the statistics.
+    The worker carries out one call at a time, so the step caused the failure. It counts as the policy's failure, which
+    could otherwise drop an episode from the statistics.
     """
     info: dict[str, Any] = {"turn": turn, "calls": 0, "malformed": False, "success": False}
     # Not the text of the worker's own report: it names the host's files.

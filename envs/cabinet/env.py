@@ -121,7 +121,7 @@ class CabinetEnv(gym.Env[str, str]):
         task = make_task(task_id, locked=self._has_lock, longest=self._longest)
         chain = task.chain
         self._task = task
-        self._notes = {here: f"next {there}" for here, there in itertools.pairwise(chain)}
+        self._notes = {drawer: f"next {following}" for drawer, following in itertools.pairwise(chain)}
         self._notes[chain[-1]] = f"code {task.code[0]} {task.code[1]}"
         self._open, self._read, self._locked, self._refused, self._over = None, 0, task.locked, False, False
         return f"start {chain[0]}", {

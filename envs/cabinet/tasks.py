@@ -1,8 +1,7 @@
 """The tasks of EH-Cabinet: their ids, splits and contents.
 
-A task is made from its id alone, so nothing is stored and every process makes the same one. No id is in two splits, but
-the same *content* can be: a chain of one drawer has only 12 x 100 contents, and 28 % of all tasks are that short.
-Chains of four or more drawers practically never repeat.
+A task is made from its id alone. No id is in two splits, but the same *content* can be: a chain of one drawer has only
+12 x 100 contents, and 28 % of all tasks are that short. Chains of four or more drawers practically never repeat.
 """
 
 import random
@@ -95,15 +94,15 @@ def recurring_tasks(number: int, *, locked: bool = False, longest: int = LONGEST
         raise ConfigError(f"tasks must be 1 to 10,000, got {number!r}")
     cdf = (*_LENGTH_CDF[locked][: longest - 1], 1.0)
     wanted = Counter(1 + bisect_right(cdf, (place + 0.5) / number) for place in range(number))
-    found: list[str] = []
+    ids: list[str] = []
     for task_id in TaskIds("train"):
         drawers = len(make_task(task_id, locked=locked, longest=longest).chain)
         if wanted[drawers]:
             wanted[drawers] -= 1
-            found.append(task_id)
-        if len(found) == number:
+            ids.append(task_id)
+        if len(ids) == number:
             break
-    return tuple(found)
+    return tuple(ids)
 
 
 class TaskIds(LazyIds):

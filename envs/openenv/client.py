@@ -114,14 +114,14 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Starts an episode. Connects first if need be."""
         super().reset(seed=seed)
-        asked = {"seed": seed, "task_id": named_task(options), "split": self._split or None}
-        asked = {name: value for name, value in asked.items() if value is not None}
+        arguments = {"seed": seed, "task_id": named_task(options), "split": self._split or None}
+        arguments = {name: value for name, value in arguments.items() if value is not None}
         end = time.monotonic() + self._patience_s
         while True:
             reused = self._client is not None
             try:
                 self._connect()
-                result = self._client.reset(**asked)
+                result = self._client.reset(**arguments)
             except RuntimeError as error:  # the server's own answer
                 full = "CAPACITY_REACHED" in str(error)
                 # A session may have ended since its last episode, as after a long silence.

@@ -116,9 +116,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         )
 
     def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
-        """Sends the agent's message to the environment. The environments have deadlines of their own; `timeout_s` is
-        unused.
-        """
+        """Sends the agent's message to the environment. `timeout_s` is unused: environments have deadlines."""
         self._refuse_if_closed()
         if self._env is None:
             raise ConfigError("this session has no episode yet; call reset before step")
@@ -203,10 +201,10 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         )
 
     def _task_ids(self, split: str) -> Sequence[str]:
-        found = task_ids_of(self._of(split))
-        if found is None:
+        ids = task_ids_of(self._of(split))
+        if ids is None:
             raise ConfigError(f"{self._env_id} does not list its tasks; reset with a seed alone")
-        return found
+        return ids
 
 
 class RequireToken:
@@ -315,8 +313,7 @@ def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
         f"token: {token}" if show_token else "token: as given" if token else "no token: everybody may play", flush=True
     )
     for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn ends on both, and then raises them again: they must not end this process before its environments are
-        # closed.
+        # uvicorn ends on both and raises them again. The environments must be closed before this process ends.
         signal.signal(number, lambda *_: None)
     server.run(sockets=[listening])
     print("all sessions are closed", flush=True)
@@ -332,12 +329,12 @@ def _allow_many_connections() -> None:
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an info that is JSON. numpy's scalars and arrays become numbers and lists."""
-    found: dict[str, Any] = {}
+    encoded: dict[str, Any] = {}
     for name, value in info.items():
         try:
             text = json.dumps(value, ensure_ascii=False, default=lambda item: item.tolist())
             # Replaced, because JSON would read an escape as the half pair again.
-            found[escaped(str(name))] = json.loads(text.encode("utf-8", "replace"))
+            encoded[escaped(str(name))] = json.loads(text.encode("utf-8", "replace"))
         except (TypeError, ValueError, AttributeError, RecursionError):
             continue
-    return found
+    return encoded

@@ -8,12 +8,9 @@ context parallelism.
 """
 
 import copy
-import ctypes
 import dataclasses
 import os
 import re
-import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,12 +27,12 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
+from eh_gym.processes import end_with
 from harness.model.policy import Policy, score_batch
 from harness.model.shards import whole
 
 T = TypeVar("T")
 
-_PR_SET_PDEATHSIG = 1
 # Messages of gloo and NCCL about a rank that died or did not answer in time.
 _GONE = re.compile(r"\bclosed\b|reset by peer|refused|timed? ?out|NCCL|gloo", re.IGNORECASE)
 _OWN = "unhandled cuda error"  # NCCL's message if this rank's own GPU failed, such as for lack of memory
@@ -212,8 +209,7 @@ def join(*, device: str, timeout_s: float) -> Ranks:
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return Ranks()
-    if sys.platform == "linux":  # a rank ends with its torchrun, even if that is killed
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    end_with(os.getppid())  # torchrun, even if it is killed
     timeout = timedelta(seconds=timeout_s)
     backend = "gloo" if torch.device(device).type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timeout)

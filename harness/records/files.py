@@ -3,7 +3,6 @@ process.
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError, EHError, StateError
+from eh_gym.processes import lock
 
 _CHUNK = 1 << 22  # bytes
 _POLL_S = 0.1
@@ -155,10 +155,8 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
 def _locked(descriptor: int) -> bool:
     """Tries to lock the file. Also true if its file system has no locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return lock(descriptor)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
             raise
-    return True
+        return True

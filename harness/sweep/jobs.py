@@ -5,9 +5,8 @@ too.
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eh_gym.errors import ConfigError
+from eh_gym.processes import end_with
 
 _PATIENCE_S = 10.0  # how long a child that was asked to end may take
 _TAIL = 15  # lines of the log of a job that failed
@@ -101,13 +101,6 @@ def run_jobs(
 
 
 def _start(job: Job, slot: Mapping[str, str], lock: int) -> subprocess.Popen[bytes]:
-    libc, parent = ctypes.CDLL(None), os.getpid()  # loaded before the fork, since little is safe between fork and exec
-
-    def end_with_parent() -> None:
-        libc.prctl(1, ctypes.c_ulong(signal.SIGKILL))  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it ended before the call
-            os._exit(1)
-
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log:
         return subprocess.Popen(
@@ -118,7 +111,7 @@ def _start(job: Job, slot: Mapping[str, str], lock: int) -> subprocess.Popen[byt
             stderr=subprocess.STDOUT,
             pass_fds=(lock,),
             start_new_session=True,  # or Ctrl-C and our SIGTERM would be two signals, and a second one saves nothing
-            preexec_fn=end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=functools.partial(end_with, os.getpid()) if sys.platform == "linux" else None,
         )
 
 

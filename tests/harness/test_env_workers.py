@@ -10,7 +10,7 @@ import pytest
 from quiet_run import rows_of_run as run
 
 from eh_gym.errors import MissingBackendError
-from envs.actors import RemoteEnv, close_shared_actors
+from envs.actors import ActorEnv, close_shared_actors
 from harness.rollout import source
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
@@ -47,7 +47,7 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
 ) -> None:
     """Every episode of every update is played to its end, the lost ones from their start, and they are the same."""
     changes: dict[str, Any] = {"updates": 2, "eval_tasks": 0, "env_threads": 16, "rollout": "streaming"}
-    plain_step, steps, doomed = RemoteEnv.step, itertools.count(), 0
+    plain_step, steps, doomed = ActorEnv.step, itertools.count(), 0
 
     def step(env: Any, action: str) -> Any:
         nonlocal doomed
@@ -58,7 +58,7 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
         return plain_step(env, action)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RemoteEnv, "step", step)
+        patch.setattr(ActorEnv, "step", step)
         # Four actors: mostly two on each node, but Ray promises no equal spread.
         patch.setattr(source, "ACTOR_SLOTS", 4)
         rows = run(changed(in_ray, **changes))

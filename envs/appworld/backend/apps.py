@@ -1,8 +1,7 @@
 """The trusted process of a world: the apps, their databases, and in the end the evaluation.
 
-The agent's code runs in another process (shell.py), which asks this one over a link. The environment talks to this
-process only.
-What counts is decided here: which calls are made, how many, whether the task is complete, and the verdict.
+The agent's code runs in another process (shell.py), whose API calls come over a link. The environment talks to this
+process only. Here the calls are made and counted, and the task's completion and verdict decided.
 """
 
 from __future__ import annotations
@@ -93,9 +92,7 @@ class World:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """The engine's guard is on during the steps, as in the plain engine: it also takes functions away from the
-        apps.
-        """
+        """Keeps the engine's guard on during the steps, as in the plain engine. It also binds the apps."""
         self._world.safety_guard.enable()
         # A call that only reads: the pages that every call changes are copied now, and not in the first step.
         reading = {"method": "GET", "url": "/supervisor/profile", "headers": []}
@@ -167,8 +164,8 @@ class World:
         request = _request(head, body)
         path = unquote(request.url.path)  # as the application will see it
         if not f"{path}/".startswith(self._public):  # the engine's own, such as /dbs, and the admin's
-            said = {"message": f"No app named '{path.lstrip('/').split('/')[0]}' found."}  # as the engine's
-            shown = json.dumps(said, separators=(",", ":")).encode()
+            message = {"message": f"No app named '{path.lstrip('/').split('/')[0]}' found."}  # as the engine's
+            shown = json.dumps(message, separators=(",", ":")).encode()
             return {"status": 404, "headers": [["content-type", "application/json"]]}, shown
         try:
             response = self._transport.handle_request(request)

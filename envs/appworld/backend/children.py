@@ -1,7 +1,7 @@
 """A zygote's children: processes that are forked for one connection each, and known by a name.
 
-An environment makes a connection, says a name on it, and asks for a process with that name. If it was interrupted in
-between, its connection stays in the socket's queue: the name keeps the next process from getting that connection.
+An environment connects, sends a name, and then asks for a process with that name. If it is interrupted in between, its
+connection stays in the socket's queue. The name keeps the next process from getting that connection.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ class _Child:
 
 
 class Children:
-    """The living processes. Their private folder has the socket to connect to, and a working directory for each
-    process.
-    """
+    """The living processes. The folder has the socket to connect to, and a working directory for each of them."""
 
     def __init__(self, folder: str) -> None:
         self._folder, self._pid = folder, os.getpid()
@@ -70,9 +68,7 @@ class Children:
         for name in self._living.keys() & names:
             self._killed.add(name)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(
-                    self._living[name].pid, signal.SIGKILL
-                )  # it was not reaped yet, so no other process has this pid
+                os.kill(self._living[name].pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
         for _ in range(_PATIENCE_MS if wait else 1):
             for name, child in list(self._living.items()):
                 if os.waitpid(child.pid, os.WNOHANG)[0]:
@@ -86,7 +82,7 @@ class Children:
     def _accept(self, name: str) -> socket.socket:
         while True:
             connection, _ = self._listener.accept()
-            connection.setblocking(False)  # the name was said before the process was asked for, or will never be said
+            connection.setblocking(False)  # the name was sent before the request, or never
             with contextlib.suppress(OSError):
                 if connection.recv(len(name)) == name.encode("ascii"):
                     connection.setblocking(True)

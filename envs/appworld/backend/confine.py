@@ -146,16 +146,12 @@ def isolate_apps() -> None:
 
 
 def limit(limits: Limits) -> None:
-    """Limits the resources of a process of the apps, and not its threads, because it shares its user with the
-    trainer.
-    """
+    """Limits a process of the apps, but not its number of threads: it has the trainer's uid."""
     _limit(limits, counts_threads_alone=False)
 
 
 def die_with(parent: int) -> None:
-    """Lets the kernel kill this process when the thread of ``parent`` that forked it ends. Exits if that has ended
-    already.
-    """
+    """Has the kernel kill this process when the thread that forked it ends. Exits if ``parent`` is gone already."""
     _prctl(_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -51,12 +51,11 @@ def receive(connection: socket.socket, deadline: float | None = None) -> Frame |
 
 
 def _read(connection: socket.socket, size: int, deadline: float | None) -> bytearray | None:
-    data = bytearray(size)  # however small the pieces are in which it comes, it takes no more than this
+    data = bytearray(size)  # at once: many small pieces would take more memory
     rest = memoryview(data)
     while rest:
         if deadline is not None:
-            # After the deadline, bytes that are there are still read: they may have come in time while this process was
-            # delayed.
+            # Bytes that are there are read even after the deadline: they may have come in time.
             connection.settimeout(max(0.0, deadline - time.monotonic()))
         try:
             count = connection.recv_into(rest)
@@ -116,8 +115,8 @@ class Link:
                     self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
                 except BrokenPipeError as error:
                     raise ConnectionResetError("it has gone away") from error
-            elif (found := self._taken()) is not None:
-                return found
+            elif (received := self._taken()) is not None:
+                return received
             else:
                 self._wait(select.POLLIN)
                 piece = self._connection.recv(_PIECE_BYTES)
@@ -144,9 +143,9 @@ class Link:
         start, end = _SIZES.size + head, _SIZES.size + head + body
         if len(data) < end:
             return None
-        found = _parsed(data[_SIZES.size : start]), bytes(data[start:end])
+        received = _parsed(data[_SIZES.size : start]), bytes(data[start:end])
         del data[:end]
-        return found
+        return received
 
 
 def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[str, Any] | None:
@@ -164,9 +163,7 @@ def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[
 
 
 def rebuilt(told: dict[str, Any]) -> Exception:
-    """The exception that ``described`` has described. Its type has the same name, and is derived from the first known
-    one.
-    """
+    """The exception of a description by ``described``. Its type has the same name and the first base that is known."""
     known: type[Exception] = next(filter(None, (_known(*names) for names in told["types"])))
     module, name = told["types"][0]
     text: str = told["text"]
@@ -183,5 +180,5 @@ def rebuilt(told: dict[str, Any]) -> Exception:
 
 
 def _known(module: str, name: str) -> type[Exception] | None:
-    found = getattr(sys.modules.get(module), name, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, Exception) else None

@@ -44,11 +44,11 @@ def handle(method: str, params: dict[str, Any]) -> dict[str, tuple[bool, str]]:
         os.chmod(scratch, 0o777)  # so that the folder's mode does not keep a world from writing
         host = _Host(scratch, os.getuid(), os.getpid(), _network())
         confine.isolate_host()
-        found = {}
+        layers = {}
         for layer, (absence, attempt) in _LAYERS.items():
             named, stopped = _try(host, attempt)
-            found[layer] = (layer in named and stopped, absence)
-        return found
+            layers[layer] = (layer in named and stopped, absence)
+        return layers
 
 
 def _try(host: _Host, attempt: Callable[[_Host], bool | None]) -> tuple[list[str], bool]:

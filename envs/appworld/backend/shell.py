@@ -1,8 +1,7 @@
-"""The process in which the agent's code of one episode runs. It has ``apis`` and ``requester``, and nothing of the
-databases.
+"""The process in which the agent's code of one episode runs: with ``apis`` and ``requester``, without the databases.
 
-The code may do anything to this process. Whatever it makes it say, the apps' process (apps.py) decides what counts. The
-shell, the engine's client and ``apis`` are made in the zygote, because only the date depends on the task.
+The code may do anything to this process, so the apps' process (apps.py) decides what counts. The shell, the engine's
+client and ``apis`` are made in the zygote, because only the date depends on the task.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class _Transport:
 
     def exchange(self, request: bytes) -> link.Frame:
         """Sends a request, and waits for its answer."""
-        # The engine's timeout comes as this signal's exception. In the middle, it would leave an answer unread, which
-        # the next call would take for its own.
+        # This signal is the engine's timeout. Between request and answer it would leave an answer for the next call.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
         try:
             with self._lock:
@@ -155,12 +153,12 @@ def table() -> dict[str, dict[str, Any]]:
     from appworld.common.utils import get_name_to_apis
     from appworld.requester import _get_api_name_to_doc
 
-    found = {}
+    apis = {}
     for app in get_all_apps():
         documents = _get_api_name_to_doc(app, include_private_apis=True)
         kept = {name: {key: document[key] for key in ("method", "path")} for name, document in documents.items()}
-        found[app] = {"names": list(get_name_to_apis(app)), "documents": kept}
-    return found
+        apis[app] = {"names": list(get_name_to_apis(app)), "documents": kept}
+    return apis
 
 
 def shorten(text: str, limit: int) -> str:

@@ -3,10 +3,8 @@
 There are two: one forks the processes of the apps (apps.py), the other those of the agents' code (shell.py), which
 never had the apps or their data. Each is a worker's backend (eh_gym/worker/child.py). Its only other thread is that
 worker's watching thread, which holds no lock while it sleeps. An environment connects to the zygote's socket and asks
-for a process (children.py); the new process then owns the connection. A forked process inherits everything that is the
-same for all tasks,
-so it only costs what it changes. The zygote has no deadlines: the environment (forks.py) ends a process that takes too
-long.
+for a process (children.py); the new process then owns the connection. A fork shares memory until it changes it. The
+environment (forks.py) has the deadlines.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
 
 
 def _begin_apps(root: str) -> tuple[dict[str, Any], _Life]:
-    """`root` holds the data, with the ground truth. Told is what the other zygote needs to know of the apps."""
+    """`root` holds the data, with the ground truth. Returns what the other zygote needs of the apps, and the life."""
     confine.isolate_apps()
     import appworld
     from appworld.task import load_task_ids
@@ -95,17 +93,17 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
     adaptations.apply(appworld.__version__, "shell")
     throwaway = shell.Shell(apis)
     throwaway.warm_up(_USES, "1 / 0", "x =")
-    own = shell.Shell(apis)
+    agents = shell.Shell(apis)
     if confined:
         confine.isolate_host()
     readable, zygote = confine.interpreter_folders(), os.getpid()
 
     def life(options: Mapping[str, Any], connection: socket.socket, slot: int, scratch: str) -> None:
         throwaway.warm_up()  # while the apps open the world: their pages are copied now, and not in the first step
-        own.begin(connection, options)
+        agents.begin(connection, options)
         if confined:  # after it was ready, because this takes priority away, too
             confine.confine(slot, scratch, confine.Limits(**options["limits"]), readable, parent=zygote)
-        own.serve(options["max_output_chars"])
+        agents.serve(options["max_output_chars"])
 
     return {}, life
 

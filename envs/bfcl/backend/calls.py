@@ -1,11 +1,8 @@
-"""Decodes a model's text into calls as bfcl-eval does, but without eval(). Also writes ground-truth calls as model
-text.
+"""Decodes a model's text into calls as bfcl-eval does, but without eval(). Also writes ground-truth calls as text.
 
-bfcl-eval turns every call into source text again and evaluates the text. Here this is done only if the text can mean
-something
-else than the call: if a call is nested, or a text argument has a bracket. A plain call is carried out as it was
-decoded, which saves a third of an episode's time. Quirks of bfcl-eval that decide verdicts are kept, with a comment at
-each. `execution` carries out the calls.
+bfcl-eval turns each call into source text and evaluates it. Here only a call whose text can mean something else becomes
+source text: one that is nested, or has a bracket in a text argument. This saves a third of an episode's time. Quirks of
+bfcl-eval that decide verdicts are kept, with a comment at each. `execution` carries out the calls.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class StepResult:
     results: tuple[str, ...] = ()
 
 
-class Episode:
+class EntryEpisode:
     """A running episode of an entry. ``prompt``, "compact" or "official", is the form of results and held-back
     functions.
     """
@@ -256,9 +256,9 @@ def load_simulators() -> None:
 def _class(name: str) -> type:
     from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING
 
-    found = getattr(importlib.import_module(CLASS_FILE_PATH_MAPPING[name]), name)
-    assert isinstance(found, type)
-    return found
+    simulator = getattr(importlib.import_module(CLASS_FILE_PATH_MAPPING[name]), name)
+    assert isinstance(simulator, type)
+    return simulator
 
 
 @functools.cache

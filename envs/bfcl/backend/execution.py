@@ -72,9 +72,9 @@ def _admitted(source: str, methods: Methods) -> tuple[ast.expr, str]:
     Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression, also in a text argument, and lets
     Python compile the result. A method in any other spelling, such as ``(name)(``, is an unknown name.
     """
-    said = re.findall("_inst_*", unicodedata.normalize("NFKC", source))  # which is how Python reads names
-    instance = max(said, key=len) + "_" if said else "_inst"
-    source = _BEFORE_BRACKET.sub(lambda found: f"{instance}." * (found[1] in methods) + found[1], source)
+    used = re.findall("_inst_*", unicodedata.normalize("NFKC", source))  # which is how Python reads names
+    instance = max(used, key=len) + "_" if used else "_inst"
+    source = _BEFORE_BRACKET.sub(lambda match: f"{instance}." * (match[1] in methods) + match[1], source)
     head = source.split("(")[0]
     _refuse_blocked(head.split(".")[1] if "." in head else head)
     tree = ast.parse(source.lstrip(" \t"), "<string>", "eval")  # eval() strips these characters too

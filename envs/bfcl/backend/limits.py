@@ -66,14 +66,14 @@ def limited(do: Callable[[], _Result], seconds: float) -> _Result:
         error: Exception = TimeoutError(f"the calls of one message may take {seconds:g} s of processor time")
     except MemoryError:
         error = MemoryError(f"the worker may take {_MEMORY >> 20} MiB")
-    raise error  # outside the clauses, whose exception holds what `do` has made
+    raise error  # here, because the caught exception keeps the memory of `do`
 
 
 def refuse_long(value: Any, most: int = LONGEST_RESULTS) -> None:
     """Raises ValueError if ``value`` as text has more than ``most`` characters, without making the text.
 
-    A part that is there several times counts each time, and a container that holds itself is too long. Only a value
-    that calls within calls have made can take much less memory than its text.
+    A part that occurs several times counts each time, and a container that holds itself is too long. Nested calls can
+    make values that are much smaller than their text.
     """
     parts = [value]
     while parts:

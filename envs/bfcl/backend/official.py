@@ -3,9 +3,8 @@
 In the python format these are the prompts of its prompt mode, with bfcl-eval's default system prompt. In the hermes
 format they are those of its handler for Qwen's function calling. In the native format there is no system prompt, and
 the documents are tools, as in the function-calling mode of its handler for OpenAI's chat completions. The texts are
-read from the installed
-bfcl-eval, except some that its modules keep inside functions: importing those modules needs packages that the backend
-leaves out. Tests compare all of them with what upstream's own functions return.
+read from bfcl-eval, except some in modules that need packages which the backend leaves out. Tests compare all texts
+with those of upstream's functions.
 """
 
 from __future__ import annotations

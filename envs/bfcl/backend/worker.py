@@ -7,13 +7,13 @@ import gc
 from typing import Any
 
 from .calls import FORMATS
-from .episode import PROMPTS, Episode, compact_document, instruction, load_simulators, task_of
+from .episode import PROMPTS, EntryEpisode, compact_document, instruction, load_simulators, task_of
 from .limits import CPU_S, limited, prepare
 from .official import system_prompt, tool_document, with_hint
 
 load_simulators()  # before memory is limited: an import that fails for want of it can leave a broken module behind
 prepare()
-_episodes: dict[int, Episode] = {}
+_episodes: dict[int, EntryEpisode] = {}
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
@@ -37,7 +37,9 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     if method == "start":
         assert params["action_format"] in FORMATS, params["action_format"]
         assert params["prompt"] in PROMPTS, params["prompt"]
-        episode = _episodes[params["session"]] = Episode(params["task_id"], params["action_format"], params["prompt"])
+        episode = _episodes[params["session"]] = EntryEpisode(
+            params["task_id"], params["action_format"], params["prompt"]
+        )
         return episode.user_message()
     if method == "finish":
         _episodes.pop(params["session"], None)

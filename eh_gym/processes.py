@@ -1,0 +1,49 @@
+"""What the system can tie to a process: locks on files, which its end frees, and its own end when its parent ends."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from typing import IO, Any
+
+# Loaded before any fork, since little is safe between fork and exec.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
+    """Locks an open file. The lock lasts until every process that has inherited the open file has closed it.
+
+    Args:
+        file: A file or its descriptor.
+        wait: Whether to wait while another process holds the lock.
+
+    Returns:
+        False if another process holds the lock, and this one did not wait.
+
+    Raises:
+        OSError: The file system has no locks.
+        ImportError: The system has none (Windows).
+    """
+    import fcntl
+
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return True
+    return False
+
+
+def unlock(file: IO[Any]) -> None:
+    """Frees a file's lock, also for processes that have inherited the open file."""
+    import fcntl
+
+    fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def end_with(parent: int) -> None:
+    """On Linux, has this process killed when the thread that started it ends; exits if `parent`, its id, has ended."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        if os.getppid() != parent:
+            os._exit(1)
