@@ -19,11 +19,13 @@ from envs.cabinet.tasks import (
     DRAWERS,
     LONGEST_CHAIN,
     LONGEST_LOCKED_CHAIN,
+    SPLITS,
     CabinetTask,
     make_task,
     recurring_tasks,
     task_ids,
 )
+from envs.description import Description
 from envs.options import chosen_task
 
 _CALL = re.compile(r"([a-z]+)\(([a-z0-9]*)\)")
@@ -86,6 +88,7 @@ class CabinetEnv(gym.Env[str, str]):
         ('right', 1.0, True)
     """
 
+    description: ClassVar = Description(SPLITS, task_ids)
     _has_lock: ClassVar[bool] = False
     _system_prompt: ClassVar[str] = _RULES.format(more="", end=" and ends the task")
 
@@ -121,7 +124,7 @@ class CabinetEnv(gym.Env[str, str]):
         task = make_task(task_id, locked=self._has_lock, longest=self._longest)
         chain = task.chain
         self._task = task
-        self._notes = {here: f"next {there}" for here, there in itertools.pairwise(chain)}
+        self._notes = {drawer: f"next {following}" for drawer, following in itertools.pairwise(chain)}
         self._notes[chain[-1]] = f"code {task.code[0]} {task.code[1]}"
         self._open, self._read, self._locked, self._refused, self._over = None, 0, task.locked, False, False
         return f"start {chain[0]}", {
