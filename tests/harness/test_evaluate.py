@@ -23,7 +23,7 @@ from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
 from harness.report.tables import evaluation_table
 from harness.rollout.rollout import rollout
-from harness.settings.evaluate import EvaluateConfig, default_split
+from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed, flat
 
@@ -226,10 +226,6 @@ def test_tasks_can_be_spread_over_the_split(tmp_path: Path) -> None:
     quiet(policy="expert", every=5, tasks=3, out=tmp_path)
     played = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
     assert [line["task_id"] for line in played] == ["train-000000", "train-000005", "train-000010"]
-
-
-def test_an_id_has_the_same_split_with_its_module_before_it() -> None:
-    assert [default_split(f"{module}EH-AppWorld-v0", True) for module in ("", "eh_gym:")] == ["dev", "dev"]
 
 
 @pytest.mark.parametrize(("smaller_than", "given", "threads"), [(0, None, None), (10**9, None, 1), (0, 3, 3)])

@@ -87,8 +87,7 @@ def served(tmp_path, monkeypatch):
     folder.mkdir()
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        monkeypatch.setattr(install, "isolation", lambda _: [])
-    monkeypatch.setattr(install, "_BASE", f"http://127.0.0.1:{server.server_port}/")
+        monkeypatch.setattr(install, "_BASE", f"http://127.0.0.1:{server.server_port}/")
         yield type("Served", (), {"folder": folder, "asked": asked, "url": install._BASE})
         server.shutdown()
 
