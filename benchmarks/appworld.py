@@ -39,7 +39,7 @@ from played import pss_mb
 
 from eh_gym.worker import Worker, backend_command
 from envs.appworld import data
-from envs.backends import BACKENDS, backend_python
+from envs.backends import backend_python
 from harness.records.versions import cpu_name
 
 PRINT = "print(1)"
@@ -329,7 +329,7 @@ def main() -> None:
     print(command())
     print(f"machine     {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
     print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
-    print(f", appworld {BACKENDS['appworld'].version}; the mini world, {len(tasks)} tasks")
+    print(f", appworld {data.BACKEND.version}; the mini world, {len(tasks)} tasks")
     with tempfile.TemporaryDirectory(prefix="eh-benchmark-", ignore_cleanup_errors=True) as name:
         folder, smoke = Path(name), options.smoke
         tables = {

@@ -4,35 +4,37 @@ Only ``install`` downloads anything. Importing or making an environment never in
 """
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
 from eh_gym.errors import EHError, MissingBackendError
 from envs import backends, check, serve
-from envs.appworld import install as appworld
-from envs.bfcl import splits as bfcl
-from envs.cabinet.tasks import task_ids as cabinet_task_ids
 from envs.cache import cache_dir
+from envs.description import descriptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status, which is 0 if all is well."""
     parser = argparse.ArgumentParser(prog="python -m envs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    names = ", ".join(backends.BACKENDS)
+    names = ", ".join(backends.all_backends())
     add = commands.add_parser("install", help="build a backend's virtualenv in the user's cache")
     add.add_argument("backends", nargs="+", metavar="BACKEND", help=f"{names}, or all")
     add.add_argument(
-        "--force", action="store_true", help="build it again even if it is there; AppWorld's benchmark is kept"
+        "--force", action="store_true", help="build it again even if it is there; downloaded data are kept"
     )
-    add.add_argument("--no-data", action="store_true", help="do not try to download AppWorld's benchmark")
+    add.add_argument("--no-data", action="store_true", help="do not try to download a benchmark's data")
     add.set_defaults(run=_install)
     add = commands.add_parser("doctor", help="show what is installed, what is missing, and how to fix it")
     add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; default: all of them")
     add.set_defaults(run=_doctor)
-    add = commands.add_parser("list", help="list the environments, their tasks and their backends")
+    add = commands.add_parser(
+        "list", help="list the environments, with their tasks, recipes, official settings and backends"
+    )
     add.set_defaults(run=_list)
     add = commands.add_parser("check", help="say what the harness needs of an environment, and what is missing")
     check.add_arguments(add)
@@ -56,19 +58,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _chosen(names: Sequence[str]) -> list[str]:
-    chosen = list(backends.BACKENDS) if not names or "all" in names else list(dict.fromkeys(names))
-    for name in chosen:
-        backends.get_backend(name)
-    return chosen
+def _chosen(names: Sequence[str]) -> list[backends.Backend]:
+    every = not names or "all" in names
+    return [backends.get_backend(name) for name in (backends.all_backends() if every else dict.fromkeys(names))]
+
+
+def _installer(backend: backends.Backend) -> Any:
+    return importlib.import_module(backend.installer)
 
 
 def _install(options: argparse.Namespace) -> int:
-    for name in _chosen(options.backends):
-        if name == "appworld":
-            appworld.install(force=options.force, benchmark=not options.no_data)
+    for backend in _chosen(options.backends):
+        if backend.installer:
+            _installer(backend).install(force=options.force, benchmark=not options.no_data)
         else:
-            backends.install(name, force=options.force)
+            backends.install(backend.name, force=options.force)
     return 0
 
 
@@ -78,45 +82,43 @@ def _doctor(options: argparse.Namespace) -> int:
         f"{version('gymnasium')}"
     )
     print(f"cache      {cache_dir()}")
-    bad = 0
-    for name in _chosen(options.backends):
+    whole = True
+    for backend in _chosen(options.backends):
         try:
-            python = backends.backend_python(name)
+            python = backends.backend_python(backend.name)
         except MissingBackendError as error:
-            bad += 1
-            print(f"{name:<10} MISSING: {error}")
+            whole = False
+            print(f"{backend.name:<10} MISSING: {error}")
             continue
-        print(f"{name:<10} ok: {backends.pins(backends.get_backend(name))}")
-        if name == "appworld":
-            mini, lines = appworld.report()
-            bad += not mini
-            for line in [*lines, *appworld.isolation(python)]:
+        print(f"{backend.name:<10} ok: {backends.pins(backend)}")
+        if backend.installer:
+            data, lines = _installer(backend).report(python)
+            whole = whole and data
+            for line in lines:
                 print(f"{'':<10} {line}")
-    return 1 if bad else 0
+    return 0 if whole else 1
 
 
 def _list(_: argparse.Namespace) -> int:
-    cabinet = ", ".join(f"{split} {len(cabinet_task_ids(split)):,}" for split in ("train", "dev", "test"))
-    tasks = ", ".join(f"{split} {len(bfcl.task_ids(split)):,}" for split in ("train", "dev", "test", "all"))
-    worlds = ", ".join(f"{split} {count or '-'}" for split, count in appworld.counts().items())
-    rows = [
-        ("EH-Cabinet-v0", cabinet, "built in"),
-        ("EH-CabinetLocked-v0", cabinet, "built in"),
-        ("EH-CabinetOpenEnded-v0", cabinet, "built in"),
-        ("EH-BFCL-v0", tasks, _state("bfcl")),
-        ("EH-AppWorld-v0", worlds, _state("appworld")),
-    ]
-    for row in rows:
-        print(*row, sep="\n    ")
+    for env_id, about in descriptions().items():
+        print(env_id)
+        print(
+            "   ", ", ".join(f"{split} {count:,}" if count else f"{split} -" for split, count in about.counts().items())
+        )
+        if about.official:
+            print("    --official:", ", ".join(f"{name} {value}" for name, value in about.official.items()))
+        if about.recipe:
+            print("    --recipe", about.recipe)
+        print("   ", _state(about.backend) if about.backend else "built in")
     return 0
 
 
-def _state(backend: str) -> str:
+def _state(backend: backends.Backend) -> str:
     try:
-        backends.backend_python(backend)
+        backends.backend_python(backend.name)
     except MissingBackendError:
-        return f"not installed; run: python -m envs install {backend}"
-    return f"backend {backend} installed ({backends.pins(backends.get_backend(backend))})"
+        return f"not installed; run: python -m envs install {backend.name}"
+    return f"backend {backend.name} installed ({backends.pins(backend)})"
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from pathlib import Path
 from eh_gym.errors import ConfigError, EHError, MissingBackendError
 from envs.cache import cache_dir
 from envs.commands import held, run
+from envs.description import descriptions
 
 _MARKER = ".complete"
-_APPWORLD = Path(__file__).parent / "appworld"
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Backend:
         requirements: Distribution -> exact version. They are installed without their dependencies.
         python: The oldest Python that the backend runs on, as (major, minor).
         finish: A script that the new virtualenv's interpreter runs once the packages are installed; None for no script.
+        installer: A module that installs the virtualenv and data: ``install(force, benchmark)``. Its ``report(python)``
+            returns whether the data are there, and lines for ``doctor``. Empty if there are no data.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Backend:
     requirements: Mapping[str, str] = field(hash=False)
     python: tuple[int, int] = (3, 10)
     finish: Path | None = None
+    installer: str = ""
 
 
 def read_pins(path: Path) -> dict[str, str]:
@@ -50,19 +53,10 @@ def read_pins(path: Path) -> dict[str, str]:
     return dict(line.split("==") for line in lines if line)
 
 
-BACKENDS: Mapping[str, Backend] = {
-    # Simulators, checker and data need mpmath and nothing else. With all its declared dependencies, bfcl-eval takes 6.4
-    # GB.
-    "bfcl": Backend("bfcl", "2026.3.23", {"bfcl-eval": "2026.3.23", "mpmath": "1.3.0"}),
-    # The package holds the apps as an encrypted bundle, which the script unpacks.
-    "appworld": Backend(
-        "appworld",
-        "0.1.3.post1",
-        read_pins(_APPWORLD / "requirements.txt"),
-        python=(3, 11),
-        finish=_APPWORLD / "backend" / "unpack.py",
-    ),
-}
+def all_backends() -> dict[str, Backend]:
+    """The backends of all registered environments, by name."""
+    needed = [about.backend for about in descriptions().values()]
+    return {backend.name: backend for backend in needed if backend}
 
 
 def get_backend(name: str) -> Backend:
@@ -71,9 +65,10 @@ def get_backend(name: str) -> Backend:
     Raises:
         ConfigError: There is no such backend.
     """
-    if name not in BACKENDS:
-        raise ConfigError(f"there is no backend {name!r}; choose from {', '.join(BACKENDS)}")
-    return BACKENDS[name]
+    known = all_backends()
+    if name not in known:
+        raise ConfigError(f"there is no backend {name!r}; choose from {', '.join(known)}")
+    return known[name]
 
 
 def venv_dir(backend: Backend) -> Path:

@@ -17,7 +17,7 @@ import pytest
 from eh_gym.errors import MissingBackendError
 from eh_gym.worker import close_shared_pools
 from envs.appworld import data
-from envs.backends import BACKENDS, backend_python
+from envs.backends import backend_python
 
 try:
     import hypothesis
@@ -39,7 +39,7 @@ def bfcl_python():
 @pytest.fixture(scope="session")
 def appworld_python():
     """The interpreter of AppWorld's virtualenv; the mini world is there too."""
-    if sys.version_info < BACKENDS["appworld"].python:
+    if sys.version_info < data.BACKEND.python:
         pytest.skip("AppWorld needs Python 3.11 or later")
     python = _there(lambda: backend_python("appworld"))
     _there(lambda: data.root_of("mini"))

@@ -11,13 +11,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError, MissingBackendError
-from envs import backends
+from envs.backends import Backend, read_pins
 from envs.cache import cache_dir
 
+_HERE = Path(__file__).parent
 BENCHMARK: Mapping[str, int] = {"train": 90, "dev": 57, "test_normal": 168, "test_challenge": 417}  # split -> tasks
 SPLITS = (*BENCHMARK, "mini")
+BACKEND = Backend(
+    "appworld",
+    "0.1.3.post1",
+    read_pins(_HERE / "requirements.txt"),
+    python=(3, 11),
+    finish=_HERE / "backend" / "unpack.py",  # the package holds the apps as an encrypted bundle
+    installer="envs.appworld.install",
+)
 DATA_VERSION = "0.1.0"
-BUILDER = Path(__file__).parent / "mini" / "build.py"
+BUILDER = _HERE / "mini" / "build.py"
 
 _TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
 # AppWorld marks its files with this line, so that they can be found in training data. It is not part of a solution.
@@ -26,7 +35,7 @@ _CANARY = "# Canary String: "
 
 def mini_dir() -> Path:
     """The folder of the mini world for these sources and this version of AppWorld, whether it exists or not."""
-    digest = hashlib.sha256(backends.BACKENDS["appworld"].version.encode())
+    digest = hashlib.sha256(BACKEND.version.encode())
     for path in sorted(BUILDER.parent.rglob("*.py")):
         digest.update(path.relative_to(BUILDER.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return cache_dir() / "appworld" / f"mini-{digest.hexdigest()[:16]}"

@@ -8,7 +8,7 @@ apps and their databases are in the other, which also gives the verdict.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +20,7 @@ from envs.appworld import data, prompt
 from envs.appworld.actions import code_of, refusal_of
 from envs.appworld.hosts import Settings, World, shared_host
 from envs.backends import backend_python
+from envs.description import Description
 from envs.options import chosen_task
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
@@ -72,6 +73,18 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         ConfigError: An argument is not one of those listed.
         MissingBackendError: AppWorld or the split's data are not installed. The message names the command.
     """
+
+    description: ClassVar = Description(
+        data.SPLITS,
+        data.task_ids,
+        data.BACKEND,
+        recipe="appworld",
+        model_split="test_normal",
+        script_split="dev",  # the test splits have no reference solutions
+        test_split="mini",
+        official={"split": "test_normal", "horizon": 50},
+        official_splits=("test_challenge",),
+    )
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from eh_gym.errors import EHError, WorkerError
@@ -20,6 +20,7 @@ from envs import backends
 from envs.appworld import data
 from envs.cache import cache_dir, expanded
 from envs.commands import run
+from envs.description import Description
 
 _HERE = Path(__file__).parent
 _BASE = "https://s3.us-west-2.amazonaws.com/appworld.dev/"
@@ -137,24 +138,17 @@ def _building(target: Path) -> Iterator[tuple[Path, Path]]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def counts() -> dict[str, int]:
-    """Split -> the number of its tasks; 0 if it is not installed."""
-    numbers = dict.fromkeys(data.SPLITS, 0)
-    for split in data.SPLITS:
-        with suppress(EHError):
-            numbers[split] = len(data.task_ids(split))
-    return numbers
-
-
-def report() -> tuple[bool, list[str]]:
-    """Whether the mini world is installed, and some lines about the data, for ``doctor``."""
-    numbers = counts()
-    mini = numbers.pop("mini")
+def report(python: Path) -> tuple[bool, list[str]]:
+    """Whether the mini world is installed, and lines about the data and the isolation, for ``doctor``."""
+    counts = Description(data.SPLITS, data.task_ids).counts()
+    mini = counts.pop("mini")
     lines = [f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to fix it, run: {_COMMAND}"]
-    if any(numbers.values()):
-        listed = ", ".join(f"{split} {count}" for split, count in numbers.items())
-        return mini > 0, [*lines, f"benchmark: {listed}, in {data.benchmark_dir()}"]
-    return mini > 0, [*lines, "benchmark: not installed", *(f"  {line}" for line in HOW_TO)]
+    if any(counts.values()):
+        listed = ", ".join(f"{split} {count}" for split, count in counts.items())
+        lines.append(f"benchmark: {listed}, in {data.benchmark_dir()}")
+    else:
+        lines += ["benchmark: not installed", *(f"  {line}" for line in HOW_TO)]
+    return mini > 0, lines + isolation(python)
 
 
 def isolation(python: Path) -> list[str]:
@@ -167,7 +161,7 @@ def isolation(python: Path) -> list[str]:
         return ["isolation: unknown, because its probe failed:", *(f"  {line}" for line in str(error).splitlines())]
     finally:
         worker.kill()
-    lines = {layer: "in force" if there else f"missing: {what}" for layer, (there, what) in layers.items()}
+    lines = {layer: "in force" if works else f"missing: {what}" for layer, (works, what) in layers.items()}
     if layers["files"][0]:
         lines["files"] = "in force for contents and folders; names, sizes and times of single files can be asked for"
     width = max(map(len, lines))

@@ -12,7 +12,7 @@ import numbers
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -23,9 +23,10 @@ from eh_gym.horizon.controller import is_whole
 from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
-from envs.backends import backend_python
+from envs.backends import Backend, backend_python
 from envs.bfcl.backend.calls import LONGEST, LONGEST_PYTHON
-from envs.bfcl.splits import task_ids
+from envs.bfcl.splits import SPLITS, task_ids
+from envs.description import Description
 from envs.options import chosen_task
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
@@ -113,6 +114,17 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         ConfigError: An argument is not one of those listed.
         MissingBackendError: bfcl-eval is not installed. The message names the command.
     """
+
+    description: ClassVar = Description(
+        SPLITS,
+        task_ids,
+        # Simulators, checker and data need mpmath and nothing else. All dependencies that bfcl-eval declares take 6.4 GB.
+        Backend("bfcl", "2026.3.23", {"bfcl-eval": "2026.3.23", "mpmath": "1.3.0"}),
+        recipe="bfcl",
+        # K is so large that BFCL's own limit applies first: 8 turns of 21 steps at most.
+        official={"split": "all", "env_args": {"prompt": "official"}, "horizon": 200},
+        part_arguments=("categories", "domains"),
+    )
 
     def __init__(
         self,

@@ -19,11 +19,13 @@ from envs.cabinet.tasks import (
     DRAWERS,
     LONGEST_CHAIN,
     LONGEST_LOCKED_CHAIN,
+    SPLITS,
     CabinetTask,
     make_task,
     recurring_tasks,
     task_ids,
 )
+from envs.description import Description
 from envs.options import chosen_task
 
 _CALL = re.compile(r"([a-z]+)\(([a-z0-9]*)\)")
@@ -86,6 +88,7 @@ class CabinetEnv(gym.Env[str, str]):
         ('right', 1.0, True)
     """
 
+    description: ClassVar = Description(SPLITS, task_ids)
     _has_lock: ClassVar[bool] = False
     _system_prompt: ClassVar[str] = _RULES.format(more="", end=" and ends the task")
 

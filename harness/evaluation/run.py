@@ -25,7 +25,7 @@ from harness.rollout.environment import Environments
 from harness.rollout.faults import check_faults
 from harness.rollout.source import environment, name_of, spec_from
 from harness.settings.environment import GIVEN
-from harness.settings.evaluate import ENDPOINT, EvaluateConfig, official
+from harness.settings.evaluate import ENDPOINT, EvaluateConfig, default_split, official
 from harness.settings.extras import require_extras
 from harness.settings.section import advice_in_python, changed, flat, python_names
 from harness.terminal.watch import unreached
@@ -40,7 +40,7 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
     made = env or environment(asked, slots=slots, temperature=config.rollout.temperature)
 
     script = config.policy in SCRIPTS
-    split = asked.split or _default_split(asked.env, script)
+    split = asked.split or default_split(asked.env, script)
     environments = Environments(
         made, asked.arguments(split), slots, min(slots, asked.env_threads), asked.success_threshold
     )
@@ -157,12 +157,6 @@ def _kept(config: EvaluateConfig, split: str) -> dict[str, Any]:
     """The settings that decide the episodes, and a digest of the model's weights, which more training changes."""
     weights = sorted(Path(config.policy).glob("*.safetensors"))
     return {**config.decisive(), "split": split, **({"weights": sha256(*weights)} if weights else {})}
-
-
-def _default_split(env_id: str, script: bool) -> str:
-    if env_id.rpartition(":")[2].startswith("EH-AppWorld"):
-        return "dev" if script else "test_normal"  # the test splits have no reference solutions
-    return "all" if script else "test"
 
 
 def _play(

@@ -1,11 +1,13 @@
 """The settings of harness.evaluate, and the benchmarks' own conventions."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
+from envs.description import Description, description_of, descriptions
 from harness.settings.environment import Environment
 from harness.settings.model import Model
 from harness.settings.rollout import Rollout
@@ -51,7 +53,7 @@ class EvaluateConfig(Section):
     policy: str = "expert"
     """expert, random, empty, openai (an endpoint, whose model --model names), or a model: a folder or a hub id."""
     official: bool = False
-    """Take the benchmark's own split, prompt and K, and greedy actions, as the defaults (EH-BFCL, EH-AppWorld)."""
+    """Take the benchmark's own split, prompt and K, and greedy actions, as the defaults (python -m envs list)."""
     every: Annotated[int, Range(1)] = 1
     """Take only every N-th task of the split. BFCL's categories follow each other: 40 takes 5 entries of each one."""
     rollouts: Annotated[int, Range(1)] | None = None
@@ -87,8 +89,10 @@ class EvaluateConfig(Section):
             raise ConfigError(
                 f"an evaluation plays the tasks of all environments, so --env has no weights, got {env.env!r}"
             )
-        if self.official and _name(env.env) == "EH-BFCL" and env.env_args.get("prompt") != "official":
-            raise ConfigError("""--official needs '{"prompt": "official"}' in --env-args; add it""")
+        if self.official:
+            for name, value in official(env.env).get("env_args", {}).items():
+                if env.env_args.get(name) != value:
+                    raise ConfigError(f"--official needs '{json.dumps({name: value})}' in --env-args; add it")
 
     def _refuse(self, names: set[str], why: str) -> None:
         for name, value in flat(self).items():
@@ -104,22 +108,17 @@ class EvaluateConfig(Section):
         played.
         """
         env = self.environment
-        own = _OFFICIAL[_name(env.env)] if self.official else {}
+        about = description_of(env.env) if self.official else None
+        if about is None:
+            return ()
         departs = {
             "--tasks": env.tasks is not None and not whole_split,
             "--every": self.every > 1 and not whole_split,
-            "--horizon": self.horizon != own.get("horizon"),
-            "--split": env.split not in (own.get("split"), "test_challenge"),
-            "--env-args": {"categories", "domains"} & {*env.env_args},
+            "--horizon": self.horizon != about.official["horizon"],
+            "--split": env.split not in (about.official["split"], *about.official_splits),
+            "--env-args": {*about.part_arguments} & {*env.env_args},
         }
-        return tuple(flag for flag in departs if own and departs[flag])
-
-
-_OFFICIAL: dict[str, dict[str, Any]] = {
-    # K is so large that BFCL's own limit applies first: 8 turns of 21 steps at most.
-    "EH-BFCL": {"split": "all", "env_args": {"prompt": "official"}, "horizon": 200},
-    "EH-AppWorld": {"split": "test_normal", "horizon": 50},
-}
+        return tuple(flag for flag, departed in departs.items() if departed)
 
 
 def official(env: str) -> dict[str, Any]:
@@ -129,12 +128,14 @@ def official(env: str) -> dict[str, Any]:
     >>> official("EH-AppWorld-v0")
     {'official': True, 'temperature': 0.0, 'split': 'test_normal', 'horizon': 50}
     """
-    own = _OFFICIAL.get(_name(env))
-    if own is None:
-        raise ConfigError(f"--official is for {' and '.join(_OFFICIAL)}, got --env {env}; leave it out")
-    return {"official": True, "temperature": 0.0, **own}
+    about = description_of(env)
+    if not about or not about.official:
+        known = " and ".join(name for name, about in descriptions().items() if about.official)
+        raise ConfigError(f"--official is for {known}, got --env {env}; leave it out")
+    return {"official": True, "temperature": 0.0, **about.official}
 
 
-def _name(env: str) -> str:
-    """An environment's id without its package and version."""
-    return env.rpartition(":")[2].rsplit("-v", 1)[0]
+def default_split(env: str, script: bool) -> str:
+    """Returns the split that is evaluated where none is named. `script`: the player is not a model."""
+    about = description_of(env) or Description  # the class has the defaults
+    return about.script_split if script else about.model_split

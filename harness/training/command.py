@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import ConfigError
+from envs.description import description_of
+from envs.mixed import read_environments
 from harness.records.run_folder import OF_THE_MACHINE, saved_config
 from harness.settings.command_line import flag_of, given_flags, parse
 from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, from_recipe
 from harness.settings.recipe import QUICKSTART, recipe_file
 from harness.settings.section import changed, flat
-
-_BENCHMARKS = {"EH-BFCL": "bfcl", "EH-AppWorld": "appworld"}
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def recipe_config(words: Sequence[str]) -> GRPOConfig:
             "smollm2 those for small models on a CPU"
         )
     env = flag_of(words, "env")
-    for prefix, name in _BENCHMARKS.items():
-        if not recipe and prefix in env:
-            raise ConfigError(f"--env {env} needs a recipe: --recipe {name} trains a tiny model on it")
+    for name in read_environments(env) if env and not recipe else ():
+        if (about := description_of(name)) and about.recipe:
+            raise ConfigError(f"--env {env} needs a recipe: --recipe {about.recipe} trains a tiny model on it")
     chosen = {flag: name for flag in ("wrapper", "sampler") if (name := flag_of(words, flag))}
     return from_recipe(recipe or QUICKSTART, chosen)
 

@@ -14,7 +14,7 @@ TINY = backends.Backend("tiny", "1.0", {"tinydist": "1.0"})
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(backends, "BACKENDS", {"tiny": TINY})
+    monkeypatch.setattr(backends, "all_backends", lambda: {"tiny": TINY})
     return tmp_path / "cache"
 
 
@@ -116,7 +116,7 @@ def test_the_finishing_script_runs_in_the_new_virtualenv_away_from_the_users_hom
         "json.dump([sys.prefix, os.getcwd(), sys.path, dict(os.environ)], open('told', 'w'))\n"
     )
     finished = backends.Backend("tiny", "1.0", {"tinydist": "1.0"}, finish=script)
-    monkeypatch.setattr(backends, "BACKENDS", {"tiny": finished})
+    monkeypatch.setattr(backends, "all_backends", lambda: {"tiny": finished})
     python = backends.install("tiny", say=quiet)
     venv = backends.venv_dir(finished)
     prefix, cwd, path, environment = json.loads((venv / "told").read_text())

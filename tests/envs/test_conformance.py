@@ -13,23 +13,14 @@ from eh_gym import make_vec
 from eh_gym.errors import ConfigError
 from eh_gym.registration import ENTRY_POINTS
 from eh_gym.testing import ExpertEnvContract
-from envs.backends import BACKENDS
-
-# What makes an environment small and quick enough to test, where that is not split="dev".
-ARGUMENTS = {"EH-AppWorld-v0": {"split": "mini"}}
-SPLITS = ("train", "dev", "test")
+from envs.description import description_of
 
 
 @pytest.fixture(scope="module", params=ENTRY_POINTS)
 def env_id(request):
-    backend = ENTRY_POINTS[request.param].split(".")[1]
-    if backend in BACKENDS:
-        request.getfixturevalue(f"{backend}_python")
+    if backend := description_of(request.param).backend:
+        request.getfixturevalue(f"{backend.name}_python")
     return request.param
-
-
-def _arguments(env_id):
-    return ARGUMENTS.get(env_id, {"split": "dev"})
 
 
 class TestEveryEnvironment(ExpertEnvContract):
@@ -37,13 +28,13 @@ class TestEveryEnvironment(ExpertEnvContract):
 
     @pytest.fixture(autouse=True)
     def _env_id(self, env_id):
-        self.env_id = env_id
+        self.env_id, self.about = env_id, description_of(env_id)
 
     def make(self, **kwargs):
-        return gym.make(self.env_id, **{**_arguments(self.env_id), **kwargs})
+        return gym.make(self.env_id, **{"split": self.about.test_split, **kwargs})
 
     def make_slots(self, count):
-        return make_vec(self.env_id, count, None, **_arguments(self.env_id))
+        return make_vec(self.env_id, count, None, split=self.about.test_split)
 
     def test_malformed_actions_are_answered_and_never_raise(self, monkeypatch):
         if self.env_id == "EH-AppWorld-v0":  # one of the texts computes until a step's deadline, which is 30 s
@@ -73,14 +64,16 @@ class TestEveryEnvironment(ExpertEnvContract):
             self.make(spilt="dev")
 
     def test_the_splits_share_no_task_and_all_has_each(self):
-        if self.env_id == "EH-AppWorld-v0":
-            pytest.skip("its splits are AppWorld's own, and have no union; tests/envs/appworld/test_data.py reads them")
-        ids = {split: self._closed_later(self.make(split=split)).unwrapped.task_ids for split in (*SPLITS, "all")}
-        assert len(ids["all"]) == sum(len(ids[split]) for split in SPLITS)
-        for split in SPLITS:
+        if "all" not in self.about.splits:
+            pytest.skip("its splits have no union")
+        ids = {split: self._closed_later(self.make(split=split)).unwrapped.task_ids for split in self.about.splits}
+        assert self.about.counts() == {split: len(task_ids) for split, task_ids in ids.items()}
+        parts = ids.keys() - {"all"}
+        assert len(ids["all"]) == sum(len(ids[split]) for split in parts)
+        for split in parts:
             assert isinstance(ids[split], Sequence)
             sample = {ids[split][i] for i in range(0, len(ids[split]), max(1, len(ids[split]) // 100))}
             assert sample
             assert all(type(task_id) is str for task_id in sample)
             assert all(task_id in ids["all"] for task_id in sample)
-            assert not any(task_id in ids[other] for other in SPLITS if other != split for task_id in sample)
+            assert not any(task_id in ids[other] for other in parts if other != split for task_id in sample)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.backends import BACKENDS
+from envs.backends import all_backends
 
 SMALL = "--wrapper elastic --updates 2 --tasks-per-update 2 --group-size 2 --k0 8 "
 SMALL += "--eval-tasks 2 --eval-every 1 --eval-horizon 8"
@@ -20,7 +20,7 @@ RUNS = {
 @pytest.mark.campaign
 @pytest.mark.parametrize("recipe", RUNS)
 def test_a_run_is_trained_evaluated_and_reported(request: pytest.FixtureRequest, tmp_path: Path, recipe: str) -> None:
-    if recipe in BACKENDS:
+    if recipe in all_backends():
         request.getfixturevalue(f"{recipe}_python")
     for command in (
         f"eh-train --recipe {recipe} --out run {SMALL} {RUNS[recipe]}",

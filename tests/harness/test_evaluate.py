@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,13 +17,13 @@ from envs.cabinet.env import CabinetEnv
 from harness.evaluate import main
 from harness.evaluation.folder import read_evaluation
 from harness.evaluation.of_run import of_run
-from harness.evaluation.run import _default_split, evaluate_policy, run
+from harness.evaluation.run import evaluate_policy, run
 from harness.model.policy import Policy
 from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
 from harness.report.tables import evaluation_table
 from harness.rollout.rollout import rollout
-from harness.settings.evaluate import _OFFICIAL, EvaluateConfig
+from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed, flat
 
@@ -124,7 +125,7 @@ def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(
         (["--env-args", "[]"], "--env-args"),
         (["--env-args", '{"split": "train"}'], "--split train"),
         (["--tasks", "-1"], "--tasks"),
-        (["--official"], "EH-BFCL and EH-AppWorld"),
+        (["--official"], "EH-BFCL-v0 and EH-AppWorld-v0"),
         (["--official", "--env", "EH-BFCL-v0", "--env-args", '{"categories": ["base"]}'], '{"prompt": "official"}'),
         (["--policy", "/no/such/model"], "/no/such/model"),
         (["--tasks", "1", "--out", f"{__file__}/x"], "--out"),
@@ -172,7 +173,8 @@ def test_official_gives_the_benchmark_s_own_settings_as_defaults(
 def test_a_score_that_is_not_official_says_so(
     words: str, flags: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(_OFFICIAL, "EH-Cabinet", {"split": "dev", "horizon": 50})
+    about = replace(CabinetEnv.description, official={"split": "dev", "horizon": 50})
+    monkeypatch.setattr(CabinetEnv, "description", about)
     main(["--official", *words.split(), "--out", str(tmp_path)])
     texts = capsys.readouterr().out, str(evaluation_table([read_evaluation(tmp_path)], "", first=0).texts.values)
     for text in texts:
@@ -224,10 +226,6 @@ def test_tasks_can_be_spread_over_the_split(tmp_path: Path) -> None:
     quiet(policy="expert", every=5, tasks=3, out=tmp_path)
     played = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
     assert [line["task_id"] for line in played] == ["train-000000", "train-000005", "train-000010"]
-
-
-def test_an_id_has_the_same_split_with_its_module_before_it() -> None:
-    assert [_default_split(f"{module}EH-AppWorld-v0", True) for module in ("", "eh_gym:")] == ["dev", "dev"]
 
 
 @pytest.mark.parametrize(("smaller_than", "given", "threads"), [(0, None, None), (10**9, None, 1), (0, 3, 3)])

@@ -175,10 +175,10 @@ def plain(play, requests):
     """The plain engine's results; those that were computed before, by the same sources, come from the cache."""
     folder = cache_dir() / "appworld" / "plain-engine"
     folder.mkdir(parents=True, exist_ok=True)
-    sources = PLAY.read_bytes() + str((data.mini_dir().name, backends.BACKENDS["appworld"].requirements)).encode()
+    sources = PLAY.read_bytes() + str((data.mini_dir().name, data.BACKEND.requirements)).encode()
 
     def place(request):
-        text = sources + backends.venv_dir(backends.BACKENDS["appworld"]).name.encode() + json.dumps(request).encode()
+        text = sources + backends.venv_dir(data.BACKEND).name.encode() + json.dumps(request).encode()
         return folder / f"{hashlib.sha256(text).hexdigest()[:32]}.json"
 
     missing = [request for request in requests if not place(request).exists()]

@@ -16,6 +16,7 @@ from eh_gym.errors import EHError
 from envs import backends
 from envs.appworld import data, install
 from envs.commands import run
+from envs.description import Description
 
 BUNDLE = "data-0.1.0.bundle"
 SPLITS = {"train": 3, "dev": 1}
@@ -46,6 +47,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(backends, "install", lambda name, force, say: Path(sys.executable))
     monkeypatch.setattr(data, "BENCHMARK", SPLITS)
     monkeypatch.setattr(data, "SPLITS", (*SPLITS, "mini"))
+    monkeypatch.setattr(install, "isolation", lambda _: [])
     monkeypatch.setattr(install, "_BASE", "http://127.0.0.1:1/")  # nobody listens there
     here = tmp_path / "appworld"
     (here / "backend").mkdir(parents=True)
@@ -142,7 +144,7 @@ def test_a_mini_world_that_cannot_be_built_leaves_nothing(cache, builder, said, 
     with pytest.raises(EHError, match=message):
         install.install(say=said.append)
     assert list(cache.iterdir()) == []
-    assert "MISSING" in install.report()[1][0]
+    assert "MISSING" in install.report(sys.executable)[1][0]
 
 
 def test_a_failed_rebuilding_keeps_what_was_there(cache, builder, said, monkeypatch):
@@ -168,11 +170,8 @@ def test_downloads_checks_and_splits_the_benchmark(cache, served, bundle, said):
     assert len(data.task_ids("train")) == 3
     assert (root / "data" / "tasks" / "dev_0" / "ground_truth" / "evaluation.py").is_file()
     assert there(cache) == sorted([data.benchmark_dir().name, data.mini_dir().name])
-    assert install.report() == (
-        True,
-        ["mini world: 2 tasks", f"benchmark: train 3, dev 1, in {data.benchmark_dir()}"],
-    )
-    assert install.counts() == {**SPLITS, "mini": 2}
+    told = ["mini world: 2 tasks", f"benchmark: train 3, dev 1, in {data.benchmark_dir()}"]
+    assert install.report(sys.executable) == (True, told)
 
 
 def test_without_a_network_only_a_note_tells_how_to_have_the_benchmark(cache, said):
@@ -182,7 +181,7 @@ def test_without_a_network_only_a_note_tells_how_to_have_the_benchmark(cache, sa
     assert data.task_ids("mini")
     assert there(cache) == [data.mini_dir().name]
     assert any("EH_APPWORLD_DATA_URL=" in line for line in said)
-    assert install.counts() == {"train": 0, "dev": 0, "mini": 2}
+    assert Description(data.SPLITS, data.task_ids).counts() == {"train": 0, "dev": 0, "mini": 2}
 
 
 def test_a_benchmark_that_is_not_where_the_user_says_is_an_error(cache, said, bundle, monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from eh_gym.registration import ENTRY_POINTS
-from envs.backends import BACKENDS
+from envs.description import description_of
 from harness.evaluation.endpoint import EndpointReply
 from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks, play_policy, play_script
 from harness.evaluation.play_endpoint import play_with_endpoint
@@ -19,9 +19,10 @@ from harness.settings.rollout import Rollout
 def test_every_player_begins_a_request_with_the_same_seed(
     env_id: str, fake: Any, request: pytest.FixtureRequest
 ) -> None:
-    if (backend := ENTRY_POINTS[env_id].split(".")[1]) in BACKENDS:
-        request.getfixturevalue(f"{backend}_python")
-    environments = Environments(env_id, {"split": "mini" if backend == "appworld" else "dev"}, slots=1, threads=0)
+    about: Any = description_of(env_id)
+    if about.backend:
+        request.getfixturevalue(f"{about.backend.name}_python")
+    environments = Environments(env_id, {"split": about.test_split}, slots=1, threads=0)
     requests = evaluation_requests(held_out_tasks(environments, 2), 2, seed=7)
     endpoint = mock.AsyncMock()
     endpoint.reply.return_value = EndpointReply("", False)
