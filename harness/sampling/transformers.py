@@ -171,6 +171,9 @@ class TransformersSampler:
         self._version += 1
         return self._version
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def _move_forward(self, batch: list[_RequestState]) -> None:
         """Moves the sessions of a batch into the first rows, so that a forward pass over them copies no cache."""
         late = [r.session for r in batch if r.session.row >= len(batch)]

@@ -19,19 +19,13 @@ from eh_gym.errors import ConfigError, StateError
 from harness.records.episode_log import episode_files
 from harness.records.files import read_object
 from harness.records.metrics import read_metrics
-from harness.records.run_folder import OF_THE_MACHINE
-from harness.settings.grpo import flat_settings
+from harness.settings.grpo import GRPOConfig, flat_settings
+from harness.settings.section import Changes, marks
 from harness.sweep.manifest import has_ended
 from harness.sweep.suites import SUITES
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 _TOTALS = ("tokens/total", "time/total_s")  # every update has them
-
-# No result depends on these settings, or they identify the run.
-_NO_MATTER = (
-    *(*OF_THE_MACHINE, "seed", "out", "sampler", "env_threads", "env_workers", "ray_address"),
-    *("checkpoint_every", "keep_checkpoints", "trackers"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,13 +191,14 @@ def _put_together(runs: Sequence[Run]) -> list[Suite]:
     """Makes suites of runs that are named one by one: one for each environment and model, with an arm for each
     setting.
     """
+    marked, alike_in = marks(GRPOConfig), (Changes.DRAWS, Changes.SETUP, Changes.MACHINE)
     by_kind: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         played = run.config.get("agent") or run.config.get("env")
         by_kind.setdefault((str(played), str(run.config.get("model"))), []).append(run)
     suites = []
     for (env, model), alike in by_kind.items():
-        settings = [{k: v for k, v in run.config.items() if k not in _NO_MATTER} for run in alike]
+        settings = [{k: v for k, v in run.config.items() if marked.get(k) not in alike_in} for run in alike]
         names = dict.fromkeys(name for one in settings for name in one)
         # Another wrapper or sampler has other settings.
         differ = [name for name in names if len({json.dumps(one[name]) for one in settings if name in one}) > 1]

@@ -213,6 +213,9 @@ class VLLMSampler:
         self._version += 1
         return self._version
 
+    def close(self) -> None:
+        """Does nothing: the engine ends with the process."""
+
     def _take_over_weights(self) -> None:
         weights = plain_parameters(self._model, self._dtype, self._device)
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
