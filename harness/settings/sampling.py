@@ -58,20 +58,20 @@ class Sampling(Section):
 class TransformersSampling(Sampling):
     """The trained model itself samples."""
 
-    sampler: ClassVar[str] = "transformers"
-    implementation: ClassVar[str] = "harness.sampling.transformers:TransformersSampler"
-    runs_policy: ClassVar[bool] = True
+    sampler = "transformers"
+    implementation = "harness.sampling.transformers:TransformersSampler"
+    runs_policy = True
 
 
 @dataclass(frozen=True)
 class VLLMSampling(Sampling):
     """A vLLM engine in this process samples. It needs a GPU beside the trainer's memory, or takes turns with it."""
 
-    sampler: ClassVar[str] = "vllm"
-    implementation: ClassVar[str] = "harness.sampling.vllm.engine:VLLMSampler"
-    package: ClassVar[str] = "vllm"
-    shares_gpu: ClassVar[bool] = True
-    memory_flag: ClassVar[str] = "--gpu-memory-utilization"
+    sampler = "vllm"
+    implementation = "harness.sampling.vllm.engine:VLLMSampler"
+    package = "vllm"
+    shares_gpu = True
+    memory_flag = "--gpu-memory-utilization"
 
     gpu_memory_utilization: Annotated[float, Range(0, 1, above=True), Changes.MACHINE] = 0.5
     """The share of the GPU's memory that vLLM takes while it samples."""
@@ -94,10 +94,10 @@ class VLLMSampling(Sampling):
 class VLLMServerSampling(Sampling):
     """VLLM servers sample: docs/vllm.md."""
 
-    sampler: ClassVar[str] = "vllm-server"
-    implementation: ClassVar[str] = "harness.sampling.vllm.server:VLLMServerSampler"
-    checked_by: ClassVar[str] = "harness.sampling.vllm.settings:check_servers"
-    shares_servers: ClassVar[bool] = True
+    sampler = "vllm-server"
+    implementation = "harness.sampling.vllm.server:VLLMServerSampler"
+    checked_by = "harness.sampling.vllm.settings:check_servers"
+    shares_servers = True
 
     url: Annotated[str, Changes.MACHINE, FIRST] = "http://localhost:8000"
     """The address of the vLLM server, http://HOST:PORT. Several addresses have commas between them."""
