@@ -17,7 +17,7 @@ from flags import command, interval, new_parser, parse, run
 from rich.console import Console
 
 from harness.sweep.analysis import baseline_of, paired_difference
-from harness.sweep.runs import Run, read_suites
+from harness.sweep.runs import SweptRun, read_suites
 from harness.sweep.sweep import print_table, read_tables
 
 KEPT = Path(__file__).parent / "results" / "pretrained-bfcl"
@@ -32,7 +32,7 @@ UPDATES = {
 }
 
 
-def row(one: Run) -> dict[str, float | str]:
+def row(one: SweptRun) -> dict[str, float | str]:
     """What a run did. The halves are those of the updates: the first and second time of tasks that come twice."""
     success, middle = one.metric("rollout/success"), len(one.rows) // 2
     sampled, greedy = (

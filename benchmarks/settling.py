@@ -14,10 +14,10 @@ from flags import SMALL_RUN, command, new_parser, parse, run, save, trained
 from matplotlib.figure import Figure
 
 from harness.records.versions import cpu_name
-from harness.sweep.runs import Run, read_run
+from harness.sweep.runs import SweptRun, read_run
 
 
-def row(name: str, one: Run) -> str:
+def row(name: str, one: SweptRun) -> str:
     """Returns one line of the table."""
     before, after, greedy = (one.result(*of)["mean_at_k"] for of in (("before",), ("after",), ("after", "greedy")))
     k, k_real = one.rows["horizon/k"], one.rows["horizon/k_real"]
@@ -27,7 +27,7 @@ def row(name: str, one: Run) -> str:
     )
 
 
-def draw(runs: dict[tuple[int, int], Run], out: Path) -> None:
+def draw(runs: dict[tuple[int, int], SweptRun], out: Path) -> None:
     """Draws K by update, with one line per seed and one colour per K0."""
     figure = Figure(figsize=(7.2, 3.2), dpi=150, layout="constrained")
     axes = figure.subplots()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from harness.agents.env import AgentEnv
     from harness.evaluation.run import evaluate_policy
     from harness.settings.environment import Environment
-    from harness.settings.evaluation import Evaluation
     from harness.settings.grpo import GRPOConfig
+    from harness.settings.held_out import Evaluation
     from harness.settings.loss import Loss
     from harness.settings.model import Model
     from harness.settings.optimizer import Optimizer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AgentEnv": "agents.env",
     "Environment": "settings.environment",
-    "Evaluation": "settings.evaluation",
+    "Evaluation": "settings.held_out",
     "GRPOConfig": "settings.grpo",
     "Loss": "settings.loss",
     "Model": "settings.model",

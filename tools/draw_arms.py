@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, band, panels, save, smooth
 
 from harness.evaluation.intervals import wilson_interval
-from harness.sweep.runs import Run, read_run
+from harness.sweep.runs import SweptRun, read_run
 
 
-def arm(run: Run) -> str:
+def arm(run: SweptRun) -> str:
     """The name of a run's horizon."""
     k0 = run.config["k0"]
     return f"fixed, K = {k0}" if run.config["wrapper"] == "fixed" else f"{run.config['wrapper']} from K0 = {k0}"
@@ -34,7 +34,7 @@ def share(values: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Reads the runs that the command line names, prints the table and writes the figure."""
     out, *folders = sys.argv[1:]
-    arms: dict[str, list[Run]] = {}
+    arms: dict[str, list[SweptRun]] = {}
     for run in (read_run(Path(folder)) for folder in folders):
         arms.setdefault(arm(run), []).append(run)
     arms = dict(sorted(arms.items()))

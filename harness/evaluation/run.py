@@ -180,14 +180,13 @@ def _play(
     from harness.model.policy import load_policy
     from harness.sampling.agreement import check_agreement
     from harness.sampling.make import check_engine, make_sampler
-    from harness.sampling.vllm.server import VLLMServerSampler
 
     device = pick_device(config.model.device)
     check_engine(config.sampling, device)
     dtype = pick_dtype(config.model.dtype, device)
     with library_settings():
         policy = load_policy(config.policy, config.model, dtype=dtype, device=device)
-    if config.sampling.sampler == "transformers" and (note := check_agreement(policy.model, trained=False)):
+    if config.sampling.runs_policy and (note := check_agreement(policy.model, trained=False)):
         console.print(f"note: {note}", highlight=False, markup=False)
     set_threads(config.model.threads, policy.model.num_parameters())
     sampler = make_sampler(config.sampling, policy)
@@ -196,8 +195,7 @@ def _play(
             environments, sampler, policy.chat, requests, config.rollout, horizon=config.horizon, on_end=on_end
         )
     finally:
-        if isinstance(sampler, VLLMServerSampler):
-            sampler.close()
+        sampler.close()
 
 
 def _endpoint(config: EvaluateConfig) -> ChatEndpoint:

@@ -42,16 +42,16 @@ def visible_gpus() -> list[str]:
     return names.split(",")[:count] if names and count else [str(i) for i in range(count)]
 
 
-def compiles(setting: str, device: str, sampler: str) -> bool:
+def compiles(setting: str, device: str, *, sampled: bool) -> bool:
     """Returns whether to compile the policy's layers; `setting` is "auto", "on" or "off".
 
     "auto" compiles on GPUs, where torch needs Triton and a C compiler; on a CPU the update would be slower. It does not
-    compile for the transformers sampler, which runs the same layers with shapes that change with every token.
+    compile layers that are also `sampled` with, because their shapes then change with every token.
     """
     if setting != "auto":
         return setting == "on"
     able = find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
-    return torch.device(device).type == "cuda" and sampler != "transformers" and able
+    return torch.device(device).type == "cuda" and not sampled and able
 
 
 def choose_dtype(name: str, device: str) -> Literal["float32", "bfloat16"]:

@@ -15,12 +15,6 @@ from harness.records.metrics import read_metrics
 from harness.records.versions import package_versions
 from harness.settings.grpo import GRPOConfig, flat_settings
 
-OF_THE_MACHINE = (
-    *("device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", "gradient_checkpointing"),
-    *("keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"),
-)
-"""The settings that may change when a run is resumed, such as on another machine. The last six change the result only
-by rounding."""
 _FILE = re.compile(r"(?:^|(?<=,))[^,]*\.py(?=:)")
 _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
@@ -60,9 +54,9 @@ def saved_config(run_dir: Path, env: str = "") -> GRPOConfig:
     if not path.exists():
         raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
     saved = read_object(path)
-    own, env = str(flat_settings(saved).get("env")), absolute(env)
-    if gone := _missing(own):
-        wanted = _FILE.sub("FILE.py", own)
+    before, env = str(flat_settings(saved).get("env")), absolute(env)
+    if gone := _missing(before):
+        wanted = _FILE.sub("FILE.py", before)
         if _missing(env) or _FILE.sub("FILE.py", env) != wanted:
             raise ConfigError(
                 f"the run's environment file {gone[0]} is missing; put it back, or name it with --env {wanted}"
@@ -103,8 +97,8 @@ def checkpoints_in(folder: Path) -> list[Path]:
     """Returns the complete checkpoints in a folder, the oldest first."""
     if not folder.is_dir():
         return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    paths = [path for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name)]
+    return sorted(paths, key=update_of)
 
 
 def latest_checkpoint(folder: Path) -> Path | None:

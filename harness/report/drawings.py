@@ -27,7 +27,7 @@ from harness.evaluation.folder import KeptEvaluation
 from harness.evaluation.saturation import saturation
 from harness.records.episode_log import read_episodes
 from harness.sweep.analysis import SuiteTable, success_curve
-from harness.sweep.runs import Run, Suite
+from harness.sweep.runs import Suite, SweptRun
 from harness.sweep.suites import suite_file
 
 # Okabe and Ito's colours, without the yellow, which is hard to see on white.
@@ -96,7 +96,7 @@ def draw_suite(suite: Suite, table: SuiteTable) -> list[Drawing]:
     return drawn
 
 
-def _success(runs: Mapping[str, Sequence[Run]], *, by_tokens: bool, held_out: bool) -> Drawing:
+def _success(runs: Mapping[str, Sequence[SweptRun]], *, by_tokens: bool, held_out: bool) -> Drawing:
     what = "held-out episodes at K = k_max"
     if not held_out:
         what = "training episodes at the K of that time, as the mean of 5 updates"
@@ -114,7 +114,7 @@ def _success(runs: Mapping[str, Sequence[Run]], *, by_tokens: bool, held_out: bo
     return _drawing(f"Success by {'tokens' if by_tokens else 'update'}", caption, figure, words)
 
 
-def _by_update(name: str, runs: Mapping[str, Sequence[Run]]) -> Drawing:
+def _by_update(name: str, runs: Mapping[str, Sequence[SweptRun]]) -> Drawing:
     title, metric, updates, axis, caption = _BY_UPDATE[name]
     lines = {}
     for label, some in runs.items():

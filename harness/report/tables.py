@@ -10,7 +10,7 @@ import pandas as pd
 from harness.evaluation.folder import KeptEvaluation
 from harness.records.metrics import graded
 from harness.sweep.analysis import SuiteTable, success_curve
-from harness.sweep.runs import Arm, Run, Suite
+from harness.sweep.runs import Arm, Suite, SweptRun
 from harness.sweep.suites import suite_file
 
 
@@ -40,7 +40,7 @@ def suite_tables(table: SuiteTable) -> list[Page]:
     return pages
 
 
-def run_table(runs: Sequence[tuple[Suite, Arm, Run]], episodes: str) -> Page:
+def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Page:
     """Returns a table with a row for each run, finished or not. Its rows link to the page `episodes`, if there is
     one.
     """

@@ -38,7 +38,7 @@ class _Session:
 
 
 @dataclass
-class _RequestState:
+class _Feeding:
     """A request in flight: the tokens that must still be fed to the model, and what was sampled so far."""
 
     request: SampleRequest
@@ -94,7 +94,7 @@ class TransformersSampler:
         self._head: Tensor | None = None  # of the present weights; None until it is needed
         self._sessions: dict[Hashable, _Session] = {}
         self._rows: list[_Session] = []  # by row
-        self._running: dict[Hashable, _RequestState] = {}
+        self._running: dict[Hashable, _Feeding] = {}
 
     @property
     def pending(self) -> int:
@@ -117,7 +117,7 @@ class TransformersSampler:
         del session.cached[kept:]
         self._cache.reserve(len(self._sessions), len(prompt) + request.max_tokens)
         draws = uniforms(request.seed, request.max_tokens) if request.temperature > 0 else np.empty(0)
-        self._running[request.session] = _RequestState(request, session, prompt[kept:], draws)
+        self._running[request.session] = _Feeding(request, session, prompt[kept:], draws)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[SampleRequest, Sample]]:
@@ -171,7 +171,10 @@ class TransformersSampler:
         self._version += 1
         return self._version
 
-    def _move_forward(self, batch: list[_RequestState]) -> None:
+    def close(self) -> None:
+        """Does nothing."""
+
+    def _move_forward(self, batch: list[_Feeding]) -> None:
         """Moves the sessions of a batch into the first rows, so that a forward pass over them copies no cache."""
         late = [r.session for r in batch if r.session.row >= len(batch)]
         if late:
@@ -187,18 +190,18 @@ class TransformersSampler:
         self._rows[row], self._rows[other] = b, a
         a.row, b.row = other, row
 
-    def _finish(self, state: _RequestState) -> Sample:
+    def _finish(self, state: _Feeding) -> Sample:
         del self._running[state.request.session]
         return sample_of(state.request, state.ids, state.logprobs, spans(state.versions))
 
-    def _prefill(self, new: list[_RequestState]) -> None:
+    def _prefill(self, new: list[_Feeding]) -> None:
         """Computes prompts. A common beginning is computed for the first of them and then copied."""
         while new:
             for r in new:
                 self._take_over(r)
-            first: list[_RequestState] = []
+            first: list[_Feeding] = []
             begun: list[list[int]] = []  # the tokens of each of `first`
-            later: list[_RequestState] = []
+            later: list[_Feeding] = []
             for r in new:
                 if len(r.feed) > _LEAST_SHARED and any(_shared(r, tokens) for tokens in begun):
                     later.append(r)
@@ -209,7 +212,7 @@ class TransformersSampler:
                 self._forward(batch)
             new = later
 
-    def _take_over(self, state: _RequestState) -> None:
+    def _take_over(self, state: _Feeding) -> None:
         """Copies the keys and values of the longest beginning that another episode has."""
         if len(state.feed) <= _LEAST_SHARED:
             return
@@ -221,11 +224,11 @@ class TransformersSampler:
             session.cached += state.feed[:shared]
             del state.feed[:shared]
 
-    def _prefill_batches(self, new: list[_RequestState]) -> list[list[_RequestState]]:
+    def _prefill_batches(self, new: list[_Feeding]) -> list[list[_Feeding]]:
         """Groups requests of similar length into forward passes of at most `max_prefill_tokens` padded tokens."""
         if len(new) * max(len(r.feed) for r in new) <= self._max_prefill_tokens:
             return [new]
-        batches: list[list[_RequestState]] = []
+        batches: list[list[_Feeding]] = []
         for r in sorted(new, key=lambda r: -len(r.feed)):
             if batches and (len(batches[-1]) + 1) * len(batches[-1][0].feed) <= self._max_prefill_tokens:
                 batches[-1].append(r)
@@ -233,7 +236,7 @@ class TransformersSampler:
                 batches.append([r])
         return batches
 
-    def _forward(self, batch: list[_RequestState]) -> None:
+    def _forward(self, batch: list[_Feeding]) -> None:
         """Feeds every request's pending tokens and draws its next token."""
         batch = sorted(batch, key=lambda r: r.session.row)
         n, q = len(batch), max(len(r.feed) for r in batch)
@@ -289,7 +292,7 @@ class TransformersSampler:
             masks["full_attention" if window is None else "sliding_attention"] = seen
         return masks if len(masks) > 1 else seen
 
-    def _draw(self, batch: list[_RequestState], logits: Tensor) -> None:
+    def _draw(self, batch: list[_Feeding], logits: Tensor) -> None:
         """Draws one token per row: it inverts the cumulative distribution at the request's own uniform number."""
         if logits.device.type == "mps":  # mps has no float64
             logits = logits.cpu()
@@ -314,7 +317,7 @@ class TransformersSampler:
             r.feed = [t]
 
 
-def _is_finished(state: _RequestState) -> bool:
+def _is_finished(state: _Feeding) -> bool:
     return bool(state.ids) and (state.ids[-1] in state.request.stop_ids or len(state.ids) >= state.request.max_tokens)
 
 
@@ -325,7 +328,7 @@ def _common_prefix(a: list[int], b: list[int]) -> int:
     return next(i for i in range(n) if a[i] != b[i])
 
 
-def _shared(state: _RequestState, tokens: list[int]) -> int:
+def _shared(state: _Feeding, tokens: list[int]) -> int:
     """How many of the tokens to feed are also in `tokens`, after the same beginning; 0 if too few to share."""
     start = len(state.session.cached)
     if tokens[start : start + _LEAST_SHARED] != state.feed[:_LEAST_SHARED]:  # nearly always

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
-from harness.sampling.vllm.server import VLLMServerSampler
 from harness.types.sampler import Sampler
 
 
@@ -86,9 +85,8 @@ class SampledWeights:
         self.policy.save(folder, dtype=self._dtype, write=self._ranks.first)
 
     def close(self) -> None:
-        """Drops the requests that run on servers. Other samplers need no closing."""
-        if isinstance(self._sampler, VLLMServerSampler):
-            self._sampler.close()
+        """Ends the sampler."""
+        self._sampler.close()
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -31,7 +31,7 @@ from tyro.constructors import (
 
 from eh_gym.errors import ConfigError, EHError, UserCodeError
 from eh_gym.ranges import near
-from harness.settings.section import Choice, choice_of, filled, leaves, settings_in
+from harness.settings.section import FIRST, Choice, Section, choice_of, filled, leaves, settings_in
 
 T = TypeVar("T")
 
@@ -39,9 +39,7 @@ _OTHERS_S = 20.0  # until the first rank, too, has loaded its packages
 _MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 
 
-def parse(
-    default: T, argv: Sequence[str] | None, *, prog: str, description: str = "", first: Collection[str] = ()
-) -> T:
+def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str = "", short: bool = False) -> T:
     """Reads the settings of a command from its command line.
 
     Each section has a panel of its own in ``--help``. Flags have the names of the fields, without that of the section.
@@ -51,8 +49,8 @@ def parse(
         argv: The command line; None for that of the process.
         prog: How the command is called; the help begins with it.
         description: What the command does. By default the first paragraph of the settings' docstring.
-        first: The settings that ``--help`` shows, such as ``"updates"`` and ``"warm_start.episodes"``; ``--help-all``
-            shows the others, too. By default ``--help`` shows all.
+        short: Whether ``--help`` shows the flags that are `FIRST`, the command's own, and the first five of a
+            controller; ``--help-all`` shows the others, too. By default ``--help`` shows all.
 
     Raises:
         ConfigError: There is no such flag, it belongs to another choice, or the settings refuse a value.
@@ -63,9 +61,9 @@ def parse(
     default = _chosen(default, words)
     _check_names(default, words)
     text = description or (type(default).__doc__ or "").split("\n\n")[0]
-    shown: Collection[str] | None = None
-    if first and words == given and {"-h", "--help"} & {*words}:
-        shown, text = first, f"{text} These are the flags that most runs need; --help-all shows all."
+    short = short and words == given and bool({"-h", "--help"} & {*words})
+    if short:
+        text += " These are the flags that most runs need; --help-all shows all."
     # tyro wraps what is in panels. Elsewhere it joins lines, but for those with a space in front.
     text = textwrap.fill(" ".join(text.split()), shutil.get_terminal_size().columns, subsequent_indent=" ")
     kind: Any = Annotated[(type(default), *_MARKS)]
@@ -75,7 +73,7 @@ def parse(
         args=words,
         prog=prog,
         description=text,
-        registry=_registry(shown),
+        registry=_registry(short=short),
         return_unknown_args=True,
     )
     if more:
@@ -86,7 +84,7 @@ def parse(
 def parser_of(default: Any) -> Any:
     """Makes the argparse parser that `parse` uses, for the page of flags."""
     kind: Any = Annotated[(type(default), *_MARKS)]
-    return tyro.extras.get_parser(kind, default=default, registry=_registry(None))
+    return tyro.extras.get_parser(kind, default=default, registry=_registry(short=False))
 
 
 def given_flags(words: Sequence[str]) -> dict[str, str]:
@@ -188,25 +186,22 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
                     f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} "
                     f"{choice.name_of(value)}; leave it out"
                 )
-        meant = (
-            near({"lr": "learning_rate"}.get(name, name), known)
-            .replace("did you mean ", "did you mean --")
-            .replace("_", "-")
-        )
-        raise ConfigError(f"no flag {flag}{meant if 'did you mean' in meant else '; --help-all shows all flags'}")
+        close = re.search(r"did you mean (.*)\?", near({"lr": "learning_rate"}.get(name, name), known))
+        advice = f"did you mean --{close[1].replace('_', '-')}?" if close else "--help-all shows all flags"
+        raise ConfigError(f"no flag {flag}; {advice}")
 
 
-def _registry(shown: Collection[str] | None) -> ConstructorRegistry:
-    """How tyro makes flags from settings. `shown` are those that the help shows; None for all."""
+def _registry(*, short: bool) -> ConstructorRegistry:
+    """How tyro makes flags from settings. `short`: the help shows the first ones."""
     registry = ConstructorRegistry()
 
     @registry.struct_rule
     def section(info: StructTypeInfo) -> StructConstructorSpec | None:
         value = info.default
         if isinstance(value, _Chosen):
-            return StructConstructorSpec(value.table, tuple(value.fields(shown)))
+            return StructConstructorSpec(value.table, tuple(value.fields(short)))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return StructConstructorSpec(dict, tuple(_fields(value, shown)))  # a table: `filled` checks it
+            return StructConstructorSpec(dict, tuple(_fields(value, short)))  # a table: `filled` checks it
         return None
 
     @registry.primitive_rule
@@ -225,21 +220,24 @@ class _Chosen:
     choice: Choice
     value: Any
 
-    def fields(self, shown: Collection[str] | None) -> list[StructFieldSpec]:
+    def fields(self, short: bool) -> list[StructFieldSpec]:
         """The flag that chooses, and those of the class that is chosen."""
         choice, name = self.choice, self.choice.name_of(self.value)
-        first = StructFieldSpec(choice.flag, _marked(str, choice.flag, shown), name, choice.text)
-        return [first, *(_fields(self.value, shown) if dataclasses.is_dataclass(self.value) else ())]
+        flag = StructFieldSpec(choice.flag, _named(str, choice.flag), name, choice.text)
+        return [flag, *(_fields(self.value, short, most=5) if dataclasses.is_dataclass(self.value) else ())]
 
     def table(self, **read: Any) -> dict[str, Any]:  # a docstring would be in the help
         name = read.pop(self.choice.flag)
         return {self.choice.flag: name, name: read} if read else {self.choice.flag: name}
 
 
-def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpec]:
-    """The flags and panels of a dataclass."""
+def _fields(settings: Any, short: bool, most: int | None = None) -> list[StructFieldSpec]:
+    """The flags and panels of a dataclass. In a short help, those of a section are marked, and of others there are at
+    `most` so many.
+    """
     hints, prefix = get_type_hints(type(settings), include_extras=True), getattr(settings, "prefix", "")
-    found, texts = [], _texts(type(settings))
+    specs, texts = [], _texts(type(settings))
+    others = [] if isinstance(settings, Section) else [field.name for field in settings_in(settings)][:most]
     for field in settings_in(settings):
         value, choice = getattr(settings, field.name), choice_of(field)
         kind: Any
@@ -250,26 +248,29 @@ def _fields(settings: Any, shown: Collection[str] | None) -> list[StructFieldSpe
             whole = any(dataclasses.is_dataclass(getattr(value, inner.name)) for inner in settings_in(value))
             kind = Annotated[type(value), tyro.conf.arg(name="")] if whole else type(value)  # its sections are panels
         else:
-            kind = _marked(hints[field.name], prefix + field.name, shown)
-        found.append(StructFieldSpec(field.name, kind, value, text))
-    return found
+            hint = hints[field.name]
+            kind = _named(hint, prefix + field.name)
+            if short and field.name not in others and FIRST not in getattr(hint, "__metadata__", ()):
+                kind = Annotated[kind, tyro.conf.Suppress]
+        specs.append(StructFieldSpec(field.name, kind, value, text))
+    return specs
 
 
 def _texts(kind: Any) -> Mapping[str, str]:
     """The texts below the fields of a dataclass, each as one line: tyro keeps some of the line breaks that the source
     has.
     """
-    found = {}
+    texts = {}
     for base in reversed(kind.__mro__):
         try:
             body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
         except (OSError, TypeError):  # there is no source
             continue
-        for field, text in itertools.pairwise(body):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                    found[name] = " ".join(said.split())
-    return found
+        for field, docstring in itertools.pairwise(body):
+            match field, docstring:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[name] = " ".join(text.split())
+    return texts
 
 
 def _json(words: Sequence[str]) -> Any:
@@ -305,8 +306,5 @@ _STAGES = PrimitiveConstructorSpec[Any](
 )
 
 
-def _marked(hint: Any, name: str, shown: Collection[str] | None) -> Any:
-    marks: list[Any] = [tyro.conf.arg(name=name.replace("_", "-"))]
-    if shown is not None and name not in shown:
-        marks.append(tyro.conf.Suppress)
-    return Annotated[(hint, *marks)]
+def _named(hint: Any, name: str) -> Any:
+    return Annotated[hint, tyro.conf.arg(name=name.replace("_", "-"))]

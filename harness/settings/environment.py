@@ -11,7 +11,7 @@ from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
 from envs.making import absolute, has_splits, read_env_args
 from envs.mixed import read_environments
-from harness.settings.section import Section
+from harness.settings.section import FIRST, Changes, Section
 
 AGENT_ENV = "EH-Agent-v0"
 """The name of the environments that agent programs are."""
@@ -26,7 +26,7 @@ class Environment(Section):
     runs.
     """
 
-    env: str = "EH-Cabinet-v0"
+    env: Annotated[str, FIRST] = "EH-Cabinet-v0"
     """The environment: an id of gymnasium, MODULE:ID, or a class of yours, FILE.py:CLASS. Several, such as
     EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the updates' tasks in this ratio."""
     env_args: Mapping[str, Any] = field(default_factory=dict)
@@ -35,14 +35,14 @@ class Environment(Section):
     split: str = ""
     """The split of the tasks. Empty takes the environment's own default; harness.evaluate then takes test for a model
     and all for the others, and for AppWorld test_normal and dev."""
-    tasks: Annotated[int | Path | None, Range(1)] = None
+    tasks: Annotated[int | Path | None, Range(1), Changes.EPISODES, FIRST] = None
     """With --agent: the file of its tasks, a JSON object a line; "id" and "split" (default train) are optional. For
     harness.evaluate also the number of tasks, in the order of the split; by default all of a finite split, and 128 of a
     generated one."""
     success_threshold: Annotated[float, Range(-MOST_REWARD, MOST_REWARD)] = 1.0
     """The least reward of a success, where an environment or an agent gives no verdict (info["success"]): the sum over
     the episode."""
-    agent: str = ""
+    agent: Annotated[str, FIRST] = ""
     """The agent, in place of --env: MODULE:FUNCTION, called as play(task, base_url), returns its reward, or True or
     False; or a command, such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step
     is a call of the model."""
@@ -54,11 +54,11 @@ class Environment(Section):
     (run), or are refused (strict)."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
-    env_threads: Annotated[int, Range(0)] = 64
+    env_threads: Annotated[int, Range(0), Changes.SETUP] = 64
     """The number of threads that step environments. 0 is fastest if a step takes microseconds."""
-    env_workers: Literal["local", "ray"] = "local"
+    env_workers: Annotated[Literal["local", "ray"], Changes.SETUP] = "local"
     """Where environments run: on this machine (local), or in Ray actors on a cluster's nodes (ray)."""
-    ray_address: str = ""
+    ray_address: Annotated[str, Changes.SETUP] = ""
     """The Ray cluster that this machine has joined: auto or HOST:PORT. Empty starts one on this machine."""
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
@@ -12,23 +12,17 @@ from harness.settings.environment import Environment
 from harness.settings.model import Model
 from harness.settings.rollout import Rollout
 from harness.settings.sampling import SAMPLING, Sampling, TransformersSampling
-from harness.settings.section import Section, flat
+from harness.settings.section import Changes, Section, flat, marks
 
 ENDPOINT = "openai"
 """The policy that is a model behind an endpoint."""
-
-# These say which episodes are played, where, and how fast. An evaluation may continue with other values of them.
-_NOT_DECISIVE = (
-    *("official", "tasks", "every", "rollouts", "out", "device", "threads", "slots", "rollout"),
-    *("env_threads", "env_workers", "ray_address"),
-    *("base_url", "api_key_env", "retries", "deadline_s"),
-    *("url", "gpu_memory_utilization"),
-)
 
 
 @dataclass(frozen=True)
 class Endpoint(Section):
     """The endpoint, for --policy openai."""
+
+    changes: ClassVar[Changes] = Changes.MACHINE
 
     base_url: str = ""
     """The address of the server, usually http://HOST:PORT/v1. Empty takes OPENAI_BASE_URL, or OpenAI itself."""
@@ -52,24 +46,26 @@ class EvaluateConfig(Section):
 
     policy: str = "expert"
     """expert, random, empty, openai (an endpoint, whose model --model names), or a model: a folder or a hub id."""
-    official: bool = False
+    official: Annotated[bool, Changes.EPISODES] = False
     """Take the benchmark's own split, prompt and K, and greedy actions, as the defaults (python -m envs list)."""
-    every: Annotated[int, Range(1)] = 1
+    every: Annotated[int, Range(1), Changes.EPISODES] = 1
     """Take only every N-th task of the split. BFCL's categories follow each other: 40 takes 5 entries of each one."""
-    rollouts: Annotated[int, Range(1)] | None = None
+    rollouts: Annotated[int | None, Range(1), Changes.EPISODES] = None
     """The number of episodes per task (k). By default 8, and 1 if all would be alike (expert, empty, greedy)."""
     horizon: Annotated[int, Range(1)] = 50
     """The fixed K, in steps."""
     seed: int = 0
     """The seed of the evaluation. Every sampled token is derived from it."""
-    out: Path | None = None
+    out: Annotated[Path | None, Changes.SETUP] = None
     """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it,
     nothing is kept."""
     environment: Environment = field(default_factory=Environment)
     model: Model = field(default_factory=lambda: Model(dtype="float32"))
     endpoint: Endpoint = field(default_factory=Endpoint)
     rollout: Rollout = field(default_factory=lambda: Rollout(rollout="lockstep", slots=64))
-    sampling: Sampling = field(default_factory=TransformersSampling, metadata={"choice": SAMPLING})
+    sampling: Annotated[Sampling, Changes.DRAWS] = field(
+        default_factory=TransformersSampling, metadata={"choice": SAMPLING}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,7 +97,8 @@ class EvaluateConfig(Section):
 
     def decisive(self) -> dict[str, Any]:
         """Returns the settings that an episode depends on, besides its task and seed."""
-        return {name: value for name, value in flat(self).items() if name not in _NOT_DECISIVE}
+        decide = (Changes.RESULT, Changes.DRAWS)
+        return {name: value for name, value in flat(self).items() if marks(type(self)).get(name) in (*decide, None)}
 
     def departures(self, *, whole_split: bool) -> tuple[str, ...]:
         """Returns the flags by which a score of ``--official`` is not official. `whole_split`: whether all tasks are

@@ -14,7 +14,7 @@ from eh_gym import ElasticHorizon
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.ranges import Range
 from harness.settings.environment import Environment
-from harness.settings.evaluation import Evaluation
+from harness.settings.held_out import Evaluation
 from harness.settings.horizon import HORIZON, Horizon
 from harness.settings.loss import Loss
 from harness.settings.model import Model
@@ -23,15 +23,8 @@ from harness.settings.recipe import read_recipe, recipe_file
 from harness.settings.rollout import Rollout
 from harness.settings.run import Run
 from harness.settings.sampling import SAMPLING, Sampling, TransformersSampling
-from harness.settings.section import Section, choice_of, filled, flat, table_of
+from harness.settings.section import FIRST, Changes, Section, choice_of, filled, flat, table_of
 from harness.settings.warm_start import WarmStart
-
-FIRST_FLAGS = (
-    *("env", "agent", "tasks", "model", "lora_rank", "wrapper", "k0", "k_min", "k_max", "alpha", "delta"),
-    *("tasks_per_update", "group_size", "max_action_tokens", "sampler", "url", "learning_rate", "eval_tasks"),
-    *("updates", "seed", "out", "resume", "recipe", "device", "warm_start.episodes"),
-)
-"""The settings that ``--help`` shows; ``--help-all`` shows all."""
 
 _FORMAT = 2  # of config.json; the first one was flat
 
@@ -55,18 +48,18 @@ class GRPOConfig(Section):
     (12, 'tiny', 0.0007, 0.2)
     """
 
-    updates: Annotated[int, Range(1)] = 200
+    updates: Annotated[int, Range(1), FIRST] = 200
     """The number of policy updates."""
-    tasks_per_update: Annotated[int, Range(1)] = 16
+    tasks_per_update: Annotated[int, Range(1), FIRST] = 16
     """The number of tasks in one update."""
-    group_size: Annotated[int, Range(2)] = 8
+    group_size: Annotated[int, Range(2), FIRST] = 8
     """The number of episodes per task (G)."""
     max_staleness: Annotated[int, Range(0)] = 0
     """How many updates ahead of its own an episode may begin. 0: sampling and training take turns. With more, episodes
     play while the policy is trained, and go on under the new weights."""
-    seed: int = 0
+    seed: Annotated[int, Changes.DRAWS, FIRST] = 0
     """Draws a tiny model's first weights, the tasks, and every token."""
-    out: Path | None = None
+    out: Annotated[Path | None, Changes.SETUP, FIRST] = None
     """The folder of the run, which must hold none yet. By default runs/ENV-WRAPPER-seedSEED, for a sweep runs/sweep."""
     environment: Environment = field(default_factory=Environment)
     model: Model = field(default_factory=Model)
@@ -74,7 +67,9 @@ class GRPOConfig(Section):
     horizon_key: str = ""
     """Keep a K for each value of this key in the info of reset, such as category."""
     rollout: Rollout = field(default_factory=Rollout)
-    sampling: Sampling = field(default_factory=TransformersSampling, metadata={"choice": SAMPLING})
+    sampling: Annotated[Sampling, Changes.DRAWS] = field(
+        default_factory=TransformersSampling, metadata={"choice": SAMPLING}
+    )
     loss: Loss = field(default_factory=Loss)
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
@@ -120,7 +115,7 @@ class GRPOConfig(Section):
             )
         if self.rollout.temperature == 0:
             raise ConfigError("temperature must be > 0 in training, got 0; greedy episodes of a task are all alike")
-        if self.optimizer.compile == "on" and self.sampling.sampler == "transformers":
+        if self.optimizer.compile == "on" and self.sampling.runs_policy:
             raise ConfigError(
                 "--compile on needs --sampler vllm or vllm-server, because the transformers sampler runs the same "
                 "layers token by token; leave it out"
@@ -157,7 +152,7 @@ class GRPOConfig(Section):
         """Raises ConfigError for a setting that does not work under torchrun. The constructor can't know what starts
         the run.
         """
-        if self.sampling.sampler == "vllm" and self.max_staleness:
+        if self.sampling.shares_gpu and self.max_staleness:
             raise ConfigError(
                 "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out "
                 "--max-staleness, or start vLLM servers on other GPUs and give --sampler vllm-server --url"
@@ -215,8 +210,8 @@ class GRPOConfig(Section):
         """
         try:
             saved = {**json.loads(text)}
-            if (found := saved.pop("format", 1)) != _FORMAT:
-                raise ValueError(f"format {found}, and this version has {_FORMAT}")
+            if (version := saved.pop("format", 1)) != _FORMAT:
+                raise ValueError(f"format {version}, and this version has {_FORMAT}")
             return filled(GRPOConfig(), saved)
         except (ValueError, KeyError, TypeError, ConfigError) as error:
             raise StateError(f"these are not this version's settings: {error}") from error
@@ -248,17 +243,17 @@ def flat_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     {'updates': 3, 'wrapper': 'fixed', 'k0': 9, 'eval_tasks': 8}
     """
     parts = {part.name: part for part in dataclasses.fields(GRPOConfig)}
-    found: dict[str, Any] = {}
+    by_flag: dict[str, Any] = {}
     for name, value in saved.items():
         choice, now = choice_of(parts[name]) if name in parts else None, getattr(_DEFAULT, name, None)
         if choice and isinstance(value, Mapping):
             chosen = value.get(choice.flag)
-            found |= {choice.flag: chosen, **value.get(chosen, {})}
+            by_flag |= {choice.flag: chosen, **value.get(chosen, {})}
         elif isinstance(now, Section) and isinstance(value, Mapping):
-            found |= {now.prefix + inner: leaf for inner, leaf in value.items()}
+            by_flag |= {now.prefix + inner: leaf for inner, leaf in value.items()}
         elif name != "format":
-            found[name] = value
-    return found
+            by_flag[name] = value
+    return by_flag
 
 
 _DEFAULT = GRPOConfig()

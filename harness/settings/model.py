@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
 from envs.making import json_object
-from harness.settings.section import Section
+from harness.settings.section import FIRST, Changes, Section
 
 REASONING_FORMATS = ("auto", "none", "tags", "opened", "harmony")
 """How a model writes its thoughts; `harness.chat.reasoning` reads them. Instead of a name, the text may be two tags."""
@@ -20,14 +20,14 @@ _OURS = ("messages", "conversation", "tools", "chat_template", "add_generation_p
 class Model(Section):
     """Which language model acts, and how its chat is written."""
 
-    model: str = ""
+    model: Annotated[str, FIRST] = ""
     """The model: a Hugging Face folder, a hub id, or tiny (made on the spot)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "bfloat16"
     """The type of the computation and of the sampler's weights; the optimizer keeps float32. auto takes bfloat16, but
     float32 on a CPU that is slow with it."""
-    device: str = "auto"
+    device: Annotated[str, Changes.MACHINE, FIRST] = "auto"
     """The device: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
-    threads: Annotated[int, Range(0)] | None = None
+    threads: Annotated[int | None, Range(0), Changes.MACHINE] = None
     """The number of torch threads; 0 leaves torch's default. By default a model of less than 50 million parameters has
     one, which is fastest, and a larger one torch's default."""
     max_observation_tokens: Annotated[int, Range(16, zero=True)] = 0

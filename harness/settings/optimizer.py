@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from eh_gym.ranges import Range
-from harness.settings.section import NoFlag, Section
+from harness.settings.section import FIRST, Changes, NoFlag, Section
 
 
 @dataclass(frozen=True)
 class Optimizer(Section):
     """How the policy is optimized."""
 
-    learning_rate: Annotated[float, Range(0)] = 1e-6
+    learning_rate: Annotated[float, Range(0), FIRST] = 1e-6
     """AdamW's learning rate after the warm-up."""
     warmup_updates: Annotated[int, Range(0)] = 0
     """The number of updates over which the learning rate rises from 0."""
@@ -26,16 +26,16 @@ class Optimizer(Section):
     """Gradients are clipped to this norm."""
     minibatches: Annotated[int, Range(1)] = 1
     """The number of optimizer steps per update."""
-    lora_rank: Annotated[int, Range(0)] = 0
+    lora_rank: Annotated[int, Range(0), FIRST] = 0
     """Train LoRA adapters of this rank alone; 0 trains all weights. --recipe lora has the settings that suit them."""
-    tokens_per_microbatch: Annotated[int, Range(1)] = 16_384
+    tokens_per_microbatch: Annotated[int, Range(1), Changes.MACHINE] = 16_384
     """The most tokens in a forward pass, but at least an episode. It changes memory and speed alone."""
-    gradient_checkpointing: bool = True
+    gradient_checkpointing: Annotated[bool, Changes.MACHINE] = True
     """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
-    keep_attention: bool = False
+    keep_attention: Annotated[bool, Changes.MACHINE] = False
     """With --gradient-checkpointing: keep the outputs of attention, which cost most to compute again in a long
     episode."""
-    offload_optimizer: bool = False
+    offload_optimizer: Annotated[bool, Changes.MACHINE] = False
     """Keep AdamW's moments in the host's memory during the rollout, so that an engine's cache has their place."""
     packing: bool = True
     """Train on rows that hold several episodes one after another, without padding, if the model can. --no-packing pads

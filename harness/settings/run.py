@@ -1,11 +1,11 @@
 """What a run keeps, and how long its processes wait for each other."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
-from harness.settings.section import Section
+from harness.settings.section import Changes, Section
 
 _TRACKERS = ("tensorboard", "wandb")
 
@@ -14,13 +14,15 @@ _TRACKERS = ("tensorboard", "wandb")
 class Run(Section):
     """What a run keeps."""
 
+    changes: ClassVar[Changes] = Changes.SETUP
+
     checkpoint_every: Annotated[int, Range(1)] = 10
     """The number of updates between checkpoints."""
     keep_checkpoints: Annotated[int, Range(1)] = 2
     """The number of checkpoints that are kept."""
     trackers: str = "tensorboard"
     """Where the metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma between."""
-    rank_timeout_s: Annotated[float, Range(0, above=True)] = 1800.0
+    rank_timeout_s: Annotated[float, Range(0, above=True), Changes.MACHINE] = 1800.0
     """With torchrun: the seconds that a rank waits for another; more than the longest rollout, and than the first
     rank's warm start."""
 

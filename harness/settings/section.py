@@ -1,9 +1,10 @@
 """Sections: groups of settings that one part of the program gets whole, and their form as a table.
 
-A section is a frozen dataclass. The range of a setting stands beside its type, and its description below it:
+A section is a frozen dataclass. Beside the type of a setting stand its range, `Changes` where it is not that of its
+section, and `FIRST`; below it its description:
 
-    kl_coef: Annotated[float, Range(0)] = 0.0
-    \"\"\"The weight of the KL estimate to the initial policy.\"\"\"
+    slots: Annotated[int, Range(0), Changes.MACHINE] = 0
+    \"\"\"The number of environments played at once.\"\"\"
 
 Nothing else is declared: flags, recipes, ``config.json`` and the reference pages are made from the fields. The settings
 of a command are a section, too, whose fields are settings and further sections.
@@ -11,6 +12,8 @@ of a command are a section, too, whose fields are settings and further sections.
 
 import contextlib
 import dataclasses
+import enum
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +30,24 @@ S = TypeVar("S", bound="Section")
 NoFlag = Annotated[T, Fixed, Suppress]
 """The type of a setting that only recipes and Python programs give."""
 
+FIRST = "--help shows the flag"
+"""Marks a flag that most runs need. ``--help-all`` shows the others, too."""
+
+
+class Changes(enum.Enum):
+    """What another value of a setting changes."""
+
+    RESULT = enum.auto()
+    """What is played or learned."""
+    DRAWS = enum.auto()
+    """The random draws alone. Runs that differ in it repeat each other."""
+    EPISODES = enum.auto()
+    """Which episodes are played, or their order, but none of them. An evaluation goes on with those it has."""
+    SETUP = enum.auto()
+    """No number. It stays as it was when the run began."""
+    MACHINE = enum.auto()
+    """Where and how fast it runs, and numbers by rounding alone. A resumed run may have another value."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Section:
@@ -39,6 +60,9 @@ class Section:
 
     prefix: ClassVar[str] = ""
     """What precedes the settings' names where those of all sections are together, such as in flags."""
+
+    changes: ClassVar[Changes] = Changes.RESULT
+    """What the settings change that say nothing else."""
 
     def __new__(cls: type[S], *_: Any, **given: Any) -> S:
         """Refuses names that are no settings."""
@@ -96,15 +120,15 @@ class Choice:
         """
         name = table.get(self.flag, self.name_of(value))
         made = value if name == self.name_of(value) else self.named(name)
-        own = (name, self.name_of(made))  # MODULE:CLASS may be one of this project's
+        chosen = (name, self.name_of(made))  # MODULE:CLASS may be one of this project's
         for other, inner in table.items():
             if other == self.flag:
                 continue
             if not isinstance(inner, Mapping) or (":" not in other and other not in self.classes):
                 known = [self.flag, *(f"{where}{kind}" for kind in self.classes)]
                 raise ConfigError(f"no setting {where}{other}{near(where + other, known)}")
-            tried = filled(made if other in own else self.named(other), inner, f"{where}{other}.")
-            made = tried if other in own else made
+            tried = filled(made if other in chosen else self.named(other), inner, f"{where}{other}.")
+            made = tried if other in chosen else made
         return made
 
     def table(self, value: Any) -> dict[str, Any]:
@@ -120,8 +144,8 @@ def settings_in(settings: Any) -> list[dataclasses.Field[Any]]:
 
 def choice_of(field: dataclasses.Field[Any]) -> Choice | None:
     """Returns how the class of a field's value is chosen; None for a field of one type."""
-    found: Choice | None = field.metadata.get("choice")
-    return found
+    choice: Choice | None = field.metadata.get("choice")
+    return choice
 
 
 def filled(settings: T, table: Mapping[str, Any], where: str = "") -> T:
@@ -190,6 +214,28 @@ def flat(settings: Any) -> dict[str, Any]:
     return {name: value for name, _, value in leaves(settings)}
 
 
+@functools.cache
+def marks(kind: type) -> dict[str, Changes]:
+    """Returns what each setting changes, by the name of its flag; those of the choices that were not made, too.
+
+    >>> from harness.settings.rollout import Rollout
+    >>> marks(Rollout)["slots"]
+    <Changes.MACHINE: 5>
+    """
+    hints, by_name = get_type_hints(kind, include_extras=True), dict[str, Changes]()
+    prefix, default = getattr(kind, "prefix", ""), getattr(kind, "changes", Changes.RESULT)
+    for field in settings_in(kind):
+        choice, hint = choice_of(field), hints[field.name]
+        if isinstance(hint, type) and issubclass(hint, Section) and not choice:
+            by_name |= marks(hint)
+            continue
+        for chosen in filter(dataclasses.is_dataclass, choice.classes.values() if choice else ()):
+            by_name |= marks(chosen)
+        own = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Changes)]
+        by_name[choice.flag if choice else prefix + field.name] = own[0] if own else default
+    return by_name
+
+
 def changed(settings: T, /, **values: Any) -> T:
     """Returns settings like these with other values, by the names that their flags have, with underscores.
 
@@ -239,7 +285,7 @@ def in_python(text: str, names: Mapping[str, str]) -> str:
     """
     return re.sub(
         r"python -m [^;)]*|--([a-z][\w.-]*\w)",
-        lambda found: names.get((found[1] or "").replace("-", "_"), found[0]),
+        lambda match: names.get((match[1] or "").replace("-", "_"), match[0]),
         text,
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from eh_gym.ranges import Range
-from harness.settings.section import NoFlag, Section
+from harness.settings.section import FIRST, NoFlag, Section
 
 _SMOLLM2, _RATE = 135e6, 1e-4  # cloning with this learning rate was measured for this many parameters
 _LORA_FACTOR = 10  # adapters want about 10 times the learning rate (thinkingmachines.ai/blog/lora, 2025)
@@ -16,7 +16,7 @@ class WarmStart(Section):
 
     prefix: ClassVar[str] = "warm_start."
 
-    episodes: Annotated[int, Range(0)] = 0
+    episodes: Annotated[int, Range(0), FIRST] = 0
     """The number of expert demonstrations; 0 turns the warm start off."""
     max_optimal_steps: Annotated[int, Range(0)] = 0
     """Only tasks that the expert solves in at most this many steps are used; 0 uses all. Then GRPO has to learn the

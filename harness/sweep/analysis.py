@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.sweep.runs import Arm, Run, Suite
+from harness.sweep.runs import Arm, Suite, SweptRun
 from harness.sweep.suites import PAPER_SUITES
 
 COLUMNS = {
@@ -40,7 +40,7 @@ COLUMNS = {
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
-def success_curve(run: Run, *, held_out: bool) -> pd.DataFrame:
+def success_curve(run: SweptRun, *, held_out: bool) -> pd.DataFrame:
     """Returns the success of a run in its course: a row per point, with its `updates`, its training `tokens` and its
     `success`.
 
@@ -95,7 +95,7 @@ def _last_quarter(values: Any) -> Any:
 
 
 def run_numbers(
-    run: Run, threshold: float, held_out: bool, fixed_k: int | None = None, equal_tokens: float = math.nan
+    run: SweptRun, threshold: float, held_out: bool, fixed_k: int | None = None, equal_tokens: float = math.nan
 ) -> dict[str, float]:
     """Returns all numbers of one run that tables show, by the keys of `COLUMNS`: shares in 0..1, tokens and steps.
 

@@ -54,8 +54,8 @@ def write_manifest(
 ) -> None:
     """Writes ``OUT/suites/SUITE.json``, with the seeds of an earlier sweep of the suite too. A damaged one is replaced.
 
-    `base` are the settings that the arms share. `arms` has, by label, an arm's own settings, by their flags, and all of
-    them.
+    `base` are the settings that the arms share. `arms` has two values for each label: the settings that the arm sets,
+    by the names of their flags, and the arm's complete settings.
 
     Raises:
         ConfigError: The earlier sweep had other settings.
@@ -72,10 +72,10 @@ def write_manifest(
     except StateError:
         path.parent.mkdir(parents=True, exist_ok=True)
     listed = []
-    for label, (own, config) in arms.items():
+    for label, (arm, config) in arms.items():
         names = {seed: run_name(dataclasses.replace(config, seed=seed)) for seed in seeds}
         runs = [{"seed": seed, "folder": f"../runs/{name}"} for seed, name in names.items()]
-        settings = {"wrapper": config.wrapper, "k0": flat(config).get("k0"), **own}
+        settings = {"wrapper": config.wrapper, "k0": flat(config).get("k0"), **arm}
         listed.append({"label": label, "settings": settings, "runs": runs})
     content = {"suite": suite, "env": shared["env"], "model": shared["model"], "threshold": threshold}
     write_whole(path, json.dumps(content | {"base": shared, "arms": listed}, indent=2, ensure_ascii=False, default=str))

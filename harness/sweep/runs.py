@@ -19,23 +19,17 @@ from eh_gym.errors import ConfigError, StateError
 from harness.records.episode_log import episode_files
 from harness.records.files import read_object
 from harness.records.metrics import read_metrics
-from harness.records.run_folder import OF_THE_MACHINE
-from harness.settings.grpo import flat_settings
+from harness.settings.grpo import GRPOConfig, flat_settings
+from harness.settings.section import Changes, marks
 from harness.sweep.manifest import has_ended
 from harness.sweep.suites import SUITES
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
 _TOTALS = ("tokens/total", "time/total_s")  # every update has them
 
-# No result depends on these settings, or they identify the run.
-_NO_MATTER = (
-    *(*OF_THE_MACHINE, "seed", "out", "sampler", "env_threads", "env_workers", "ray_address"),
-    *("checkpoint_every", "keep_checkpoints", "trackers"),
-)
-
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SweptRun:
     """A run as its folder has it."""
 
     folder: Path
@@ -83,10 +77,10 @@ class Arm:
 
     label: str
     settings: Mapping[str, Any]
-    runs: Sequence[Run]
+    runs: Sequence[SweptRun]
 
     @property
-    def ended(self) -> list[Run]:
+    def ended(self) -> list[SweptRun]:
         """The runs that have ended, for tables. A run that was cut short has not saved tokens."""
         return [run for run in self.runs if run.evaluation]
 
@@ -129,10 +123,10 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
         StateError: A file is damaged.
     """
     suites: list[Suite] = []
-    single: dict[Run, None] = {}
+    single: dict[SweptRun, None] = {}
     known = cache(read_run)
 
-    def read(folder: Path) -> Run:
+    def read(folder: Path) -> SweptRun:
         return known(folder.resolve())  # the same run for the same folder, whatever path leads to it
 
     for given in paths:
@@ -150,7 +144,7 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
     return suites + _put_together(list(single))
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> SweptRun:
     """Reads one run folder. Raises as `read_suites` does."""
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; give the folder of a run or of a sweep")
@@ -166,12 +160,12 @@ def read_run(folder: Path) -> Run:
         if lacking := [name for name in _TOTALS if row.get(name) is None]:
             raise StateError(f"line {number} of {metrics} has no {' and no '.join(lacking)}; restore the file")
     table = pd.DataFrame(rows, dtype=float, index=[row["update"] for row in rows])
-    return Run(folder, config, table, read_object(folder / "evaluation.json") if has_ended(folder) else {})
+    return SweptRun(folder, config, table, read_object(folder / "evaluation.json") if has_ended(folder) else {})
 
 
-def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, Run]]:
+def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, SweptRun]]:
     """Returns every run once, with the first suite and arm that contain it."""
-    found: dict[Run, tuple[Suite, Arm, Run]] = {}
+    found: dict[SweptRun, tuple[Suite, Arm, SweptRun]] = {}
     for suite in suites:
         for arm in suite.arms:
             for run in arm.runs:
@@ -179,7 +173,7 @@ def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, Run]]:
     return list(found.values())
 
 
-def _read_suite(path: Path, read: Callable[[Path], Run]) -> Suite:
+def _read_suite(path: Path, read: Callable[[Path], SweptRun]) -> Suite:
     c = read_object(path)
     arms: list[Arm] = []
     missing: list[str] = []
@@ -193,17 +187,18 @@ def _read_suite(path: Path, read: Callable[[Path], Run]) -> Suite:
     return Suite(str(path.parents[1]), c["suite"], c["env"], c["model"], c["threshold"], arms, missing)
 
 
-def _put_together(runs: Sequence[Run]) -> list[Suite]:
+def _put_together(runs: Sequence[SweptRun]) -> list[Suite]:
     """Makes suites of runs that are named one by one: one for each environment and model, with an arm for each
     setting.
     """
-    by_kind: dict[tuple[str, str], list[Run]] = {}
+    marked, alike_in = marks(GRPOConfig), (Changes.DRAWS, Changes.SETUP, Changes.MACHINE)
+    by_kind: dict[tuple[str, str], list[SweptRun]] = {}
     for run in runs:
         played = run.config.get("agent") or run.config.get("env")
         by_kind.setdefault((str(played), str(run.config.get("model"))), []).append(run)
     suites = []
     for (env, model), alike in by_kind.items():
-        settings = [{k: v for k, v in run.config.items() if k not in _NO_MATTER} for run in alike]
+        settings = [{k: v for k, v in run.config.items() if marked.get(k) not in alike_in} for run in alike]
         names = dict.fromkeys(name for one in settings for name in one)
         # Another wrapper or sampler has other settings.
         differ = [name for name in names if len({json.dumps(one[name]) for one in settings if name in one}) > 1]

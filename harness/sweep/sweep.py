@@ -29,7 +29,7 @@ from harness.records.files import lock_folder
 from harness.records.run_folder import prepare
 from harness.settings.command_line import flag_of, given_flags
 from harness.settings.command_line import parse as parse_flags
-from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, from_recipe
+from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.recipe import QUICKSTART
 from harness.settings.section import changed, flat
 from harness.sweep.jobs import Job, cpu_cores, job_slots, run_jobs
@@ -234,9 +234,7 @@ def print_table(table: SuiteTable, console: Console) -> None:
 
 
 def _slots(settings: Sweep) -> list[dict[str, str]]:
-    """The slots for runs. With ``--sampler vllm-server`` there is one, because each run sends its weights to the
-    servers.
-    """
+    """The slots for runs. There is one if runs would share servers, because each run sends its weights to them."""
     train = settings.train
     gpus: list[str] = []
     if train.model.device in ("auto", "cuda"):
@@ -247,7 +245,7 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
         raise ConfigError(
             f"--device {train.model.device} would put every run on one GPU; use --device cuda and CUDA_VISIBLE_DEVICES"
         )
-    jobs = 1 if train.sampling.sampler == "vllm-server" else settings.jobs
+    jobs = 1 if train.sampling.shares_servers else settings.jobs
     if settings.ranks > 1:
         train.check_ranks()
     return job_slots(jobs, gpus=gpus, per_job=settings.ranks, cores=cpu_cores(), threads=train.model.threads or 0)
@@ -260,8 +258,7 @@ def parse(words: Sequence[str]) -> Sweep:
     if "resume" in given:
         raise ConfigError("--resume is for a single run; a sweep resumes by itself, in its folder, --out")
     default = Sweep(train=recipe_config(words), recipe=flag_of(words, "recipe", QUICKSTART))
-    first = (*FIRST_FLAGS, *(f.name for f in dataclasses.fields(Sweep)))
-    settings = parse_flags(default, words, prog=_PROG, first=first)
+    settings = parse_flags(default, words, prog=_PROG, short=True)
     check_fields(settings, change=lambda name: f"--{name}")
     if bool(settings.arm) == bool(settings.suite):
         raise ConfigError('give --suite, or --arm for each arm: --arm "k0=10" --arm "wrapper=fixed,k0=30"')

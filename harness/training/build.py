@@ -172,7 +172,7 @@ def _make_policy(
     kept in the folder, because checkpoints have the adapters alone.
     """
     policy = load(config, env, device, ranks, display)
-    untested = check_agreement(policy.model, sampled=config.sampling.sampler == "transformers")
+    untested = check_agreement(policy.model, sampled=config.sampling.runs_policy)
     kernel = choose_flash_attention(device) if policy.packs else ""
     for note in (*policy.chat.notes, *filter(None, [untested, kernel])):
         display.note(f"note: {note}")
@@ -220,13 +220,13 @@ def _prepare_training(
         policy,
         ahead=config.max_staleness > 0,
         ranks=ranks,
-        on_host=config.sampling.sampler != "transformers",
-        gathers=config.sampling.sampler == "vllm",
+        on_host=not config.sampling.runs_policy,
+        gathers=config.sampling.shares_gpu,
     )
-    if config.sampling.sampler == "transformers":
+    if config.sampling.runs_policy:
         weights.fill(device)  # if servers sample, the copy stays in the host memory of rank 0
     ranks.shard(policy, device)
-    if compiles(config.optimizer.compile, device, config.sampling.sampler):
+    if compiles(config.optimizer.compile, device, sampled=config.sampling.runs_policy):
         policy.compile_layers()
     model = policy.model
     optimizer = make_optimizer(model, config.optimizer)

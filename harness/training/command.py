@@ -3,16 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from eh_gym.errors import ConfigError
 from envs.description import description_of
 from envs.mixed import read_environments
-from harness.records.run_folder import OF_THE_MACHINE, saved_config
+from harness.records.run_folder import saved_config
 from harness.settings.command_line import flag_of, given_flags, parse
-from harness.settings.grpo import FIRST_FLAGS, GRPOConfig, from_recipe
+from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.recipe import QUICKSTART, recipe_file
-from harness.settings.section import changed, flat
+from harness.settings.section import Changes, changed, flat, marks
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def read_command(words: Sequence[str]) -> RunRequest:
         Command(base, recipe=flag_of(words, "recipe", QUICKSTART)),
         words,
         prog="python -m harness.grpo",
-        first=FIRST_FLAGS,
+        short=True,
     )
     wanted, given = command.config, given_flags(words)
     if command.resume is not None:
@@ -90,16 +89,16 @@ def recipe_config(words: Sequence[str]) -> GRPOConfig:
 
 def _resumed(folder: Path, base: GRPOConfig, wanted: GRPOConfig, given: Mapping[str, str]) -> RunRequest:
     """Continues a run with its own settings, and those of this machine that the command line gives."""
-    asked, has = flat(wanted), flat(base)
-    here: dict[str, Any] = {name: asked[name] for name in given.values() if name in OF_THE_MACHINE}
+    values, before, marked = flat(wanted), flat(base), marks(GRPOConfig)
+    taken = {name: values[name] for name in given.values() if marked.get(name) is Changes.MACHINE}
     ignored = [
         flag
         for flag, name in given.items()
-        if name in asked and name not in here and name != "updates" and asked[name] != has[name]
+        if name in values and name not in taken and name != "updates" and values[name] != before[name]
     ]
     note = f"note: the run goes on with its own settings; ignored: {', '.join(sorted(ignored))}"
     return RunRequest(
-        changed(base, **here),
+        changed(base, **taken),
         resume=folder,
         updates=wanted.updates if "updates" in given.values() else None,
         notes=[note] if ignored else [],

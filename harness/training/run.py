@@ -54,7 +54,7 @@ def carry_out(
         resume = request.resume is not None
         display.plan(config, run_dir, resume=resume, controller=given.controller if given else None)
         evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
-    if config.sampling.sampler != "vllm":  # an engine beside a rank closes its torch.distributed when the process ends
+    if not config.sampling.shares_gpu:  # an engine beside a rank closes its torch.distributed when the process ends
         ranks.close()
     return run_dir, evaluations
 
@@ -98,10 +98,10 @@ def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[P
         raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, request)}") from error
     except OutOfMemoryError as error:
         why = str(error).removeprefix("CUDA out of memory. ")[:200]
-        engine = ", --gpu-memory-utilization" if config.sampling.sampler == "vllm" else ""
         raise StateError(
             f"the GPU ran out of memory ({why}); continue with --resume {run_dir} and a lower "
-            f"--tokens-per-microbatch{engine} or --slots, or with --gradient-checkpointing"
+            f"{', '.join(filter(None, ('--tokens-per-microbatch', config.sampling.memory_flag)))} or --slots, or with "
+            "--gradient-checkpointing"
         ) from error
     except KeyboardInterrupt:
         if not ranks.first:

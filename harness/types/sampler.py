@@ -137,6 +137,10 @@ class Sampler(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Drops every request and ends what the sampler has started. It is not used any more."""
+        ...
+
 
 @runtime_checkable
 class LimitedCache(Protocol):

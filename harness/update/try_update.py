@@ -77,9 +77,9 @@ def what_to_lower(config: GRPOConfig, longest: int) -> str:
         now.append("--gradient-checkpointing")
     elif config.optimizer.keep_attention:
         now.append("--no-keep-attention")
-    if config.max_staleness and config.sampling.sampler == "vllm":  # otherwise the engine sleeps during the update
-        now.append("a lower --gpu-memory-utilization")
-    if config.max_staleness and config.sampling.sampler == "transformers":
+    if config.max_staleness and config.sampling.memory_flag:  # otherwise the engine sleeps during the update
+        now.append(f"a lower {config.sampling.memory_flag}")
+    if config.max_staleness and config.sampling.runs_policy:
         now.append("fewer --slots")
     new = [f"a --max-context below {longest} with --tokens-per-microbatch as low"]
     if config.model.dtype == "float32":

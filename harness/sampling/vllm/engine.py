@@ -33,7 +33,7 @@ _CPU_CACHE_BYTES = 512 << 20  # without a limit, vLLM takes most of the machine'
 
 
 @dataclass
-class _RequestState:
+class _Growing:
     request: SampleRequest
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ class VLLMSampler:
         self.max_context = max_context or positions
         self._version = version
         self._numbers = itertools.count()
-        self._running: dict[str, _RequestState] = {}
+        self._running: dict[str, _Growing] = {}
         self._names: dict[Hashable, str] = {}
         self._asleep = False
         self._device = torch.device(device) if device else model.device
@@ -149,7 +149,7 @@ class VLLMSampler:
         name = str(next(self._numbers))
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         self._engine.add_request(name, prompt, parameters)
-        self._running[name] = _RequestState(request)
+        self._running[name] = _Growing(request)
         self._names[request.session] = name
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
@@ -212,6 +212,9 @@ class VLLMSampler:
             raise SamplerError("vLLM did not empty its prefix cache after a weight update")
         self._version += 1
         return self._version
+
+    def close(self) -> None:
+        """Does nothing: the engine ends with the process."""
 
     def _take_over_weights(self) -> None:
         weights = plain_parameters(self._model, self._dtype, self._device)

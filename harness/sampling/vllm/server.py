@@ -38,7 +38,7 @@ class _Engine:
 
 
 @dataclass
-class _RequestState:
+class _Sent:
     """A request in flight. If it is sent again, it gets a new name, so that a late answer to the old one is ignored."""
 
     request: SampleRequest
@@ -97,7 +97,7 @@ class VLLMServerSampler:
         self._sender: NCCLSender | None = None
         self._version = version
         self._numbers = itertools.count()
-        self._running: dict[str, _RequestState] = {}
+        self._running: dict[str, _Sent] = {}
         self._names: dict[Hashable, str] = {}
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="vllm-request")
         self._answers: queue.SimpleQueue[tuple[str, Sample | Exception]] = queue.SimpleQueue()
@@ -170,7 +170,7 @@ class VLLMServerSampler:
     def _send(self, request: SampleRequest, number: int) -> None:
         engine = self._engine_of(request.session)
         name = f"{id(self):x}-{next(self._numbers)}"
-        self._running[name] = _RequestState(request, number, engine)
+        self._running[name] = _Sent(request, number, engine)
         self._names[request.session] = name
         self._threads.submit(self._ask, engine.server, name, request)
 

@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
 from harness.sampling.vllm.http import ServerGone, ServerRefused, VLLMServer
+from harness.settings.sampling import VLLMServerSampling
 from harness.types.sampler import SampleRequest
 
 WORKER_EXTENSION = "harness.sampling.vllm.worker.PolicyWeights"
@@ -47,6 +49,12 @@ def sampling_parameters(request: SampleRequest) -> dict[str, Any]:
         "top_k": 0,
         "min_p": 0.0,
     }
+
+
+def check_servers(settings: VLLMServerSampling, device: str) -> None:
+    """Checks every server; see `check_server`. `device` is the trainer's."""
+    for url in settings.urls:
+        check_server(VLLMServer(url), over_nccl=torch.device(device).type == "cuda")
 
 
 def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:

@@ -72,10 +72,10 @@ def test_the_layers_are_traced_once_and_compute_the_same(trained: Policy, monkey
 def test_auto_compiles_on_gpus_alone_and_never_the_sampler_s_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.machine.runtime.find_spec", lambda name: name)
     monkeypatch.setattr("harness.machine.runtime.shutil.which", lambda name: name)
-    found = [compiles("auto", device, sampler) for device in ("cpu", "cuda:1") for sampler in ("transformers", "vllm")]
+    found = [compiles("auto", device, sampled=sampled) for device in ("cpu", "cuda:1") for sampled in (True, False)]
     assert found == [False, False, False, True]
     monkeypatch.setattr("harness.machine.runtime.shutil.which", lambda name: None)  # Triton needs a C compiler
-    assert not compiles("auto", "cuda", "vllm")
-    assert [compiles(how, "cpu", "vllm") for how in ("on", "off")] == [True, False]
+    assert not compiles("auto", "cuda", sampled=False)
+    assert [compiles(how, "cpu", sampled=False) for how in ("on", "off")] == [True, False]
     with pytest.raises(ConfigError, match=r"--compile.*--sampler vllm"):
         changed(from_recipe("quickstart"), compile="on")

@@ -9,16 +9,10 @@ import pytest
 
 from eh_gym.errors import ConfigError, StateError
 from harness.evaluate import defaults
-from harness.records.run_folder import OF_THE_MACHINE, forget, lengthen, prepare, saved_config
+from harness.records.run_folder import forget, lengthen, prepare, saved_config
 from harness.settings.grpo import GRPOConfig
-from harness.settings.section import changed, flat
+from harness.settings.section import changed
 from harness.training.command import read_command
-
-
-def test_what_is_of_the_machine_are_settings() -> None:
-    samplers = ("transformers", "vllm", "vllm-server")
-    assert set(OF_THE_MACHINE) <= set().union(*(flat(changed(GRPOConfig(), sampler=name)) for name in samplers))
-
 
 STARTS = """
 import os, sys

@@ -13,11 +13,12 @@ from eh_gym import ElasticHorizon, FixedHorizon, LinearHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.make import HORIZONS
 from harness import GRPOConfig, evaluate_policy
+from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import flat_settings
 from harness.settings.horizon import HORIZON, NamedHorizon
 from harness.settings.loss import Loss
 from harness.settings.sampling import SAMPLERS
-from harness.settings.section import changed, filled, flat, leaves, table_of
+from harness.settings.section import Changes, changed, filled, flat, leaves, marks, python_names, table_of
 
 
 class Still:
@@ -90,6 +91,23 @@ def test_flat_names_are_unique_whatever_is_chosen_of_what_the_help_names() -> No
             names = [name for name, _, _ in leaves(config)]
             assert len(names) == len(set(names))
             assert (config.wrapper, config.sampling.sampler) == (wrapper, sampler)
+
+
+def test_every_setting_says_what_it_changes() -> None:
+    train, evaluate = marks(GRPOConfig), marks(EvaluateConfig)
+    assert {*train, "resume"} == {*python_names(GRPOConfig())}
+    assert {*flat(EvaluateConfig())} <= {*evaluate}
+    names = {what: {name for name, its in train.items() if its is what} for what in Changes}
+    memory = {"gradient_checkpointing", "keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"}
+    machine = {"device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", *memory}
+    assert names[Changes.MACHINE] == machine
+    assert names[Changes.DRAWS] == {"seed", "sampler"}
+    environments = {"env_threads", "env_workers", "ray_address"}
+    assert names[Changes.SETUP] == {"out", "checkpoint_every", "keep_checkpoints", "trackers", *environments}
+    episodes = {"official", "tasks", "every", "rollouts", "out", "device", "threads", "slots", "rollout"}
+    endpoint = {"base_url", "api_key_env", "retries", "deadline_s"}
+    kept = {name for name, its in evaluate.items() if its not in (Changes.RESULT, Changes.DRAWS)}
+    assert kept == {*episodes, *environments, *endpoint, "url", "gpu_memory_utilization"}
 
 
 def test_a_change_of_class_keeps_nothing_of_the_other_one() -> None:

@@ -18,7 +18,7 @@ from harness.sweep.analysis import (
     success_curve,
     suite_table,
 )
-from harness.sweep.runs import Arm, Run, Suite
+from harness.sweep.runs import Arm, Suite, SweptRun
 
 
 def a_run(
@@ -31,7 +31,7 @@ def a_run(
     after: float | None = None,
     lengths: list[int] | None = None,
     before: float = 0.0,
-) -> Run:
+) -> SweptRun:
     """A run of an update per K, with 100 tokens each unless said otherwise, which has ended if `after` is given."""
     rows: dict[str, Any] = {
         "update": range(len(k)),
@@ -46,10 +46,12 @@ def a_run(
         table["evaluation/mean_at_k"] = pd.Series(held_out)
     result = {"mean_at_k": after, "best_at_k": (after or 0) + 0.1, "success_lengths": lengths or [3]}
     ended = {"before": {"sampled": {"mean_at_k": before}}, "after": {"sampled": result, "greedy": {"mean_at_k": 0.9}}}
-    return Run(Path(f"seed{seed}"), {"seed": seed}, table.astype(float), ended if after is not None else {})
+    return SweptRun(Path(f"seed{seed}"), {"seed": seed}, table.astype(float), ended if after is not None else {})
 
 
-def table(name: str, arms: Mapping[str, tuple[dict[str, Any], list[Run]]], *, threshold: float = 0.5) -> SuiteTable:
+def table(
+    name: str, arms: Mapping[str, tuple[dict[str, Any], list[SweptRun]]], *, threshold: float = 0.5
+) -> SuiteTable:
     made = [Arm(label, settings, runs) for label, (settings, runs) in arms.items()]
     return suite_table(Suite("", name, "", "", threshold, made, []))
 
@@ -98,7 +100,7 @@ def test_k_is_the_real_one_where_the_controller_keeps_one() -> None:
 
 
 def test_a_run_without_records_has_no_numbers() -> None:
-    empty = Run(Path("x"), {"seed": 0}, pd.DataFrame(), {})
+    empty = SweptRun(Path("x"), {"seed": 0}, pd.DataFrame(), {})
     assert all(math.isnan(x) for x in run_numbers(empty, 0.5, True, fixed_k=8).values())
 
 
@@ -120,7 +122,7 @@ def test_the_plateau_is_what_one_standard_error_does_not_tell_from_the_best() ->
 
 
 def test_the_comparison_saves_seed_by_seed_against_the_largest_fixed_k() -> None:
-    def runs(*curves: dict[int, float]) -> list[Run]:
+    def runs(*curves: dict[int, float]) -> list[SweptRun]:
         return [a_run(i, k=[15] * 4, held_out=curve, after=0.8) for i, curve in enumerate(curves)]
 
     found = table("comparison", {
@@ -150,7 +152,7 @@ def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts() 
 
 
 def test_learning_compares_with_the_best_fixed_k_seed_by_seed() -> None:
-    def run(seed: int, final: float, *, tokens: float, half: float) -> Run:
+    def run(seed: int, final: float, *, tokens: float, half: float) -> SweptRun:
         return a_run(seed, k=[20, 20], tokens=[tokens / 2] * 2, held_out={0: half, 1: final}, after=final)
 
     found = table("learning", {

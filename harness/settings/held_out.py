@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from eh_gym.ranges import Range
-from harness.settings.section import Section
+from harness.settings.section import FIRST, Section
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Evaluation(Section):
 
     split: str = "test"
     """The split of the held-out tasks."""
-    tasks: Annotated[int, Range(0)] = 128
+    tasks: Annotated[int, Range(0), FIRST] = 128
     """The number of held-out tasks. 0 evaluates nothing."""
     rollouts: Annotated[int, Range(1)] = 8
     """The number of sampled episodes per task before and after training (the k of mean@k)."""
