@@ -2,8 +2,7 @@
 
     python tools/reference.py    # needs the `train` extra
 
-The pages are committed, so they can be read without building the site. A test compares them with the code. The API
-pages are
+The pages are committed, so they can be read without building the site. A test compares them with the code. The API pages are
 made elsewhere: the site's builder takes them from the docstrings.
 """
 
@@ -169,8 +168,8 @@ def metrics_markdown() -> str:
     """The page of metrics."""
     return (
         "# Every metric\n\n"
-        "`metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses "
-        f"any other name, except your own controller's `custom/…`. {_NOTE}\n\n{glossary_markdown()}\n"
+        "`metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. Your own "
+        f"controller adds its `custom/…`. {_NOTE}\n\n{glossary_markdown()}\n"
     )
 
 

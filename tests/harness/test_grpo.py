@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 import torch
+from glossary import check_glossary
 from quiet_run import kill_and_resume, metrics_of, rows_of_run, run
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -26,7 +27,6 @@ from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.records.episode_log import read_system_prompt
 from harness.records.files import lock_folder
-from harness.records.glossary import GLOSSARY
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import prepare
 from harness.rollout.source import task_environment
@@ -55,7 +55,7 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
     assert folder is not None
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["update"] for row in rows] == [0, 1, 2, 3]
-    assert set(rows[-1]) - {"update"} <= set(GLOSSARY)
+    check_glossary(rows[-1])
     assert rows[0]["horizon/k"] == quick.horizon.k0
     assert rows[0]["train/logp_difference_max"] < 1e-4
     assert rows[-1]["tokens/total"] == sum(row["tokens/update"] for row in rows)
