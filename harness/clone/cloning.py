@@ -76,32 +76,32 @@ def demonstrations(
     """
     check_expert(env, "the warm start", "leave it out with --warm-start.episodes 0")
     task_ids = demonstrated_tasks(env)
-    found: list[Trajectory] = []
+    taken: list[Trajectory] = []
     order = np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids))
     for index in order[: 1000 + 100 * count].tolist():  # do not search all of a million tasks
-        if len(found) == count:
+        if len(taken) == count:
             break
         played = demonstrate(
             env,
             task_ids[index],
             waste=waste,
             max_steps=max_steps,
-            rng=np.random.default_rng(derive_seed(seed, "waste", len(found))),
+            rng=np.random.default_rng(derive_seed(seed, "waste", len(taken))),
             max_optimal_steps=settings.max_optimal_steps,
         )
         if played is None:
             continue
-        trajectory = _written(policy, task_ids[index], played, group=len(found))
+        trajectory = _written(policy, task_ids[index], played, group=len(taken))
         if len(trajectory.ids) <= settings.max_tokens:
-            found.append(trajectory)
+            taken.append(trajectory)
             on_episode(trajectory)
-    if not found:
+    if not taken:
         raise ConfigError(
             f"no task that was tried takes the expert at most {settings.max_optimal_steps} steps (0: any number) and "
             f"{settings.max_tokens} tokens; raise --warm-start.max-optimal-steps, or max_tokens in a recipe's "
             "[warm_start]"
         )
-    return found
+    return taken
 
 
 def _written(policy: Policy, task_id: str, played: Demonstration, *, group: int) -> Trajectory:

@@ -90,16 +90,16 @@ def recipe_config(words: Sequence[str]) -> GRPOConfig:
 
 def _resumed(folder: Path, base: GRPOConfig, wanted: GRPOConfig, given: Mapping[str, str]) -> RunRequest:
     """Continues a run with its own settings, and those of this machine that the command line gives."""
-    asked, has = flat(wanted), flat(base)
-    here: dict[str, Any] = {name: asked[name] for name in given.values() if name in OF_THE_MACHINE}
+    new, kept = flat(wanted), flat(base)
+    of_machine: dict[str, Any] = {name: new[name] for name in given.values() if name in OF_THE_MACHINE}
     ignored = [
         flag
         for flag, name in given.items()
-        if name in asked and name not in here and name != "updates" and asked[name] != has[name]
+        if name in new and name not in of_machine and name != "updates" and new[name] != kept[name]
     ]
     note = f"note: the run goes on with its own settings; ignored: {', '.join(sorted(ignored))}"
     return RunRequest(
-        changed(base, **here),
+        changed(base, **of_machine),
         resume=folder,
         updates=wanted.updates if "updates" in given.values() else None,
         notes=[note] if ignored else [],

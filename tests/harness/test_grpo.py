@@ -151,7 +151,7 @@ def test_a_second_process_is_kept_out_of_a_run(
 ) -> None:
     """Else it cuts off the metrics that the first still writes, and each deletes the other's checkpoints."""
     monkeypatch.setattr("harness.records.files._PATIENCE_S", 0.0)
-    monkeypatch.setattr("harness.training.run.train", lambda *_, **__: None)
+    monkeypatch.setattr("harness.training.carry_out.train", lambda *_, **__: None)
     folder = quick.out
     assert folder is not None
     prepare(quick)
@@ -166,7 +166,7 @@ def test_an_interrupted_command_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.training.run.train", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("harness.training.carry_out.train", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 130
@@ -183,7 +183,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
     )
     trained = mock.Mock(side_effect=[full, {}])
-    monkeypatch.setattr("harness.training.run.train", trained)
+    monkeypatch.setattr("harness.training.carry_out.train", trained)
     monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: name)  # also where there is no vLLM
     prepare(changed(quick, sampler="vllm"))
     with pytest.raises(SystemExit) as end:
