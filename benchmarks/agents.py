@@ -52,11 +52,11 @@ def play(task: dict[str, Any], base_url: str) -> float:
         content = answer.read()
         if answer.status != 200:
             return 0.0
-        said = json.loads(content)["choices"][0]["message"]["content"]
-        observation, reward, terminated, truncated, _ = env.step(said)
+        reply = json.loads(content)["choices"][0]["message"]["content"]
+        observation, reward, terminated, truncated, _ = env.step(reply)
         if terminated or truncated:
             return float(reward)
-        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation}]
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation}]
 
 
 def seconds(make: Callable[[], gym.Env[Any, Any]], policy: Policy, sessions: int, k: int) -> tuple[float, float, int]:

@@ -218,7 +218,7 @@ def latencies(folder: Path, before: Path | None, tasks: Sequence[str], rounds: i
         for number in range(rounds + 1):
             for name in random.Random(number).sample(sorted(players), len(players)):
                 samples[name].append(measured(players[name], tasks[number % len(tasks)]))
-    columns = {name: list(zip(*found[1:], strict=True)) for name, found in samples.items()}
+    columns = {name: list(zip(*measurements[1:], strict=True)) for name, measurements in samples.items()}
     table(f"One episode at a time, {rounds} rounds", columns, rows)
 
 
@@ -290,13 +290,13 @@ def memory(folder: Path, before: Path | None, tasks: Sequence[str]) -> None:
         """MB: the first world with what it is forked from, a further one, and all."""
         play(player, tasks[0])  # now all zygotes exist
         play_to_the_last(player, tasks[0], slot=0)
-        found = []
+        megabytes = []
         for slot in range(WORLDS):
             play_to_the_last(player, tasks[slot % len(tasks)], slot=slot)
             if slot in (0, WORLDS - 1):
                 zygotes = player.call("pids")
-                found.append(sum(pss_mb(pid) for zygote in zygotes for pid in (zygote, *children(zygote))))
-        return found[0], (found[1] - found[0]) / (WORLDS - 1), found[1]
+                megabytes.append(sum(pss_mb(pid) for zygote in zygotes for pid in (zygote, *children(zygote))))
+        return megabytes[0], (megabytes[1] - megabytes[0]) / (WORLDS - 1), megabytes[1]
 
     rows: dict[str, tuple[float, float, float]] = {}
     for name, checkout in (("ours", HERE.parent), ("before", before)):

@@ -91,9 +91,7 @@ def script(ours: Any, task_id: str) -> list[list[str]]:
 
 
 def through_gym(workers: int, environments: int, episodes: int, entries: int) -> tuple[float, float, float, int]:
-    """Plays ground-truth episodes, each environment in a thread; returns seconds, CPU s here and of the workers, and
-    steps.
-    """
+    """Plays ground-truth episodes, each environment in a thread. Returns seconds, CPU s here and of workers, steps."""
     import os
     from concurrent.futures import ThreadPoolExecutor
 
@@ -135,12 +133,16 @@ def through_gym(workers: int, environments: int, episodes: int, entries: int) ->
             stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pool.pids]
             return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
-        start, here, there = time.perf_counter(), time.process_time(), workers_s()
+        start, own_s, in_workers_s = time.perf_counter(), time.process_time(), workers_s()
         steps = sum(threads.map(play, range(environments)))
-        seconds, here, there = time.perf_counter() - start, time.process_time() - here, workers_s() - there
+        seconds, own_s, in_workers_s = (
+            time.perf_counter() - start,
+            time.process_time() - own_s,
+            workers_s() - in_workers_s,
+        )
     for env in envs:
         env.close()
-    return seconds, here, there, steps
+    return seconds, own_s, in_workers_s, steps
 
 
 def main() -> None:

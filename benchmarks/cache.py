@@ -163,16 +163,16 @@ def drawn(tasks: int, group: int, tokens: int, short: float, rng: np.random.Gene
     """Draws episodes of about `tokens` tokens: a third of each turn is written. The share `short` of them has 4
     turns.
     """
-    found = []
+    episodes = []
     for task in range(tasks):
         prompt = int(rng.integers(1300, 3400))
         for _ in range(group):
             turns = 4 if short and rng.random() < short else int(rng.integers(20, 51))
             each = (tokens - prompt) / 35  # the mean number of turns
-            found.append(
+            episodes.append(
                 Episode(task, prompt, [tuple(map(int, rng.poisson((each / 3, 2 * each / 3)))) for _ in range(turns)])  # type: ignore[misc]
             )
-    return found
+    return episodes
 
 
 def recorded(path: Path) -> list[Episode]:

@@ -72,13 +72,13 @@ def trained(folder: Path, words: Sequence[str]) -> Path:
     return folder
 
 
-def interval(found: tuple[float, float, float] | None) -> str:
+def interval(difference: tuple[float, float, float] | None) -> str:
     """A difference in points with its interval.
 
     >>> interval((0.02, -0.01, 0.05))
     '+2.0 (-1.0 to +5.0)'
     """
-    return "—" if found is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in found))
+    return "—" if difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in difference))
 
 
 def save(figure: Figure, path: Path) -> None:

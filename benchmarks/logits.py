@@ -43,7 +43,7 @@ def play(policy: Policy, prompts: list[list[int]], tokens: int, head: str) -> li
 @torch.no_grad()
 def score(policy: Policy, prompts: list[list[int]], samples: list[Sample], head: str) -> list[Tensor]:
     """The trainer's log-probabilities of each sample's tokens."""
-    found = []
+    scores = []
     rounds = mock.patch("harness.model.head._wide_linear", lambda *layer: linear(*layer).float())
     with rounds if head == "bfloat16" else nullcontext():
         for prompt, sample in zip(prompts, samples, strict=True):
@@ -51,8 +51,8 @@ def score(policy: Policy, prompts: list[list[int]], samples: list[Sample], head:
             episode.add_prompt(prompt)
             episode.add_sample(sample)
             batch = policy.batch([episode])
-            found.append(policy.score(batch, 1.0)[0][batch.action_mask])
-    return found
+            scores.append(policy.score(batch, 1.0)[0][batch.action_mask])
+    return scores
 
 
 def main() -> None:

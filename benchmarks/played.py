@@ -20,16 +20,16 @@ Script = tuple[str, list[str]]
 def scripts(env_id: str, arguments: Mapping[str, Any], count: int = 16) -> list[Script]:
     """Returns the first tasks with the expert's messages."""
     env: Any = gym.make(env_id, disable_env_checker=True, **arguments)
-    found = []
+    played = []
     for task_id in env.unwrapped.task_ids[:count]:
         env.reset(options={"task_id": task_id})
         messages, over = [], False
         while not over:
             messages.append(env.unwrapped.expert())
             over = env.step(messages[-1])[2]
-        found.append((task_id, messages))
+        played.append((task_id, messages))
     env.close()
-    return found
+    return played
 
 
 def play(env: gym.Env[str, str], some: Sequence[Script], count: int) -> int:

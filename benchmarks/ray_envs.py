@@ -41,12 +41,12 @@ def compare(env_id: str, actors: int, envs: int, some: Sequence[Script], repeats
     count = 20 if envs == 1 else 2  # the episodes of each environment in one repeat
     pool = ActorPool(actors, cpus=0)
     arguments = ENVS[env_id]
-    here = [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(envs)]
+    local = [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(envs)]
     there = [gym.make(in_actors(env_id, pool), disable_env_checker=True, **arguments) for _ in range(envs)]
-    for some_envs in (here, there):
+    for some_envs in (local, there):
         microseconds(some_envs, some, count)  # warms the caches
-    times = [(microseconds(here, some, count), microseconds(there, some, count)) for _ in range(repeats)]
-    for env in (*here, *there):
+    times = [(microseconds(local, some, count), microseconds(there, some, count)) for _ in range(repeats)]
+    for env in (*local, *there):
         env.close()
     pool.close()
     local, remote = zip(*times, strict=True)
@@ -81,10 +81,10 @@ def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float
     pids = list(processes("ray::EnvHost"))
     assert len(pids) == actors, pids
     workers = [pid for pid in processes("worker/child.py") if parent(pid) in pids]
-    found = sum(map(pss_mb, pids)) / actors, sum(map(pss_mb, workers)) / actors
+    megabytes = sum(map(pss_mb, pids)) / actors, sum(map(pss_mb, workers)) / actors
     pool.close()
     time.sleep(2.0)
-    return found
+    return megabytes
 
 
 def parent(pid: int) -> int:

@@ -66,17 +66,17 @@ def served(env_id: str, sessions: int) -> Iterator[tuple[int, dict[str, Any]]]:
 def compare(
     env_id: str, remote: dict[str, Any], envs: int, some: Sequence[Script], repeats: int
 ) -> tuple[float, float]:
-    """Returns the median microseconds per step, here and over OpenEnv."""
+    """Returns the median microseconds per step, local and over OpenEnv."""
     count = 20 if envs == 1 else 2  # the episodes of each environment in one repeat
     if env_id == "EH-AppWorld-v0":  # its episodes take half a second each
         count = 4 if envs == 1 else 1
     arguments = {"split": SPLITS[env_id], **MORE.get(env_id, {})}
-    here = [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(envs)]
-    there = [gym.make("EH-Remote-v0", disable_env_checker=True, **remote) for _ in range(envs)]
-    for some_envs in (here, there):
+    local = [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(envs)]
+    served = [gym.make("EH-Remote-v0", disable_env_checker=True, **remote) for _ in range(envs)]
+    for some_envs in (local, served):
         microseconds(some_envs, some, 1)  # warms the caches
-    times = [(microseconds(here, some, count), microseconds(there, some, count)) for _ in range(repeats)]
-    for env in (*here, *there):
+    times = [(microseconds(local, some, count), microseconds(served, some, count)) for _ in range(repeats)]
+    for env in (*local, *served):
         env.close()
     local, far = zip(*times, strict=True)
     return statistics.median(local), statistics.median(far)

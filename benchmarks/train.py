@@ -66,7 +66,7 @@ def new_model() -> Qwen2ForCausalLM:
 
 def new_episodes(tasks: int, group: int) -> list[Trajectory]:
     """Makes episodes of random tokens in the shape of BFCL's. Half of each task's episodes succeed."""
-    found = []
+    episodes = []
     for task in range(tasks):
         rng = np.random.default_rng(task)
         prompt = rng.integers(2, VOCABULARY, rng.integers(325, 851)).tolist()
@@ -80,8 +80,8 @@ def new_episodes(tasks: int, group: int) -> list[Trajectory]:
                 t.ids += written
                 t.action_mask += [1] * len(written)
                 t.logprobs += [-float(np.log(VOCABULARY))] * len(written)
-            found.append(t)
-    return found
+            episodes.append(t)
+    return episodes
 
 
 UNCLIPPED = Loss(clip_low=1.0, clip_high=1e9)
@@ -266,21 +266,21 @@ def compare_updates(
 
 def compare_heads(repeats: int, tokens: int) -> None:
     """Prints the second table. Each measurement runs in its own process, because it measures memory."""
-    found: dict[str, list[dict[str, float]]] = {"plain": [], "chunked": []}
+    measured: dict[str, list[dict[str, float]]] = {"plain": [], "chunked": []}
     for _ in range(repeats):
-        for way, runs in found.items():
-            own = [sys.executable, __file__, "--head", way, "--head-tokens", str(tokens)]
-            done = subprocess.run(own, check=True, capture_output=True, text=True)
+        for way, runs in measured.items():
+            command = [sys.executable, __file__, "--head", way, "--head-tokens", str(tokens)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
             runs.append(json.loads(done.stdout))
     logits = tokens * VOCABULARY * 4 / 2**20
     print(f"\noutput layer: {tokens} tokens, width {HEAD_WIDTH}, {VOCABULARY} words; their logits are {logits:.0f} MiB")
-    for way, runs in found.items():
+    for way, runs in measured.items():
         print(
             f"{way:8} CPU seconds {_spread([r['seconds'] for r in runs], 2):>18}   MiB "
             f"{_spread([r['mib'] for r in runs], 0):>18}"
         )
     for what in ("seconds", "mib"):
-        ratios = [a[what] / b[what] for a, b in zip(found["plain"], found["chunked"], strict=True)]
+        ratios = [a[what] / b[what] for a, b in zip(measured["plain"], measured["chunked"], strict=True)]
         print(f"plain / chunked, {what}: {_spread(ratios, 2)}")
 
 

@@ -35,8 +35,8 @@ class Reader:
     def hear(self, answer: str) -> None:
         """Takes the next answer."""
         self.seen[0] = ANSWERS.index(answer.split()[0])
-        if found := re.match(r"(?:start|next|code) (.+)", answer):
-            self.name = found[1].replace(" ", "")
+        if match := re.match(r"(?:start|next|code) (.+)", answer):
+            self.name = match[1].replace(" ", "")
 
     def act(self, call: int) -> str:
         """Returns the text of a call."""

@@ -110,7 +110,7 @@ class TextWorldEnv(gym.Env[str, str]):
 
 
 def _named(text: str) -> str:  # c_0 is box0, and I is the player's bag
-    return re.sub(r"\b([a-z])_(\d+)", lambda found: KINDS[found[1]] + found[2], text).replace(" in I", " in bag")
+    return re.sub(r"\b([a-z])_(\d+)", lambda match: KINDS[match[1]] + match[2], text).replace(" in I", " in bag")
 
 
 def _commands(actions: Any) -> list[str]:

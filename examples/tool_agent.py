@@ -49,15 +49,15 @@ def play(task: dict[str, Any], base_url: str) -> bool:
     messages: list[Any] = [{"role": "system", "content": info["instruction"]}, {"role": "user", "content": start}]
     with openai.OpenAI(base_url=base_url, api_key="any") as client:
         while True:
-            said = client.chat.completions.create(model="policy", messages=messages, tools=TOOLS).choices[0].message
-            messages.append(said)
-            for call in said.tool_calls or ():
+            reply = client.chat.completions.create(model="policy", messages=messages, tools=TOOLS).choices[0].message
+            messages.append(reply)
+            for call in reply.tool_calls or ():
                 argument = json.loads(call.function.arguments)["argument"]
                 result, reward, over, _, _ = cabinet.step(f"{call.function.name}({argument})")
                 if over:
                     return reward == 1
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-            if not said.tool_calls:
+            if not reply.tool_calls:
                 messages.append({"role": "user", "content": "error"})
 
 

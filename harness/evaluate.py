@@ -22,10 +22,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         default = defaults(words, folder)
         config = parse(default, words, prog=_PROG)
         if folder:
-            plain, now, asked = flat(EvaluateConfig()), flat(config), flat(default)
-            said = [n for n in plain if asked[n] != plain[n] or n in ("env", "horizon")]
-            own = [f"{n} {now[n]}" for n in said if now[n] == asked[n]]
-            console.print(f"from {folder}: {', '.join(own)}", highlight=False, soft_wrap=True, markup=False)
+            usual, its, used = flat(EvaluateConfig()), flat(default), flat(config)
+            told = [n for n in usual if its[n] != usual[n] or n in ("env", "horizon")]
+            taken = [f"{n} {used[n]}" for n in told if used[n] == its[n]]
+            console.print(f"from {folder}: {', '.join(taken)}", highlight=False, soft_wrap=True, markup=False)
         from harness.evaluation.run import run  # torch takes seconds to import, and `--help` needs none of it
 
         run(config, console)

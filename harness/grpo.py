@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with errors_in_one_line(console):
         request = read_command(sys.argv[1:] if argv is None else argv)
         require_extras(request.config)
-        from harness.training.run import carry_out  # torch takes seconds to import, and `--help` needs none of it
+        from harness.training.carry_out import carry_out  # torch takes seconds to import, and `--help` needs none of it
 
         carry_out(request, console)
 

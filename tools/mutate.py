@@ -83,7 +83,7 @@ def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found = []
+    changes = []
 
     def visit(node: ast.AST) -> None:
         match node:
@@ -108,7 +108,7 @@ def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
         for place, text in texts:
             begin = starts[place.lineno - 1] + place.col_offset
             end = starts[place.end_lineno - 1] + place.end_col_offset
-            found.append((place.lineno, begin, end, (f"({text})" if isinstance(place, ast.expr) else text).encode()))
+            changes.append((place.lineno, begin, end, (f"({text})" if isinstance(place, ast.expr) else text).encode()))
         for field, value in ast.iter_fields(node):
             if field not in ("annotation", "returns", "decorator_list", "type_params"):
                 for child in value if isinstance(value, list) else [value]:
@@ -116,7 +116,7 @@ def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
                         visit(child)
 
     visit(ast.parse(source))
-    return found
+    return changes
 
 
 def tests_of(path: Path, tree: Path) -> list[Path]:
@@ -154,10 +154,10 @@ def run(tests: list[Path], tree: Path, pytest: list[str], limit: float) -> tuple
             os.killpg(process.pid, signal.SIGKILL)  # what a mutant may have left, too
         process.wait()
         output.seek(0)
-        said = output.read()
-    failed = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(.*)", said, re.MULTILINE)
-    verdict = "survived" if code == 0 else "timeout" if code is None or "Timeout (>" in said else "killed"
-    return verdict, failed[1] if failed else said[-200:].replace("\n", " ") if code else ""
+        text = output.read()
+    failed = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(.*)", text, re.MULTILINE)
+    verdict = "survived" if code == 0 else "timeout" if code is None or "Timeout (>" in text else "killed"
+    return verdict, failed[1] if failed else text[-200:].replace("\n", " ") if code else ""
 
 
 def main() -> None:
@@ -187,21 +187,22 @@ def main() -> None:
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, tree / name)
         for tests in {frozenset(tests_of(file, tree)) for file in files}:
-            verdict, said = run(sorted(tests), tree, pytest, flags.limit)
+            verdict, reason = run(sorted(tests), tree, pytest, flags.limit)
             if verdict != "survived":
-                sys.exit(f"the tests must pass before anything is changed: {said}")
+                sys.exit(f"the tests must pass before anything is changed: {reason}")
         for number, (file, line, begin, end, text) in drawn:
             if flags.only and number not in flags.only:
                 continue
             source = sources[file]
             (tree / file).write_bytes(source[:begin] + text + source[end:])
             began = time.monotonic()
-            verdict, said = run(tests_of(file, tree), tree, pytest, flags.limit)
+            verdict, reason = run(tests_of(file, tree), tree, pytest, flags.limit)
             (tree / file).write_bytes(source)
             verdicts.append(verdict)
             change = " ".join(f"{source[begin:end].decode()} -> {text.decode()}".split())
             print(
-                f"{number:3} {verdict:8} {time.monotonic() - began:4.0f} s  {file}:{line}  {change}  {said}", flush=True
+                f"{number:3} {verdict:8} {time.monotonic() - began:4.0f} s  {file}:{line}  {change}  {reason}",
+                flush=True,
             )
     noticed = len(verdicts) - verdicts.count("survived")
     print(f"{noticed} of {len(verdicts)} noticed, of them {verdicts.count('timeout')} by a limit of time")

@@ -35,15 +35,15 @@ def direct() -> dict[str, Requirement]:
     extras = setup["options.extras_require"]
     texts = [setup["options"]["install_requires"], *(extras[name] for name in extras if name not in LEFT_OUT)]
     lines = (line.strip() for text in texts for line in text.splitlines())
-    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    return {r.name: r for r in found if r.marker is None or r.marker.evaluate()}
+    every = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {r.name: r for r in every if r.marker is None or r.marker.evaluate()}
 
 
 def locked() -> dict[str, str]:
     """Package -> its version in the lock, for this Python."""
     lines = (ROOT / "requirements" / "lock.txt").read_text("utf-8").splitlines()
-    found = [Requirement(line.split("#")[0]) for line in lines if line.split("#")[0].strip()]
-    return {r.name: str(r.specifier).lstrip("=") for r in found if r.marker is None or r.marker.evaluate()}
+    pins = [Requirement(line.split("#")[0]) for line in lines if line.split("#")[0].strip()]
+    return {r.name: str(r.specifier).lstrip("=") for r in pins if r.marker is None or r.marker.evaluate()}
 
 
 def pip(*arguments: str) -> str:
@@ -57,8 +57,8 @@ def pip(*arguments: str) -> str:
 
 def newest(package: str) -> str:
     """The newest release that the index offers, pre-releases aside."""
-    found = re.search(r"\(([^)]+)\)", pip("index", "versions", package))
-    return found.group(1) if found else "?"
+    match = re.search(r"\(([^)]+)\)", pip("index", "versions", package))
+    return match.group(1) if match else "?"
 
 
 def failures(report: Path) -> Iterator[tuple[str, str]]:
@@ -81,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tests", nargs="*", help="as for pytest; all default tests if none are given")
     options = parser.parse_args(arguments)
     wanted = direct()
-    asked = [f"{r.name}[{','.join(r.extras)}]" if r.extras else r.name for r in wanted.values()]
-    pip("install", "--upgrade", "--upgrade-strategy", "eager", *asked)
+    packages = [f"{r.name}[{','.join(r.extras)}]" if r.extras else r.name for r in wanted.values()]
+    pip("install", "--upgrade", "--upgrade-strategy", "eager", *packages)
     pip("install", "--no-deps", "--editable", str(ROOT))
     for command in (["-m", "envs", "install", "bfcl", "appworld", "--no-data"], [str(ROOT / "tools" / "smollm2.py")]):
         subprocess.run([sys.executable, *command], check=True)
@@ -92,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = list(failures(report)) if report.exists() else []
     lock, rows = locked(), []
     for package in wanted:
-        offered, here = newest(package), version(package)
-        if lock.get(package) != offered or lock.get(package) != here.split("+")[0]:
+        offered, present = newest(package), version(package)
+        if lock.get(package) != offered or lock.get(package) != present.split("+")[0]:
             by = [test for test, told in failed if names(package, told)]
-            held = "" if here.split("+")[0] == offered else f", installed {here}"
+            held = "" if present.split("+")[0] == offered else f", installed {present}"
             rows.append(
                 [package, lock.get(package, "-"), offered + held, f"{len(by)} tests, such as {by[0]}" if by else ""]
             )

@@ -3,8 +3,7 @@
     python tools/reference.py    # needs the `train` extra
 
 The pages are committed, so they can be read without building the site. A test compares them with the code. The API
-pages are
-made elsewhere: the site's builder takes them from the docstrings.
+pages are made elsewhere: the site's builder takes them from the docstrings.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page."""
     text = page.read_text()
     lines = text.splitlines()
-    found = []
+    fenced = []
     for token in MarkdownIt().parse(text):
         if token.type == "fence" and token.map is not None:
             start = token.map[0]
             mark = _NOT_RUN.search(lines[start - 1]) if start else None
-            found.append(Block(token.info.strip(), token.content, start + 2, mark[1] if mark else None))
-    return found
+            fenced.append(Block(token.info.strip(), token.content, start + 2, mark[1] if mark else None))
+    return fenced
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def flags(default: Any) -> dict[str, Flag]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # tyro has no other way to show its parser
         parser = parser_of(default)
-    found = {}
+    by_name = {}
     for group in parser._action_groups:
         panel = str(group.title).removesuffix(" options")
         for action in group._group_actions:
@@ -104,8 +103,8 @@ def flags(default: Any) -> dict[str, Flag]:
                 kind, text = "", text if named else f"{text} One of {', '.join(f'`{c}`' for c in action.choices)}."
             if not action.option_strings:
                 name, kind = f"`{action.metavar or action.dest}`", ""
-            found[name] = Flag(panel, name, kind, rest.removesuffix(")") if has_default else "", text)
-    return found
+            by_name[name] = Flag(panel, name, kind, rest.removesuffix(")") if has_default else "", text)
+    return by_name
 
 
 def _cell(text: str) -> str:
@@ -114,7 +113,7 @@ def _cell(text: str) -> str:
 
 def flags_markdown() -> str:
     """The page of flags: one row for each, under the first command that takes it."""
-    found = {command: flags(default_for(["--recipe", "paper"])) for command, default_for in COMMANDS.items()}
+    flags_of = {command: flags(default_for(["--recipe", "paper"])) for command, default_for in COMMANDS.items()}
     quick = flags(COMMANDS["harness.grpo"]([]))
     lines = [
         "# Every flag",
@@ -124,9 +123,9 @@ def flags_markdown() -> str:
         "its default follow. harness.sweep takes all flags of harness.grpo.",
     ]
     shown: set[tuple[str, str]] = set()  # names with their types: --tasks is a file or a number
-    for command, own in found.items():
+    for command, its_flags in flags_of.items():
         panel = None
-        for name, flag in own.items():
+        for name, flag in its_flags.items():
             if (name, flag.kind) in shown:
                 continue
             shown.add((name, flag.kind))
@@ -138,13 +137,13 @@ def flags_markdown() -> str:
             if command == "harness.grpo" and quick[name].default != flag.default:
                 defaults.append(f"quick start `{quick[name].default}`")
             for other in ("harness.evaluate", "harness.export", "harness.report"):
-                its = found[other].get(name)
+                its = flags_of[other].get(name)
                 if other != command and its is not None and its.kind == flag.kind:
                     same = its.default == flag.default
                     defaults.append(other.removeprefix("harness.") + ("" if same else f" `{its.default}`"))
             cells = (" ".join((name, flag.kind)).strip(), ", ".join(defaults), flag.text)
             lines.append(f"| {' | '.join(map(_cell, cells))} |")
-        lines += _chosen_flags(own) if command == "harness.grpo" else []
+        lines += _chosen_flags(its_flags) if command == "harness.grpo" else []
     return "\n".join(lines) + "\n"
 
 
@@ -153,8 +152,8 @@ def _chosen_flags(shown: dict[str, Flag]) -> list[str]:
     lines, seen = ["", "## harness.grpo: other horizons and samplers", "", *_HEAD], [*shown.values()]
     for choice in (HORIZON, SAMPLING):
         for name in choice.classes:
-            own = flags(COMMANDS["harness.grpo"](["--recipe", "paper", f"--{choice.flag}", name]))
-            new = [flag for key, flag in own.items() if flag not in seen and key != f"`--{choice.flag}`"]
+            its_flags = flags(COMMANDS["harness.grpo"](["--recipe", "paper", f"--{choice.flag}", name]))
+            new = [flag for key, flag in its_flags.items() if flag not in seen and key != f"`--{choice.flag}`"]
             seen += new
             for flag in new:
                 cells = (f"{flag.name} {flag.kind}".strip(), f"`{flag.default}` with {name}", flag.text)
@@ -169,8 +168,8 @@ def metrics_markdown() -> str:
     """The page of metrics."""
     return (
         "# Every metric\n\n"
-        "`metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. A run refuses "
-        f"any other name, except your own controller's `custom/…`. {_NOTE}\n\n{glossary_markdown()}\n"
+        "`metrics.jsonl` has one line per update with these names. TensorBoard shows the same numbers. Your own "
+        f"controller adds its `custom/…`. {_NOTE}\n\n{glossary_markdown()}\n"
     )
 
 

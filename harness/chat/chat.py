@@ -263,10 +263,10 @@ class ChatFormat:
         return _SYSTEM in text or "system" in self._template.source
 
     def _notes(self) -> tuple[str, ...]:
-        """What the template does to messages when later ones follow, found by rendering marker texts."""
-        found = []
+        """What the template does to messages when later ones follow, notes by rendering marker texts."""
+        notes = []
         if not self._system_apart:
-            found.append(
+            notes.append(
                 "the chat template has no system role; the system prompt is at the beginning of the first message"
             )
         shown = self._template(_conversation(_REPLY, reasoning_content=_THOUGHT, thinking=_THOUGHT))
@@ -274,11 +274,11 @@ class ChatFormat:
         opening, end = (style.opening, style.end) if style.opening else ("<think>\n", "\n</think>\n\n")
         shown += "" if style.answer else self._template(_conversation(f"{opening}{_THOUGHT}{end}{_REPLY}"))
         if _THOUGHT not in shown:
-            found.append(
+            notes.append(
                 "the chat template strips the thinking of earlier replies; here it stays in the conversation, as it "
                 "was sampled, so that the model is trained on exactly what it sampled"
             )
-        return tuple(found)
+        return tuple(notes)
 
 
 def _conversation(reply: str, **more: str) -> list[Message]:

@@ -49,12 +49,10 @@ class MessageFormat:
         offered = [] if self._written_out else self.tools
         return _joining(lambda some: self._chat.messages_ids(some, offered), self._rendered(messages))
 
-    def following_ids(self, said: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """The ids from the end of the reply `said` to the place where the model writes again; `new` are the messages
-        between.
-        """
-        rendered = self._rendered([said, *new], begins=False)
-        names = [] if self._written_out else [call["function"]["name"] for call in said.get("tool_calls", ())]
+    def following_ids(self, reply: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
+        """The ids of the messages `new`, which follow `reply`, up to the place where the model writes again."""
+        rendered = self._rendered([reply, *new], begins=False)
+        names = [] if self._written_out else [call["function"]["name"] for call in reply.get("tool_calls", ())]
         return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])
 
     def read(self, ids: Sequence[int]) -> Reply:
@@ -87,7 +85,7 @@ class MessageFormat:
 
     def _rendered(self, messages: Sequence[Message], *, begins: bool = True) -> list[Message]:
         """The messages as the template takes them. `begins` adds the functions to the system prompt if need be."""
-        found: list[Message] = []
+        rendered: list[Message] = []
         if begins and self._written_out:
             functions = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in self.tools)
             system = _FUNCTIONS.format(functions=functions)
@@ -101,13 +99,13 @@ class MessageFormat:
             if role == "assistant":
                 calls = message.get("tool_calls", ())
                 places |= {call["id"]: (call["function"]["name"], at) for at, call in enumerate(calls)}
-                found.append(self._said(content, calls, message.get("reasoning", "")))
+                rendered.append(self._said(content, calls, message.get("reasoning", "")))
             elif role == "tool":
                 name, at = places.get(message["tool_call_id"], ("", 0))
-                found.append(self._result(name, at, content))
+                rendered.append(self._result(name, at, content))
             else:
-                found.append({"role": role, "content": self._chat.cut(content) if role == "user" else content})
-        return self._chat.with_system_apart(found)
+                rendered.append({"role": role, "content": self._chat.cut(content) if role == "user" else content})
+        return self._chat.with_system_apart(rendered)
 
     def _said(self, content: str, calls: Sequence[Any], reasoning: str) -> Message:
         thought = {"reasoning_content": reasoning, "thinking": reasoning} if reasoning else {}

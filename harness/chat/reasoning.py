@@ -39,9 +39,9 @@ class Reasoning:
             return 0
         text = str(tokenizer.decode(list(ids)))
         for mark in filter(None, (self.answer, self.closing)):
-            before, found, after = text.rpartition(mark)
+            before, marked, after = text.rpartition(mark)
             # With channels, a call may follow a thought; its header names the function.
-            if found and (mark == self.answer or not self.answer or "to=" in after):
+            if marked and (mark == self.answer or not self.answer or "to=" in after):
                 return _until(tokenizer, ids, mark, before.count(mark) + 1)
         began = self.name == "opened" or text.lstrip().startswith(self.opening.strip())
         return None if began else 0

@@ -119,9 +119,9 @@ def call_names(action: str) -> list[str]:
 
 
 def _parser(tokenizer: PreTrainedTokenizerBase, name: str) -> Any:
-    own = getattr(tokenizer, "response_template", None)
-    if own is not None:
-        return own
+    parser = getattr(tokenizer, "response_template", None)
+    if parser is not None:
+        return parser
     try:
         from trl.chat_template_utils import add_response_schema
     except ImportError as error:

@@ -135,9 +135,9 @@ def evaluation_of(folder: Path, env: str) -> KeptEvaluation:
     if not is_evaluation(folder):
         raise ConfigError(f"{folder} holds no evaluation; give the --out folder of harness.evaluate")
     kept = read_evaluation(folder)
-    found = str(kept.settings["env"])
-    if found.removeprefix("eh_gym:").rsplit("-v", 1)[0] != env:
-        raise ConfigError(f"{folder} has episodes of {found}, and this export is for {env}")
+    env_id = str(kept.settings["env"])
+    if env_id.removeprefix("eh_gym:").rsplit("-v", 1)[0] != env:
+        raise ConfigError(f"{folder} has episodes of {env_id}, and this export is for {env}")
     return kept
 
 

@@ -28,12 +28,11 @@ def of_run(folder: Path, env: str = "") -> EvaluateConfig:
     if not (folder / "model").is_dir():
         raise ConfigError(f"the run in {folder} has no model yet; resume it: python -m harness.grpo --resume {folder}")
     run, plain = saved_config(folder, env), EvaluateConfig()
-    here = plain.model
     return replace(
         plain,
         policy=str(folder / "model"),
         horizon=run.evaluation_horizon,
         environment=replace(run.environment, env=",".join(run.environment.environments()), split=run.evaluation.split),
-        model=replace(run.model, model=here.model, device=here.device, threads=here.threads),
+        model=replace(run.model, model=plain.model.model, device=plain.model.device, threads=plain.model.threads),
         rollout=replace(run.rollout, rollout=plain.rollout.rollout, slots=plain.rollout.slots),
     )

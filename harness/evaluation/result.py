@@ -171,9 +171,9 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
 
 def _usage(episodes: Iterable[Line]) -> Usage:
     turns = [turn for t in episodes for turn in t["turns"]]
-    asked, written = (sum(turn[name] for turn in turns) for name in ("prompt_tokens", "action_tokens"))
+    prompts, written = (sum(turn[name] for turn in turns) for name in ("prompt_tokens", "action_tokens"))
     counted = all(turn["prompt_tokens"] for turn in turns)  # no prompt is empty
-    return Usage(len(turns), asked, written) if counted else Usage(len(turns), None, None)
+    return Usage(len(turns), prompts, written) if counted else Usage(len(turns), None, None)
 
 
 def _valid(episodes: Iterable[Line]) -> list[Line]:
@@ -198,27 +198,29 @@ def _share(values: Iterable[float]) -> float:
 
 def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
     """The share of scenarios all of whose tasks were solved, averaged over rounds with one episode of each task."""
-    found: dict[str, dict[str, list[bool]]] = {}
+    scenarios: dict[str, dict[str, list[bool]]] = {}
     for t in episodes:
         lost, scenario = t["end"] == "environment-error", t["kinds"].get("scenario")
         if scenario is not None:
-            solved = found.setdefault(scenario, {}).setdefault(t["task_id"], [])
+            solved = scenarios.setdefault(scenario, {}).setdefault(t["task_id"], [])
             solved += [] if lost else [t["success"]]
         elif not lost:
             return None
     # zip stops at the task with the fewest valid episodes
-    whole = [_share(map(all, zip(*tasks.values(), strict=False))) for tasks in found.values() if all(tasks.values())]
+    whole = [
+        _share(map(all, zip(*tasks.values(), strict=False))) for tasks in scenarios.values() if all(tasks.values())
+    ]
     return _share(whole) if whole else None
 
 
 def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
-    found: dict[tuple[str, str], list[Line]] = {}
+    groups: dict[tuple[str, str], list[Line]] = {}
     for kind in ("environment", "category", "difficulty"):
         for t in episodes:
             if kind in t["kinds"]:
-                found.setdefault((kind, t["kinds"][kind]), []).append(t)
-    played = [key for key in sorted(found) if _valid(found[key])]
-    return tuple(Part(kind=kind, name=name, **vars(_shares(found[kind, name], whole=whole))) for kind, name in played)
+                groups.setdefault((kind, t["kinds"][kind]), []).append(t)
+    played = [key for key in sorted(groups) if _valid(groups[key])]
+    return tuple(Part(kind=kind, name=name, **vars(_shares(groups[kind, name], whole=whole))) for kind, name in played)
 
 
 def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -36,77 +37,103 @@ from harness.types.trajectory import Trajectory
 def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None) -> EvalResult:
     """Carries out one evaluation, with a progress bar. `env` replaces the environment that the settings name."""
     require_extras(config)
-    asked, slots = config.environment, max(1, config.rollout.slots)
-    made = env or environment(asked, slots=slots, temperature=config.rollout.temperature)
-
-    script = config.policy in SCRIPTS
-    split = asked.split or default_split(asked.env, script)
-    environments = Environments(
-        made, asked.arguments(split), slots, min(slots, asked.env_threads), asked.success_threshold
-    )
-    count = asked.tasks if isinstance(asked.tasks, int) else None  # otherwise it is the file of an agent's tasks
-    tasks = held_out_tasks(environments, count, every=config.every)
-    alike = config.policy in ("expert", "empty") or (not script and config.rollout.temperature == 0)
-    rollouts = config.rollouts or (1 if alike else 8)
-    of = len(held_out_tasks(environments, None))
-    requests = evaluation_requests(tasks, rollouts, config.seed)
-    folder = EvaluationFolder(config.out, _kept(config, split)) if config.out else None
-    missing = folder.missing(requests) if folder else requests
-    if len(missing) < len(requests):
-        there = f"{len(requests) - len(missing)} of {len(requests)} episodes are already there"
-        console.print(f"{config.out}: {there}", soft_wrap=True, markup=False)
-    ended = False  # whether any episode has ended
-    try:
-        with Progress(console=console, transient=True) as progress:
-            bar = progress.add_task("episodes", total=len(requests), completed=len(requests) - len(missing))
-
-            def on_end(trajectory: Trajectory) -> None:
-                nonlocal ended
-                ended = ended or bool(trajectory.turns)
-                if folder:
-                    folder.add(trajectory)
-                progress.advance(bar)
-
-            played = _play(config, console, environments, missing, on_end) if missing else []
-        lines = folder.lines(requests) if folder else [episode_line(t, {}) for t in played]
-        if all(line["end"] == "context" and not line["length"] for line in lines):
-            raise ConfigError(
-                "no episode's first message leaves room for an answer in the model's context, so nothing was played; "
-                "raise --max-context, lower --max-action-tokens, or choose a model with a longer context"
-            )
+    plan = _plan(config, env)
+    kept = closing(EvaluationFolder(config.out, _kept(config, plan.split))) if config.out else nullcontext()
+    with kept as folder, _advice(folder) as ended:
+        lines = _episodes(config, console, plan, folder, ended)
         fault = check_faults([line for line in lines if line.get("fault")], len(lines))
         valid = [line for line in lines if line["end"] != "environment-error"]
-        curve = saturation(valid)
         result = dataclasses.replace(
-            summarise(lines, whole_split=len(tasks) >= of, endpoint=config.policy == ENDPOINT),
-            not_official=config.departures(whole_split=len(tasks) >= of),
-            saturation=curve,
+            summarise(lines, whole_split=plan.whole_split, endpoint=config.policy == ENDPOINT),
+            not_official=config.departures(whole_split=plan.whole_split),
+            saturation=saturation(valid),
         )
         if folder:
             folder.end({"config": flat(config), "result": dataclasses.asdict(result)})
+    low = unreached((line["reward"], line["success"], line.get("threshold")) for line in valid)
+    _show(config, console, plan.split, result, notes=[note for note in (fault, low) if note])
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """What is played."""
+
+    split: str
+    environments: Environments
+    requests: Sequence[EpisodeRequest]
+    whole_split: bool
+
+
+def _plan(config: EvaluateConfig, env: EnvSpec | None) -> _Plan:
+    wanted, slots = config.environment, max(1, config.rollout.slots)
+    made = env or environment(wanted, slots=slots, temperature=config.rollout.temperature)
+    script = config.policy in SCRIPTS
+    split = wanted.split or default_split(wanted.env, script)
+    threads = min(slots, wanted.env_threads)
+    environments = Environments(made, wanted.arguments(split), slots, threads, wanted.success_threshold)
+    count = wanted.tasks if isinstance(wanted.tasks, int) else None  # otherwise it is the file of an agent's tasks
+    tasks = held_out_tasks(environments, count, every=config.every)
+    alike = config.policy in ("expert", "empty") or (not script and config.rollout.temperature == 0)
+    requests = evaluation_requests(tasks, config.rollouts or (1 if alike else 8), config.seed)
+    return _Plan(split, environments, requests, len(tasks) >= len(held_out_tasks(environments, None)))
+
+
+@contextmanager
+def _advice(folder: EvaluationFolder | None) -> Iterator[list[Trajectory]]:
+    """Yields a list for the episodes that end. An error then says how to go on, unless nothing was played."""
+    ended: list[Trajectory] = []
+    try:
+        yield ended
     except (EHError, KeyboardInterrupt) as error:
-        if ended or isinstance(error, (SamplerError, KeyboardInterrupt)):
-            how = (
-                "run the same command again for the rest"
-                if folder
-                else "nothing is kept; with --out it goes on from here"
-            )
+        if any(t.turns for t in ended) or isinstance(error, (SamplerError, KeyboardInterrupt)):
+            lost = "nothing is kept; with --out it goes on from here"
+            how = "run the same command again for the rest" if folder else lost
             error.args = ("; ".join([*map(str, error.args), how]),)
         raise
-    finally:
-        if folder:
-            folder.close()
+
+
+def _episodes(
+    config: EvaluateConfig, console: Console, plan: _Plan, folder: EvaluationFolder | None, ended: list[Trajectory]
+) -> list[dict[str, Any]]:
+    """Plays the episodes that the folder lacks, adds them to `ended`, and returns the lines of all."""
+    count = len(plan.requests)
+    missing = folder.missing(plan.requests) if folder else plan.requests
+    done = count - len(missing)
+    if done:
+        text = f"{config.out}: {done} of {count} episodes are already there"
+        console.print(text, soft_wrap=True, markup=False)
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("episodes", total=count, completed=done)
+
+        def on_end(trajectory: Trajectory) -> None:
+            ended.append(trajectory)
+            if folder:
+                folder.add(trajectory)
+            progress.advance(bar)
+
+        played = _play(config, console, plan.environments, missing, on_end) if missing else []
+    lines = folder.lines(plan.requests) if folder else [episode_line(t, {}) for t in played]
+    if all(line["end"] == "context" and not line["length"] for line in lines):
+        raise ConfigError(
+            "no episode's first message leaves room for an answer in the model's context, so nothing was played; "
+            "raise --max-context, lower --max-action-tokens, or choose a model with a longer context"
+        )
+    return lines
+
+
+def _show(config: EvaluateConfig, console: Console, split: str, result: EvalResult, notes: Sequence[str]) -> None:
+    """Prints the result's tables and the notes."""
     name = config.model.model if config.policy == ENDPOINT else config.policy
-    title = f"{name} on {asked.agent or asked.env.removeprefix(GIVEN)}, split {split}, K = {config.horizon}"
+    played = config.environment.agent or config.environment.env.removeprefix(GIVEN)
+    title = f"{name} on {played}, split {split}, K = {config.horizon}"
     title += f"; not official: {', '.join(result.not_official)}" if result.not_official else ""
     console.print(result_table(title, result), markup=False)
-    low = unreached((line["reward"], line["success"], line.get("threshold")) for line in valid)
-    for note in filter(None, (fault, low)):
+    for note in notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
-    if curve:
-        console.print(saturation_table(curve))
-        console.print(curve.advice, highlight=False, soft_wrap=True)
-    return result
+    if result.saturation:
+        console.print(saturation_table(result.saturation))
+        console.print(result.saturation.advice, highlight=False, soft_wrap=True)
 
 
 def evaluate_policy(
@@ -121,8 +148,7 @@ def evaluate_policy(
     Args:
         policy: Who plays: expert, random, empty, openai (an endpoint), or a model: the folder of a trained one
             (`TrainResult.model`), or a hub id. With the folder of a run (`TrainResult.folder`) its model plays, and
-            what is not
-            given is as in the run: its environment, split, K and limits.
+            what is not given is as in the run: its environment, split, K and limits.
         env: An id of gymnasium, or a function that returns an environment; see `train`. None for the cabinets.
         show: Print the progress and the result.
         **settings: The other settings of the command, by their names: ``horizon``, ``split``, ``tasks``, ``rollouts``,
@@ -154,7 +180,7 @@ def evaluate_policy(
 
 
 def _kept(config: EvaluateConfig, split: str) -> dict[str, Any]:
-    """The settings that decide the episodes, and a digest of the model's weights, which more training changes."""
+    """The settings that decide the episodes, and a digest of the model's weights."""
     weights = sorted(Path(config.policy).glob("*.safetensors"))
     return {**config.decisive(), "split": split, **({"weights": sha256(*weights)} if weights else {})}
 

@@ -98,8 +98,8 @@ def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
         low.append(interval[0])
         high.append(interval[1])
         tokens.append(float(np.mean([sum(cost[:k]) for cost in costs])))
-    found = lengths[successes]
-    boundary = float(np.percentile(found, 90)) if len(found) else None
+    solved_in = lengths[successes]
+    boundary = float(np.percentile(solved_in, 90)) if len(solved_in) else None
     return Saturation(tuple(success), tuple(low), tuple(high), tuple(tokens), boundary)
 
 

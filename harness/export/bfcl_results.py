@@ -94,10 +94,10 @@ def _steps(line: Mapping[str, Any], action_format: str) -> Iterable[_Step]:
     for turn in line["turns"]:
         context = turn.get("prompt_tokens") or context
         # The environment and bfcl-eval's handlers for Qwen leave out a thought in the action.
-        said = turn["action"] if action_format == "native" else split_reply(turn["action"])[1]
+        message = turn["action"] if action_format == "native" else split_reply(turn["action"])[1]
         yield _Step(
-            _message(said) if action_format == "native" else said,
-            _has_calls(said, action_format),
+            _message(message) if action_format == "native" else message,
+            _has_calls(message, action_format),
             context,
             turn["action_tokens"],
             turn.get("latency_s", 0.0),

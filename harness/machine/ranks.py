@@ -90,10 +90,10 @@ class Ranks:
         """The things of all ranks, in the order of the ranks. Every rank gets them."""
         if self.group is None:
             return list(mine)
-        found: list[Any] = [None] * self.size
+        parts: list[Any] = [None] * self.size
         with self.together():
-            dist.all_gather_object(found, list(mine), group=self.group)
-        return [thing for part in found for thing in part]
+            dist.all_gather_object(parts, list(mine), group=self.group)
+        return [thing for part in parts for thing in part]
 
     def from_first(self, thing: T) -> T:
         """The thing of rank 0. Every rank gets it."""

@@ -84,7 +84,9 @@ def _computes_bfloat16(device: str) -> bool:
     if torch.device(device).type != "cpu":
         return True
     capabilities = torch.cpu.get_capabilities()
-    return torch.backends.mkldnn.is_available() and any(has for name, has in capabilities.items() if "bf16" in name)
+    return torch.backends.mkldnn.is_available() and any(
+        supported for name, supported in capabilities.items() if "bf16" in name
+    )
 
 
 def set_threads(threads: int | None, parameters: int) -> None:

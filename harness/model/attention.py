@@ -53,7 +53,7 @@ class Segments:
         """
         starts = [0, *accumulate(self.lengths)]
         before = [self.lengths[parent] if parent >= 0 else 0 for parent in self.parents]
-        keys = [own + shared for own, shared in zip(self.lengths, before, strict=True)]
+        keys = [length + shared for length, shared in zip(self.lengths, before, strict=True)]
         index = None
         if any(before):
             stretches = [
@@ -239,23 +239,23 @@ def packed_attention(
         grouped = False
     lengths = list(segments.lengths)
     queries, keys, values = (x.split(lengths, dim=2) for x in (query, key, value))
-    found = []
+    outputs = []
     for i, parent in enumerate(segments.parents):
         k, v = keys[i], values[i]
         if parent >= 0:
             k, v = torch.cat([keys[parent], k], dim=2), torch.cat([values[parent], v], dim=2)
-        own, seen = lengths[i], k.shape[2]
+        length, seen = lengths[i], k.shape[2]
         mask: Any = None
         if sliding_window is not None and seen > sliding_window:
-            mask = _window(own, seen, sliding_window, query.device)
+            mask = _window(length, seen, sliding_window, query.device)
         elif parent >= 0:
             # torch's mask needs no memory on a GPU. It can't be made in `keep_outputs`, which is not for float32 there.
-            mask = causal_lower_right(own, seen) if query.is_cuda else _window(own, seen, seen, query.device)
+            mask = causal_lower_right(length, seen) if query.is_cuda else _window(length, seen, seen, query.device)
         out = scaled_dot_product_attention(
             queries[i], k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
         )
-        found.append(out.transpose(1, 2))
-    return torch.cat(found, dim=1), None
+        outputs.append(out.transpose(1, 2))
+    return torch.cat(outputs, dim=1), None
 
 
 def _fits_grouped(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) -> bool:
@@ -301,10 +301,10 @@ def _varlen(
     return out
 
 
-def _window(own: int, seen: int, window: int, device: torch.device) -> Tensor:
-    """Bool [own, seen]: each of the last `own` of `seen` tokens sees itself and the `window` - 1 tokens before it."""
-    last = torch.arange(seen - own, seen, device=device)[:, None]
-    at = torch.arange(seen, device=device)
+def _window(queries: int, keys: int, window: int, device: torch.device) -> Tensor:
+    """Bool [queries, keys]: each of the last tokens sees itself and the `window` - 1 tokens before it."""
+    last = torch.arange(keys - queries, keys, device=device)[:, None]
+    at = torch.arange(keys, device=device)
     return (at <= last) & (at > last - window)
 
 

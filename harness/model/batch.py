@@ -63,12 +63,12 @@ def pack(trajectories: Sequence[Tokens], *, device: torch.device | str = "cpu") 
             parents.append(-1)
             end += shared
         for i in family:
-            own = np.array(trajectories[i].ids[shared:])
-            places[i] = np.concatenate([prefix, np.arange(end, end + len(own))])
-            rows.append(own)
-            lengths.append(len(own))
+            rest = np.array(trajectories[i].ids[shared:])
+            places[i] = np.concatenate([prefix, np.arange(end, end + len(rest))])
+            rows.append(rest)
+            lengths.append(len(rest))
             parents.append(parent)
-            end += len(own)
+            end += len(rest)
     positions = np.empty(end, dtype=np.int64)
     for place in places:
         positions[place] = np.arange(len(place))
@@ -158,10 +158,10 @@ def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: i
 
 
 def _families(trajectories: Sequence[Tokens]) -> list[list[int]]:
-    found: dict[int, list[int]] = {}
+    families: dict[int, list[int]] = {}
     for i, t in enumerate(trajectories):
-        found.setdefault(t.group, []).append(i)
-    return list(found.values())
+        families.setdefault(t.group, []).append(i)
+    return list(families.values())
 
 
 def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
@@ -169,10 +169,10 @@ def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -
     too.
     """
     shared = _shared([trajectories[i] for i in family])
-    own = [len(trajectories[i].ids) - shared for i in family]
-    whole = shared + sum(own) <= max_tokens
-    parts = [list(range(len(family)))] if whole else fill(own, max(1, max_tokens - shared))
-    return [([family[i] for i in sorted(part)], shared + sum(own[i] for i in part)) for part in parts]
+    rests = [len(trajectories[i].ids) - shared for i in family]
+    whole = shared + sum(rests) <= max_tokens
+    parts = [list(range(len(family)))] if whole else fill(rests, max(1, max_tokens - shared))
+    return [([family[i] for i in sorted(part)], shared + sum(rests[i] for i in part)) for part in parts]
 
 
 def _shared(family: Sequence[Tokens]) -> int:

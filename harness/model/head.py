@@ -77,12 +77,12 @@ def float32_logits(model: PreTrainedModel, weight: Tensor | None = None) -> Iter
     `weight` is what `float32_head` returned for the present weights.
     """
     layer = _output_layer(model)
-    own = vars(layer)
-    own["forward"] = lambda hidden: _wide_linear(hidden, layer.weight if weight is None else weight)
+    attributes = vars(layer)
+    attributes["forward"] = lambda hidden: _wide_linear(hidden, layer.weight if weight is None else weight)
     try:
         yield
     finally:
-        del own["forward"]
+        del attributes["forward"]
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Linear:

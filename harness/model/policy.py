@@ -146,7 +146,7 @@ def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tup
     hidden = states.flatten(0, 1)[batch.sources]
     logp, entropy = token_scores(hidden, batch.targets, Head.of(model), temperature)
     empty = logp.new_zeros(batch.action_mask.shape)
-    return tuple(empty.masked_scatter(batch.action_mask, found) for found in (logp, entropy))  # type: ignore[return-value]
+    return tuple(empty.masked_scatter(batch.action_mask, scores) for scores in (logp, entropy))  # type: ignore[return-value]
 
 
 def load_policy(

@@ -88,12 +88,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def sha256(*paths: Path) -> str:
     """Returns the SHA-256 of files, one after the other."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK):
-                found.update(chunk)
-    return found.hexdigest()
+                digest.update(chunk)
+    return digest.hexdigest()
 
 
 def sync(path: Path) -> None:

@@ -1,6 +1,7 @@
 """The glossary of all logged metrics: name, unit and formula.
 
-It is the only list of metrics. The log refuses any other name, and the table in the documentation is made from it.
+It is the only list of metrics, and the table in the documentation is made from it. The tests of the folder that
+measures a metric fail if it is missing here.
 """
 
 from harness.types.trajectory import LENGTH_BINS
@@ -87,9 +88,6 @@ for _bin, _ in LENGTH_BINS:
     _steps = f"{_low} steps or more" if _high == "up" else f"{_low} to {_high} steps"
     for _name in ("train/logp_difference_mean", "train/tis_capped"):
         GLOSSARY[f"{_name.removesuffix('_mean')}_{_bin}"] = GLOSSARY[_name][0], f"`{_name}` in episodes of {_steps}."
-
-CUSTOM = "custom/"
-"""What begins the name of a metric that a controller of the user's own returns; the glossary does not know it."""
 
 
 def glossary_markdown() -> str:

@@ -3,13 +3,12 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import StateError
 from harness.records.files import room_for, write_whole
-from harness.records.glossary import CUSTOM, GLOSSARY
 from harness.records.trackers import open_trackers
 
 
@@ -48,10 +47,7 @@ class MetricsLog:
         """Writes the metrics of one update, which are on disk when this returns.
 
         A NaN or infinite value becomes null in the file. Trackers do not get it.
-
-        If `check_names` refuses a name, nothing is written.
         """
-        check_names(metrics)
         row = {"update": update} | {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
         with room_for(self._path), self._path.open("a", encoding="ascii") as file:
             file.write(json.dumps(row) + "\n")
@@ -65,15 +61,6 @@ class MetricsLog:
         """Closes the trackers."""
         for tracker in self._trackers:
             tracker.close()
-
-
-def check_names(metrics: Iterable[str]) -> None:
-    """Raises ConfigError for the name of a metric that is not in the glossary and does not begin with ``custom/``."""
-    for name in metrics:
-        if not name.startswith(CUSTOM) and "/".join(name.split("/", 2)[:2]) not in GLOSSARY:
-            raise ConfigError(
-                f"a metric of your own must be named {CUSTOM}…, got {name!r}, which is not in the glossary either"
-            )
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -83,8 +83,8 @@ _BY_UPDATE = {
 @matplotlib.rc_context(_STYLE)
 def draw_suite(suite: Suite, table: SuiteTable) -> list[Drawing]:
     """Draws the figures that the suite's file names. Runs without metrics are not drawn."""
-    found = {arm.label: [run for run in arm.runs if len(run.rows)] for arm in suite.arms}
-    runs = {label: some for label, some in found.items() if some}
+    by_arm = {arm.label: [run for run in arm.runs if len(run.rows)] for arm in suite.arms}
+    runs = {label: some for label, some in by_arm.items() if some}
     drawn = []
     for name in suite_file(suite.name).figures if runs else ():
         if name == "saturation":
@@ -156,16 +156,16 @@ def _over_k(suite: Suite, table: SuiteTable) -> Drawing:
     """Draws success after training, with the plateau shaded, by the K of the training."""
     figure, axes = _panel("K of the training (steps)", "success after training", percent=True)
     arms = {arm.label: arm.fixed_k for arm in suite.arms if arm.fixed_k is not None}
-    ks, found, words = sorted(arms.values()), table.plateau, []
+    ks, plateau, words = sorted(arms.values()), table.plateau, []
     caption = (
         "The held-out success of models that were trained under a fixed K. Bars are ± 1 standard deviation over seeds."
     )
-    if found is not None:
-        band = str(found.low) if found.low == found.high else f"{found.low} to {found.high}"
+    if plateau is not None:
+        band = str(plateau.low) if plateau.low == plateau.high else f"{plateau.low} to {plateau.high}"
         # The edges lie halfway to the next K, which makes a band of one K visible.
-        below = max((k for k in ks if k < found.low), default=found.low - 2)
-        above = min((k for k in ks if k > found.high), default=found.high + 4)
-        edges = ((found.low + below) / 2, (found.high + above) / 2)
+        below = max((k for k in ks if k < plateau.low), default=plateau.low - 2)
+        above = min((k for k in ks if k > plateau.high), default=plateau.high + 4)
+        edges = ((plateau.low + below) / 2, (plateau.high + above) / 2)
         axes.axvspan(*edges, color=_BAND, alpha=0.35, linewidth=0, label=f"plateau, K = {band}")
         caption += f" The plateau is K = {band}."
     for key, label, look, colour in (

@@ -72,12 +72,12 @@ def _read(folders: Sequence[Path]) -> tuple[list[Suite], list[KeptEvaluation]]:
     from harness.evaluation.folder import evaluations_in, read_evaluation
     from harness.sweep.runs import read_suites
 
-    found = {path: evaluations_in(path) for path in folders}
-    evaluations = [read_evaluation(path) for paths in found.values() for path in paths]
-    runs = [path for path, paths in found.items() if not paths]
+    by_folder = {path: evaluations_in(path) for path in folders}
+    evaluations = [read_evaluation(path) for paths in by_folder.values() for path in paths]
+    runs = [path for path, paths in by_folder.items() if not paths]
     kinds = ("config.json", "*/config.json", "suites", "*/suites")
     empty = [path for path in runs if path.is_dir() and not any(any(path.glob(kind)) for kind in kinds)]
-    if empty and len(empty) < len(found):
+    if empty and len(empty) < len(by_folder):
         print(f"note: passed, because they hold no run: {', '.join(map(str, empty))}")
         runs = [path for path in runs if path not in empty]
     return read_suites(runs) if runs or not evaluations else [], evaluations

@@ -9,7 +9,6 @@ import numpy as np
 
 from eh_gym import HorizonController
 from eh_gym.errors import ConfigError
-from harness.records.metrics import check_names
 from harness.rollout.episode_metrics import mean
 from harness.types.trajectory import Trajectory
 
@@ -37,7 +36,7 @@ def check_controller(controller: HorizonController) -> None:
     A controller that can't be copied, or that is shared between processes, is not checked.
 
     Raises:
-        ConfigError: ``update()`` does not return metrics, or a metric has another name than the log takes.
+        ConfigError: ``update()`` does not return metrics, or one is not named ``horizon/…`` or ``custom/…``.
     """
     try:
         trial = copy.deepcopy(controller)
@@ -50,8 +49,11 @@ def check_controller(controller: HorizonController) -> None:
         raise ConfigError(
             f"update() of {controller!r} must return a dict of metrics, got {metrics!r}; return {{}} if it has none"
         )
-    check_names(metrics)
     for name, value in metrics.items():
+        if not str(name).startswith(("horizon/", "custom/")):
+            raise ConfigError(
+                f"update() of {controller!r} must name its metrics horizon/…, or custom/… for your own, got {name!r}"
+            )
         if not isinstance(value, numbers.Real):
             raise ConfigError(f"update() of {controller!r} must return numbers, got {value!r} for {name!r}")
 

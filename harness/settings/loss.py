@@ -8,6 +8,7 @@ from eh_gym.ranges import Range
 from harness.settings.section import Section
 
 Aggregation = Literal["seq-mean", "token-mean"]
+"""The names of all modes; `harness.update.loss.aggregate` computes them."""
 
 
 @dataclass(frozen=True)

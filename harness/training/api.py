@@ -95,7 +95,7 @@ def train(
         >>> result.evaluations["after"]["sampled"]["mean_at_k"]  # doctest: +SKIP
         0.84375
     """
-    from harness.training.run import carry_out  # torch takes seconds to import
+    from harness.training.carry_out import carry_out  # torch takes seconds to import
 
     if config is not None and not isinstance(config, GRPOConfig):
         raise ConfigError(f"config must be a GRPOConfig, got {config!r}; write train(GRPOConfig(...))")
@@ -142,9 +142,11 @@ def _resumed(folder: Path, env: object, controller: object) -> GRPOConfig:
     """The settings of a run that is resumed. Objects that the run was given must be given again."""
     env = absolute(env) if isinstance(env, str) else env
     config = saved_config(folder, env if isinstance(env, str) else "")
-    for name, given, own in (("env", env, config.environment.env), ("controller", controller, config.wrapper)):
-        if given is not None and given != own and not own.startswith(GIVEN):
-            raise ConfigError(f"the run in {folder} goes on with its own {name}, {own!r}, got {given!r}; leave it out")
+    for name, given, saved in (("env", env, config.environment.env), ("controller", controller, config.wrapper)):
+        if given is not None and given != saved and not saved.startswith(GIVEN):
+            raise ConfigError(
+                f"the run in {folder} goes on with its saved {name}, {saved!r}, got {given!r}; leave it out"
+            )
     return config
 
 

@@ -36,7 +36,7 @@ from harness.terminal.display import Display
 from harness.terminal.interrupts import Interrupts
 from harness.training.checkpoint import keep_frozen, load_frozen, load_training_state
 from harness.training.first_policy import load
-from harness.training.training_run import Run
+from harness.training.training_run import TrainingRun
 from harness.types.sampler import Sampler
 from harness.types.seeding import derive_seed
 from harness.update.learner import Learner
@@ -53,7 +53,7 @@ def build(
     ranks: Ranks | None = None,
     given: Given | None = None,
     interrupts: Interrupts,
-) -> Run:
+) -> TrainingRun:
     """Builds a run, from its newest checkpoint if it is resumed and has one.
 
     The tasks come first, so that a setting that does not fit them is refused before a model is loaded.
@@ -82,7 +82,7 @@ def build(
         sharers=ranks.size,
     )
     sampler = trained.weights.start(make, next_update)  # with the checkpoint's weights
-    run = Run(
+    run = TrainingRun(
         config=config,
         folder=folder,
         ranks=ranks,

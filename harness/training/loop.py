@@ -19,7 +19,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
 from harness.terminal.interrupts import Interrupts, Stopped
 from harness.training.build import build
-from harness.training.training_run import Run
+from harness.training.training_run import TrainingRun
 
 OnUpdate = Callable[[int, Mapping[str, float]], object]
 """A function that is called after an update, with its index and its metrics."""
@@ -106,7 +106,7 @@ def train(
     return run.evaluations
 
 
-def _finish(run: Run, display: Display, started: float, *, updates: int) -> None:
+def _finish(run: TrainingRun, display: Display, started: float, *, updates: int) -> None:
     """Saves and evaluates the trained policy. ``evaluation.json`` is written last: a run that has it has ended."""
     config, folder, training_s = run.config, run.folder, run.clock.seconds
     model = folder / "model"

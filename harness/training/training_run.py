@@ -1,4 +1,4 @@
-"""A training run that is ready to go on, and its checkpoints."""
+"""The parts of a training run, and what it writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from harness.update.try_update import try_update
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """A training run that is ready to go on; a context manager that closes what it opened.
 
     `next_update` is the first update that is still to be done. Without a controller, episodes have no limit. Only the
@@ -51,7 +51,7 @@ class Run:
     saved: int | None = None
     faults: Faults = field(default_factory=Faults)
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> TrainingRun:
         return self
 
     def __exit__(

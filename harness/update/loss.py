@@ -142,7 +142,7 @@ def aggregate(
     kept = per_token.masked_fill(~mask, 0.0)
     if mode == "token-mean":
         return kept.sum() / n_tokens
-    assert mode == "seq-mean"
+    assert mode == "seq-mean", f"no aggregation {mode}"
     counts = mask.sum(dim=1, keepdim=True) if episode_tokens is None else episode_tokens[:, None]
     return (kept.sum(dim=1, keepdim=True) / counts.clamp_min(1)).sum() / n_episodes
 

@@ -50,18 +50,18 @@ class Mismatch:
             capped: bool [B, S], True if the weight was out of bounds.
         """
         difference = (logp - sampled).abs().masked_fill(~mask, 0.0)
-        found = [difference.max(), mask.sum(dim=1), difference.sum(dim=1)]
+        numbers = [difference.max(), mask.sum(dim=1), difference.sum(dim=1)]
         if weights is not None and capped is not None:
-            found = [weights.masked_fill(~mask, 0.0).sum(), *found, (capped & mask).sum(dim=1)]
-        self._unread.append((steps, found))
+            numbers = [weights.masked_fill(~mask, 0.0).sum(), *numbers, (capped & mask).sum(dim=1)]
+        self._unread.append((steps, numbers))
 
     def settled(self) -> Mismatch:
         """Reads the queued numbers and returns this object, which can then be sent to other processes."""
-        for steps, found in self._unread:
-            if len(found) > 3:
-                self._weight += float(found.pop(0))
-            self._max = float(np.maximum(self._max, float(found[0])))  # unlike `max` it keeps NaN
-            for row, values in zip(self._sums, found[1:], strict=False):
+        for steps, numbers in self._unread:
+            if len(numbers) > 3:
+                self._weight += float(numbers.pop(0))
+            self._max = float(np.maximum(self._max, float(numbers[0])))  # unlike `max` it keeps NaN
+            for row, values in zip(self._sums, numbers[1:], strict=False):
                 for length, value in zip(steps, values.tolist(), strict=True):
                     row[_bin(length)] += value
         self._unread.clear()
@@ -69,28 +69,28 @@ class Mismatch:
 
     def merged(self, others: Sequence[Mismatch]) -> Mismatch:
         """The sums of this object and of others, such as those of other ranks."""
-        found = Mismatch()
+        total = Mismatch()
         for one in (self.settled(), *others):
-            found._max = float(np.maximum(found._max, one._max))
-            found._weight += one._weight
-            found._sums += one._sums
-        return found
+            total._max = float(np.maximum(total._max, one._max))
+            total._weight += one._weight
+            total._sums += one._sums
+        return total
 
     def metrics(self, *, weighted: bool) -> dict[str, float]:
         """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN where nothing was
         compared.
         """
         tokens, differences, capped = self.settled()._sums.tolist()
-        found = {"train/logp_difference_max": self._max if any(tokens) else math.nan}
+        metrics = {"train/logp_difference_max": self._max if any(tokens) else math.nan}
         means = [("logp_difference", "logp_difference_mean", differences)]
         if weighted:
-            found["train/tis_weight_mean"] = _mean(self._weight, sum(tokens))
+            metrics["train/tis_weight_mean"] = _mean(self._weight, sum(tokens))
             means.append(("tis_capped", "tis_capped", capped))
         for name, of_all, sums in means:
-            found[f"train/{of_all}"] = _mean(sum(sums), sum(tokens))
+            metrics[f"train/{of_all}"] = _mean(sum(sums), sum(tokens))
             for (group, _), total, count in zip(LENGTH_BINS, sums, tokens, strict=True):
-                found[f"train/{name}_{group}"] = _mean(total, count)
-        return found
+                metrics[f"train/{name}_{group}"] = _mean(total, count)
+        return metrics
 
 
 def _mean(total: float, count: float) -> float:

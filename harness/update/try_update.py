@@ -58,14 +58,14 @@ def largest_microbatches(tokens: int, longest: int, *, words: int, ranks: int) -
     """
     parts = -(-tokens // longest)
     draws = np.random.default_rng(0)
-    found = []
+    episodes = []
     for i in range(2 * ranks * parts):
         first, *written = draws.integers(words, size=tokens // parts).tolist()
         t = Trajectory("0", 0, reward=float(i % 2))
         t.add_prompt([first])
         t.add_sample(Sample(written, [-math.log(words)] * len(written), "stop", 0))
-        found.append(t)
-    return found
+        episodes.append(t)
+    return episodes
 
 
 def what_to_lower(config: GRPOConfig, longest: int) -> str:
@@ -91,8 +91,8 @@ def what_to_lower(config: GRPOConfig, longest: int) -> str:
 
 def _missing(error: torch.OutOfMemoryError) -> str:
     """The memory that torch lacked where it failed. The rest of the update may need more."""
-    found = _SHORT.search(str(error))
-    if found is None:
+    match = _SHORT.search(str(error))
+    if match is None:
         return str(error)[:200]
-    wanted, free = (float(found[i]) * _GIB[found[i + 1]] for i in (1, 3))
+    wanted, free = (float(match[i]) * _GIB[match[i + 1]] for i in (1, 3))
     return f"at least {wanted - free:.2f} GiB are missing, and what comes after may need more"

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 import torch
+from glossary import check_glossary
 from quiet_run import kill_and_resume, metrics_of, rows_of_run, run
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -26,7 +27,6 @@ from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.records.episode_log import read_system_prompt
 from harness.records.files import lock_folder
-from harness.records.glossary import GLOSSARY
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import prepare
 from harness.rollout.source import task_environment
@@ -55,7 +55,7 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
     assert folder is not None
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["update"] for row in rows] == [0, 1, 2, 3]
-    assert set(rows[-1]) - {"update"} <= set(GLOSSARY)
+    check_glossary(rows[-1])
     assert rows[0]["horizon/k"] == quick.horizon.k0
     assert rows[0]["train/logp_difference_max"] < 1e-4
     assert rows[-1]["tokens/total"] == sum(row["tokens/update"] for row in rows)
@@ -151,7 +151,7 @@ def test_a_second_process_is_kept_out_of_a_run(
 ) -> None:
     """Else it cuts off the metrics that the first still writes, and each deletes the other's checkpoints."""
     monkeypatch.setattr("harness.records.files._PATIENCE_S", 0.0)
-    monkeypatch.setattr("harness.training.run.train", lambda *_, **__: None)
+    monkeypatch.setattr("harness.training.carry_out.train", lambda *_, **__: None)
     folder = quick.out
     assert folder is not None
     prepare(quick)
@@ -166,7 +166,7 @@ def test_an_interrupted_command_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.training.run.train", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("harness.training.carry_out.train", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 130
@@ -183,7 +183,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
     )
     trained = mock.Mock(side_effect=[full, {}])
-    monkeypatch.setattr("harness.training.run.train", trained)
+    monkeypatch.setattr("harness.training.carry_out.train", trained)
     monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: name)  # also where there is no vLLM
     prepare(changed(quick, sampler="vllm"))
     with pytest.raises(SystemExit) as end:

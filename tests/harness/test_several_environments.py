@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from glossary import check_glossary
 from quiet_run import metrics_of
 from quiet_run import run as run_in
 
 from eh_gym.errors import ConfigError
 from harness.evaluate import main as evaluate
-from harness.records.glossary import GLOSSARY
 from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.section import changed
 from harness.training.command import recipe_config
@@ -36,7 +36,7 @@ def run(config: GRPOConfig, folder: Path, *, resume: bool = False) -> tuple[list
 def test_a_run_has_the_shares_the_metrics_and_a_k_of_each_also_resumed(mixed: GRPOConfig, tmp_path: Path) -> None:
     rows, evaluations = run(mixed, tmp_path / "a")
     for row in rows:
-        assert {"/".join(name.split("/")[:2]) for name in row} - {"update"} <= set(GLOSSARY)
+        check_glossary(row)
         assert (row[f"rollout/episodes_of/{PLAIN}"], row[f"rollout/episodes_of/{LOCKED}"]) == (16, 8)
         assert row["tokens/update"] == row[f"tokens/update_of/{PLAIN}"] + row[f"tokens/update_of/{LOCKED}"]
         of_both = (2 * row[f"rollout/success_of/{PLAIN}"] + row[f"rollout/success_of/{LOCKED}"]) / 3

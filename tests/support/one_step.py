@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from glossary import check_glossary
 
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
@@ -44,4 +45,6 @@ def update(
     """One update with the quick start's settings, but for the changes and in one step; returns its metrics."""
     config = changed(from_recipe("quickstart"), **{"minibatches": 1, **changes})
     how: dict[str, Any] = {"temperature": 1.0, "seed": 0, "reference": reference, "ranks": ranks}
-    return update_policy(policy, optimizer, trajectories, config.loss, config.optimizer, **how)
+    metrics = update_policy(policy, optimizer, trajectories, config.loss, config.optimizer, **how)
+    check_glossary(metrics)
+    return metrics

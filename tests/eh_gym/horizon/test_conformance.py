@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+from glossary import check_glossary
 
 import eh_gym.horizon
 from eh_gym.horizon import (
@@ -66,6 +67,11 @@ class TestEveryController(ControllerContract):
 
     def make(self):
         return self.maker()
+
+    def test_the_glossary_has_its_metrics(self):
+        controller = self._new()
+        live(controller, 5)
+        check_glossary(controller.update())
 
     @pytest.mark.parametrize("other", MAKERS)
     def test_the_state_of_another_controller_is_refused_and_the_message_says_what_to_build(self, other):

@@ -18,6 +18,7 @@ from typing import Any
 import cabinet_agent
 import gymnasium as gym
 import pytest
+from glossary import check_glossary
 from quiet_run import kill_and_resume, metrics_of, rows_of_run
 
 from eh_gym.errors import UserCodeError
@@ -25,7 +26,6 @@ from harness import GRPOConfig, evaluate_policy, train
 from harness.agents.env import AgentEnv
 from harness.grpo import main as grpo
 from harness.model.policy import Policy
-from harness.records.glossary import GLOSSARY
 from harness.records.run_folder import prepare
 from harness.rollout.episode import Episode
 from harness.sampling.transformers import TransformersSampler
@@ -89,7 +89,7 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(
         assert {k: v for k, v in row.items() if k not in unknown} == {
             k: v for k, v in expected.items() if k not in unknown
         }
-        assert {"/".join(name.split("/")[:2]) for name in row} - {"update"} <= set(GLOSSARY)
+        check_glossary(row)
     assert any(row["rollout/truncated"] for row in rows)
     assert rows[-1]["horizon/k"] != rows[0]["horizon/k"]
 

@@ -502,7 +502,7 @@ def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(
             return ranks
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("harness.training.run.join", joins)
+            patch.setattr("harness.training.carry_out.join", joins)
             with pytest.raises(SystemExit) as end:
                 main(words)
         return end.value.code, joined

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from glossary import check_glossary
 
 from eh_gym import FixedHorizon
 from eh_gym.errors import UserCodeError
@@ -38,6 +39,7 @@ def test_metrics_show_their_arithmetic() -> None:
     of_all |= {"policy_lag": (4 * (2 + 1) + 0) / 9, "action_tokens": 8, "prompt_tokens": 8}
     of_all |= {"episodes_of/A": 2, "success_of/A": 1 / 2, "truncated_of/A": 1 / 2, "length_mean_of/A": 7 / 2}
     of_all |= {"agent_failures": 1, "agent_sequences": 1}
+    check_glossary(m)
     tokens = {"tokens/update": 16, "tokens/update_of/A": 14, "tokens/failed_attempts": 30}
     assert m == pytest.approx({f"rollout/{name}": value for name, value in of_all.items()} | tokens)
 

@@ -16,7 +16,7 @@ from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
 from harness.training import loop
-from harness.training.training_run import Run
+from harness.training.training_run import TrainingRun
 from harness.update.learner import Learner
 
 
@@ -34,7 +34,7 @@ WATCHED: dict[Any, str] = {
     SampledWeights: "before_training hand_over save",
     Learner: "update",
     HeldOut: "sampled_and_greedy during_training",
-    Run: "write save",
+    TrainingRun: "write save",
 }
 
 

@@ -12,7 +12,7 @@ from harness.machine.ranks import Ranks
 from harness.records.run_folder import checkpoints_in
 from harness.terminal.interrupts import Interrupts
 from harness.training import training_run
-from harness.training.training_run import Run
+from harness.training.training_run import TrainingRun
 
 
 def test_an_environment_that_fails_to_close_keeps_nothing_else_open() -> None:
@@ -27,7 +27,7 @@ def test_an_environment_that_fails_to_close_keeps_nothing_else_open() -> None:
 
     run: Any = SimpleNamespace(weights=part("weights"), log=part("log"), batches=SimpleNamespace(close=fail))
     with pytest.raises(RuntimeError, match="its server is gone"):
-        Run.__exit__(run, KeyboardInterrupt, KeyboardInterrupt(), None)
+        TrainingRun.__exit__(run, KeyboardInterrupt, KeyboardInterrupt(), None)
     assert closed == ["weights", "log"]
 
 
@@ -46,7 +46,9 @@ def test_signals_wait_until_a_checkpoint_is_whole(held: bool, tmp_path: Path, mo
         state_dict=dict, policy=SimpleNamespace(model=None), optimizer=None, run=SimpleNamespace(keep_checkpoints=1)
     )
     with Interrupts() as interrupts:
-        run = Run(some, tmp_path, Ranks(), 0, some, some, some, some, some, {}, some, None, interrupts=interrupts)
+        run = TrainingRun(
+            some, tmp_path, Ranks(), 0, some, some, some, some, some, {}, some, None, interrupts=interrupts
+        )
         with pytest.raises(KeyboardInterrupt), interrupts.held() if held else nullcontext():
             run.save(0)
         run.save(0)

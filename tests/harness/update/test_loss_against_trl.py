@@ -18,6 +18,7 @@ from harness.update.loss import aggregate, kl_k3, policy_loss
 trl = pytest.importorskip("trl.trainer.grpo_trainer", reason="TRL is not installed: pip install -e '.[examples]'")
 
 EPISODES, TOKENS, KL = 6, 9, 0.05
+MODES = (("seq-mean", "grpo"), ("token-mean", "dapo"))
 
 
 def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -67,7 +68,7 @@ def trl_loss(
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("mode", "loss_type"), [("seq-mean", "grpo"), ("token-mean", "dapo")])
+@pytest.mark.parametrize(("mode", "loss_type"), MODES)
 def test_value_and_gradient(mode: Any, loss_type: str, weighted: bool) -> None:
     logp, old, ref, advantages, mask = batch()
     weights = torch.linspace(0.5, 2.0, TOKENS, dtype=torch.float64).expand(EPISODES, TOKENS) if weighted else None
@@ -93,7 +94,7 @@ REPLIES = ["open(a)", "list()", "submit(73)", "read() and then open(b)"]
 @settings(max_examples=12, deadline=None)
 @given(rewards=st.tuples(GRADED, GRADED), moved=st.integers(0, 7))
 @example(rewards=([0.0, 0.5, 0.5, 1.0], [0.1, 0.2, 0.3, 0.2]), moved=1)
-@pytest.mark.parametrize(("mode", "loss_type"), [("seq-mean", "grpo"), ("token-mean", "dapo")])
+@pytest.mark.parametrize(("mode", "loss_type"), MODES)
 def test_value_and_gradient_of_an_update_with_graded_rewards_and_ties(
     trained: Policy, mode: Any, loss_type: str, rewards: tuple[list[float], list[float]], moved: int
 ) -> None:

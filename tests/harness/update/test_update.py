@@ -1,7 +1,7 @@
 """Which episodes enter the loss, and what one update does to the policy."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from one_step import copied, update
 from one_step import one_step as episode
 
 from harness.model.policy import Policy
-from harness.settings.loss import Loss
+from harness.settings.loss import Aggregation, Loss
 from harness.types.sampler import Sample
 from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
 from harness.update.update import select_episodes
@@ -87,7 +87,7 @@ def logprobs(policy: Policy, ids: list[int]) -> torch.Tensor:
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
-@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean"])
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 @pytest.mark.parametrize("tokens", [1, 10_000])
 def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregation: Any, tokens: int) -> None:
     """The gradient is that of a loss made by hand, from a plain forward pass over each sequence."""
@@ -199,7 +199,7 @@ def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Pol
     assert first["train/logp_difference_mean"] == pytest.approx(-by, rel=1e-3)
 
 
-@pytest.mark.parametrize("aggregation", ["seq-mean", "token-mean"])
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggregation: Any) -> None:
     """Episodes without an advantage are in the KL term alone; they made the policy gradient smaller."""
 

@@ -1,6 +1,4 @@
-"""A training run from its beginning to its end: its settings, its folder, its updates, and how to go on after a
-stop.
-"""
+"""Carries out a training run: opens its folder, trains, and says after a stop how to go on."""
 
 import contextlib
 import sys
@@ -113,7 +111,7 @@ def _how_to_go_on(run_dir: Path | None, request: RunRequest) -> str:
     if run_dir is None:
         return "run it again"
     objects = {"env": request.config.environment.env, "controller": request.config.wrapper}
-    again = "".join(f", {name}=..." for name, own in objects.items() if own.startswith(GIVEN))
+    again = "".join(f", {name}=..." for name, given in objects.items() if given.startswith(GIVEN))
     how = f"train(resume={str(run_dir)!r}{again})" if request.python else f"--resume {run_dir}"
     checkpoint = latest_checkpoint(run_dir / "checkpoints")
     return f"continue with {how}, from {f'update {update_of(checkpoint)}' if checkpoint else 'its beginning'}"
