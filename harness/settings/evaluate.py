@@ -98,7 +98,7 @@ class EvaluateConfig(Section):
     def decisive(self) -> dict[str, Any]:
         """Returns the settings that an episode depends on, besides its task and seed."""
         decide = (Changes.RESULT, Changes.DRAWS)
-        return {name: value for name, value in flat(self).items() if marks(type(self)).get(name) in (*decide, None)}
+        return {name: value for name, value in flat(self).items() if marks(EvaluateConfig).get(name) in (*decide, None)}
 
     def departures(self, *, whole_split: bool) -> tuple[str, ...]:
         """Returns the flags by which a score of ``--official`` is not official. `whole_split`: whether all tasks are
