@@ -227,12 +227,12 @@ def marks(kind: type) -> dict[str, Changes]:
     for field in settings_in(kind):
         choice, hint = choice_of(field), hints[field.name]
         if isinstance(hint, type) and issubclass(hint, Section) and not choice:
-            by_name |= marks(hint)
+            by_name |= marks(hint)  # type: ignore[arg-type]  # dataclasses' __hash__ confuses mypy
             continue
         for chosen in filter(dataclasses.is_dataclass, choice.classes.values() if choice else ()):
             by_name |= marks(chosen)
-        own = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Changes)]
-        by_name[choice.flag if choice else prefix + field.name] = own[0] if own else default
+        marked = (mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Changes))
+        by_name[choice.flag if choice else prefix + field.name] = next(marked, default)
     return by_name
 
 
