@@ -16,9 +16,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import urlsplit
 
 import gymnasium as gym
@@ -31,6 +33,7 @@ from harness.agents.env import AgentEnv
 from harness.clone.tiny import new_tiny_policy
 from harness.model.policy import Policy, load_policy
 from harness.records.versions import cpu_name
+from harness.rollout.ahead import Ahead
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.rollout import Rollout
@@ -57,6 +60,23 @@ def play(task: dict[str, Any], base_url: str) -> float:
         if terminated or truncated:
             return float(reward)
         messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation}]
+
+
+def ask_at_once(task: dict[str, Any], base_url: str) -> float:
+    """An agent that makes four calls at once, twice."""
+    url = urlsplit(base_url)
+
+    def call(number: int) -> None:
+        client = http.client.HTTPConnection(url.netloc)
+        messages = [{"role": "user", "content": f"list() {task['id']} {number}"}]
+        client.request("POST", f"{url.path}/chat/completions", json.dumps({"model": "policy", "messages": messages}))
+        client.getresponse().read()
+        client.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        for round_ in range(2):
+            list(threads.map(call, range(4 * round_, 4 * round_ + 4)))
+    return 1.0
 
 
 def seconds(make: Callable[[], gym.Env[Any, Any]], policy: Policy, sessions: int, k: int) -> tuple[float, float, int]:
@@ -114,6 +134,24 @@ def main() -> None:
             more = 1e6 * (1 / rates[1][1] - 1 / rates[1][0])
             shown = "".join(f"{env:13.1f} {agent:7.1f} {agent / env:6.2f}" for env, agent in rates)
             print(f"{name:15}{shown} {more:12.0f}", flush=True)
+        print()
+        print("agents that make four calls at once: steps/s of wall time, calls requested in turn and ahead")
+        sessions = max(1, args.sessions // 8)
+        for name, policy in models.items():
+            agents = partial(AgentEnv, ask_at_once, file)
+            ratios, rows = [], []
+            for _ in range(args.repeats + 1):  # the first one warms up
+                with mock.patch.object(Ahead, "new", return_value=[]):
+                    wall, _, steps = seconds(agents, policy, sessions, 8)
+                ahead, _, ahead_steps = seconds(agents, policy, sessions, 8)
+                rows.append((steps / wall, ahead_steps / ahead))
+                ratios.append(rows[-1][1] / rows[-1][0])
+            turn, ahead = (statistics.median(column) for column in zip(*rows[1:], strict=True))
+            spread = f"{min(ratios[1:]):.2f} to {max(ratios[1:]):.2f}"
+            print(
+                f"{name:15} {sessions} agents: {turn:7.1f} {ahead:7.1f}, ratio {ahead / turn:.2f} ({spread})",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
