@@ -78,13 +78,13 @@ def task_ids(split: str) -> tuple[str, ...]:
         MissingBackendError: The split's data are not installed. The message says how to get them.
     """
     root = root_of(split)
-    found = _read_ids(root, split)
-    if not found:
+    identifiers = _read_ids(root, split)
+    if not identifiers:
         raise MissingBackendError(
             f"{root} holds no tasks of split {split!r} (data/datasets/{split}.txt is missing or empty); choose another "
             "split"
         )
-    return found
+    return identifiers
 
 
 def reference(split: str, task_id: str) -> list[str] | None:
@@ -155,8 +155,8 @@ def _read_ids(root: Path, split: str) -> tuple[str, ...]:
     if not path.is_file():
         return ()
     # AppWorld allows a tag after a colon in each line.
-    found = [line.strip().split(":")[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    strange = [identifier for identifier in found if not _TASK_ID.fullmatch(identifier)]
+    identifiers = [line.strip().split(":")[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    strange = [identifier for identifier in identifiers if not _TASK_ID.fullmatch(identifier)]
     if strange:
         raise EHError(f"{path} lists {strange[0]!r}, which is not a task's id")
-    return tuple(found)
+    return tuple(identifiers)

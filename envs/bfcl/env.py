@@ -200,12 +200,12 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
         """
         session = self._live()
-        said = action if isinstance(action, str) else ""  # an action that is not a text has no call
+        text = action if isinstance(action, str) else ""  # an action that is not a text has no call
         if self._action_format != "native":
-            said = split_reply(said)[1]
+            text = split_reply(text)[1]
         try:
             # LONGEST + 1 characters are enough for the worker to see that the text is too long for a call.
-            params = {"action": said[: LONGEST + 1], "cpu_s": min(_STEP_CPU_S, self._timeout_s / 4)}
+            params = {"action": text[: LONGEST + 1], "cpu_s": min(_STEP_CPU_S, self._timeout_s / 4)}
             result = session.call("step", params, self._timeout_s)
         except WorkerError as error:
             self._running = False

@@ -28,13 +28,13 @@ def scenarios(split: str) -> list[int]:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if split == "all":
         return list(range(len(DOMAINS) * _PER_DOMAIN))
-    found: list[int] = []
+    indices: list[int] = []
     for domain in range(len(DOMAINS)):
         order = list(range(domain * _PER_DOMAIN, (domain + 1) * _PER_DOMAIN))
         random.Random(f"EH-BFCL-v0 splits, domain {domain}").shuffle(order)
         parts = {"train": order[:_TRAIN], "dev": order[_TRAIN : _TRAIN + _DEV], "test": order[_TRAIN + _DEV :]}
-        found += parts[split]
-    return sorted(found)
+        indices += parts[split]
+    return sorted(indices)
 
 
 def task_ids(split: str, categories: Sequence[str] | None = None, domains: Sequence[str] | None = None) -> list[str]:

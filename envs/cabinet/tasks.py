@@ -95,15 +95,15 @@ def recurring_tasks(number: int, *, locked: bool = False, longest: int = LONGEST
         raise ConfigError(f"tasks must be 1 to 10,000, got {number!r}")
     cdf = (*_LENGTH_CDF[locked][: longest - 1], 1.0)
     wanted = Counter(1 + bisect_right(cdf, (place + 0.5) / number) for place in range(number))
-    found: list[str] = []
+    chosen: list[str] = []
     for task_id in TaskIds("train"):
         drawers = len(make_task(task_id, locked=locked, longest=longest).chain)
         if wanted[drawers]:
             wanted[drawers] -= 1
-            found.append(task_id)
-        if len(found) == number:
+            chosen.append(task_id)
+        if len(chosen) == number:
             break
-    return tuple(found)
+    return tuple(chosen)
 
 
 class TaskIds(LazyIds):
