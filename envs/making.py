@@ -50,7 +50,7 @@ def registered(env_id: str) -> EnvSpec:
 
 
 def _spec_of_class(env_id: str) -> EnvSpec:
-    module, name, kind = _found(env_id)
+    module, name, kind = _class_of(env_id)
     if not callable(kind) or (isinstance(kind, type) and not issubclass(kind, gym.Env)):
         classes = [n for n, one in vars(module).items() if isinstance(one, type) and issubclass(one, gym.Env)]
         wrong = f"{env_id} is no gymnasium.Env" if kind else f"{module.__file__} has no {name}"
@@ -60,8 +60,7 @@ def _spec_of_class(env_id: str) -> EnvSpec:
 
 
 def absolute(names: str) -> str:
-    """The text of ``--env`` with the paths of its files made absolute, so that another folder and a resumed run find
-    them.
+    """The text of ``--env`` with absolute paths of files, which a run needs that is resumed from another folder.
 
     >>> absolute("EH-Cabinet-v0:2,/my/../maze.py:Maze")
     'EH-Cabinet-v0:2,/maze.py:Maze'
@@ -70,23 +69,21 @@ def absolute(names: str) -> str:
 
 
 def has_splits(env_id: str) -> bool:
-    """Whether an environment has splits, as all that are registered have. A class that is not may take none."""
+    """Whether an environment has splits. All registered ones have; a class that is not registered may have none."""
     entry = registered(env_id).entry_point
     return not isinstance(entry, functools.partial) or takes_split(entry)
 
 
 def made(make: str | Callable[..., Any], **arguments: Any) -> Any:
     """Makes an environment of a class, by its name, or with a function. It gets the split only if it takes one."""
-    kind: Callable[..., Any] = _found(make)[2] if isinstance(make, str) else make
+    kind: Callable[..., Any] = _class_of(make)[2] if isinstance(make, str) else make
     if not takes_split(kind):
         arguments.pop("split", None)
     return kind(**arguments)
 
 
-def _found(env_id: str) -> tuple[ModuleType, str, Any]:
-    """The module that FILE.py:CLASS or MODULE:CLASS names, the name of the class, and the class; None if there is
-    none.
-    """
+def _class_of(env_id: str) -> tuple[ModuleType, str, Any]:
+    """The module of FILE.py:CLASS or MODULE:CLASS, the name of the class, and the class, or None if there is none."""
     place, _, name = env_id.rpartition(":")
     module = _loaded(Path(place).absolute()) if place.endswith(".py") else importlib.import_module(place)
     return module, name, getattr(module, name, None)
@@ -101,11 +98,11 @@ def _loaded(path: Path) -> ModuleType:
     name = path.stem  # textworld.py, which imports TextWorld, becomes textworld_
     while name in sys.modules or getattr(PathFinder.find_spec(name), "origin", str(path)) != str(path):
         name += "_"
-    found: Any = importlib.util.spec_from_file_location(name, path)
-    sys.modules[name] = module = importlib.util.module_from_spec(found)
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
     sys.path.append(str(path.parent))
     try:
-        found.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except Exception as error:  # it may raise anything
         del sys.modules[name]
         raise ConfigError(f"{path} can't be imported: {said_by(error)}") from error
@@ -113,12 +110,10 @@ def _loaded(path: Path) -> ModuleType:
 
 
 def takes_split(make: Callable[..., Any]) -> bool:
-    """Whether what makes an environment has an argument ``split``; if not, training and evaluation have the same
-    tasks.
-    """
+    """Whether a class or function that makes an environment has an argument ``split``."""
     if isinstance(make, functools.partial) and make.func is made:
         (make,) = make.args
-        make = _found(make)[2] if isinstance(make, str) else make
+        make = _class_of(make)[2] if isinstance(make, str) else make
     taken = inspect.signature(make).parameters
     return "split" in taken or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
 

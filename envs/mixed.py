@@ -28,18 +28,18 @@ def read_environments(text: str) -> dict[str, int]:
     >>> read_environments("EH-Cabinet-v0:2,my_package:Number-v0")
     {'EH-Cabinet-v0': 2, 'my_package:Number-v0': 1}
     """
-    found: dict[str, int] = {}
+    weights: dict[str, int] = {}
     for one in text.split(","):
         name, _, weight = one.strip().rpartition(":")
         if not re.fullmatch(r"[-+.\d]+", weight):  # the colon, if there is one, belongs to the id: MODULE:ID
             name, weight = one.strip(), "1"
-        if not name or name in found or not weight.isdecimal() or int(weight) < 1:
+        if not name or name in weights or not weight.isdecimal() or int(weight) < 1:
             raise ConfigError(
                 f"--env must be an id, or several different ones with whole weights >= 1 such as "
                 f"EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, got {text!r}"
             )
-        found[name] = int(weight)
-    return found
+        weights[name] = int(weight)
+    return weights
 
 
 def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:
@@ -85,8 +85,8 @@ class MixedEnv(gym.Env[str, str]):
     def __init__(self, envs: Mapping[str, str | EnvSpec], **arguments: Any) -> None:
         if not envs:
             raise ConfigError("envs must have at least one environment, got none")
-        own = {name: arguments.pop(name, {}) for name in envs}
-        for name, given in own.items():
+        of_one = {name: arguments.pop(name, {}) for name in envs}
+        for name, given in of_one.items():
             if not isinstance(given, Mapping) or "split" in given:
                 raise ConfigError(
                     f"the arguments of {name} must be an object without split, which is the same for all environments, "
@@ -95,7 +95,7 @@ class MixedEnv(gym.Env[str, str]):
         self._envs: dict[str, gym.Env[str, str]] = {}
         try:
             for name, kind in envs.items():
-                self._envs[name] = make_environment(kind, {**arguments, **own[name]})
+                self._envs[name] = make_environment(kind, {**arguments, **of_one[name]})
             spaces = [space for env in self._envs.values() for space in (env.observation_space, env.action_space)]
             if not all(isinstance(space, Text) for space in spaces):
                 raise ConfigError(f"only environments of texts can be mixed, got {', '.join(envs)}")
@@ -143,13 +143,11 @@ class MixedEnv(gym.Env[str, str]):
 
     def expert(self) -> str:
         """The next action of the expert of the present episode's environment."""
-        base: Any = self._current().unwrapped
-        return str(base.expert())
+        return str(self._current().get_wrapper_attr("expert")())
 
     def random_action(self, rng: np.random.Generator) -> str:
         """A random action of the present episode's environment."""
-        base: Any = self._current().unwrapped
-        return str(base.random_action(rng))
+        return str(self._current().get_wrapper_attr("random_action")(rng))
 
     def close(self) -> None:
         """Closes every environment."""

@@ -18,42 +18,33 @@ HUBS = Path(__file__).parent
 ROOT = HUBS.parent
 CODE = ("eh_gym", "envs", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "requirements/lock.txt")
 
-# What the templates call __WORD__. The actions are those of OpenEnv's probe, which plays them from seed 0.
+DEFAULTS = {"NOTE": "", "SPLITS": "train dev test", "INSTALL": "", "START": ""}
+
+# The values of the templates' words, __WORD__, that are not in DEFAULTS. OpenEnv's probe plays the actions from seed 0.
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "eh_cabinet": {
-        "CLASS": "EhCabinet",
         "ENV_ID": "EH-Cabinet-v0",
         "WHAT": "Follow a chain of notes through drawers to a code, in 3 to 33 steps: built in, for first trials.",
         "TASKS": "`train` is generated without end; `dev` and `test` are fixed.",
-        "NOTE": "",
-        "SPLITS": "train dev test",
-        "INSTALL": "",
-        "START": "",
         "ACTIONS": [{"message": "list()"}, {"message": "open(a)"}],
         "MEMORY_MB": "1024",
     },
     "eh_bfcl": {
-        "CLASS": "EhBfcl",
         "ENV_ID": "EH-BFCL-v0",
         "WHAT": (
             "The multi-turn tasks of the Berkeley Function-Calling Leaderboard, with the official rules and verdicts."
         ),
         "TASKS": "800 tasks, split by scenario: 480 `train`, 128 `dev`, 192 `test`.",
-        "NOTE": "",
-        "SPLITS": "train dev test",
         "INSTALL": "RUN python -m envs install bfcl --no-data\n",
-        "START": "",
         "ACTIONS": [{"message": "[ls()]"}, {"message": "[pwd()]"}],
         "MEMORY_MB": "2048",
     },
     "eh_appworld": {
-        "CLASS": "EhAppworld",
         "ENV_ID": "EH-AppWorld-v0",
         "WHAT": "The tasks of AppWorld: write Python against 457 APIs of nine apps, judged by the official evaluation.",
         "TASKS": "90 `train`, 57 `dev`.",
         "NOTE": " A container fetches AppWorld when it starts, which takes minutes; the image contains nothing of it.",
         "SPLITS": "train dev",
-        "INSTALL": "",
         "START": "python -m envs install appworld && ",
         "ACTIONS": [],
         "MEMORY_MB": "8192",
@@ -75,12 +66,19 @@ def make(out: Path) -> list[Path]:
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     made = []
-    for name, told in ENVIRONMENTS.items():
-        words = {**told, "VERSION": setup["metadata"]["version"], "NAME": name, "DASHED": name.replace("_", "-")}
+    for name, texts in ENVIRONMENTS.items():
+        words = {
+            **DEFAULTS,
+            **texts,
+            "VERSION": setup["metadata"]["version"],
+            "NAME": name,
+            "DASHED": name.replace("_", "-"),
+        }
+        words["CLASS"] = name.title().replace("_", "")
         words["BACKEND"] = name.removeprefix("eh_")
         folder = out / "openenv" / f"{name}_env"
         _fill(HUBS / "openenv", folder, words)
-        if not told["ACTIONS"]:  # a container that installs when it starts is not ready when the validator asks
+        if not texts["ACTIONS"]:  # a container that installs when it starts is not ready when the validator asks
             shutil.rmtree(folder / "validation")
             manifest = folder / "openenv.yaml"
             manifest.write_text(manifest.read_text().partition("  execution:")[0])

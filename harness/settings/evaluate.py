@@ -119,8 +119,7 @@ class EvaluateConfig(Section):
 
 
 def official(env: str) -> dict[str, Any]:
-    """Returns the settings of a benchmark's own conventions: its split, its prompt, K, and one greedy episode of each
-    task.
+    """Returns the settings of a benchmark's own rules, with greedy actions.
 
     >>> official("EH-AppWorld-v0")
     {'official': True, 'temperature': 0.0, 'split': 'test_normal', 'horizon': 50}
