@@ -225,9 +225,9 @@ def test_an_environment_in_the_wrong_place_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"env": "EH-CabinetLocked-v0"}, "its own env, 'EH-Cabinet-v0', got 'EH-CabinetLocked-v0'"),
-        ({"env": make_cabinet}, "its own env, 'EH-Cabinet-v0', got <function make_cabinet"),
-        ({"controller": ElasticHorizon()}, "its own controller, 'elastic', got"),
+        ({"env": "EH-CabinetLocked-v0"}, "its saved env, 'EH-Cabinet-v0', got 'EH-CabinetLocked-v0'"),
+        ({"env": make_cabinet}, "its saved env, 'EH-Cabinet-v0', got <function make_cabinet"),
+        ({"controller": ElasticHorizon()}, "its saved controller, 'elastic', got"),
         ({"updates": 0}, "updates must be a whole number >= 1, got 0"),
     ],
 )

@@ -141,7 +141,7 @@ def test_it_is_imported_without_pytest():
 
 def test_pytest_runs_it_as_the_docstring_says(tmp_path):
     file = tmp_path / "test_mine.py"
-    example = textwrap.dedent(eh_gym.testing.__doc__.split("::\n\n")[1].split("\n\nEvery check")[0])
+    example = textwrap.dedent(eh_gym.testing.__doc__.split("::\n\n")[1].split("\n\nFor pytest")[0])
     example = example.replace("MyEnv-v0", "EH-Cabinet-v0").replace("MyController(", "ElasticHorizon(")
     file.write_text(f"from eh_gym import ElasticHorizon\n{example}\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(file)]

