@@ -16,8 +16,8 @@ import pytest
 
 from eh_gym.errors import MissingBackendError
 from eh_gym.worker import close_shared_pools
-from envs.appworld import data
 from envs.backends import backend_python
+from envs.description import description_of
 
 try:
     import hypothesis
@@ -30,20 +30,30 @@ else:  # an example fails for what it finds, not for its time on a busy machine;
 
 
 @pytest.fixture(scope="session")
-def bfcl_python():
-    """The interpreter of bfcl-eval's virtualenv."""
-    yield _there(lambda: backend_python("bfcl"))
+def installed():
+    """A function that returns the interpreter of an environment's backend, of which the tests' split is there too."""
+
+    def python_of(env_id):
+        about = description_of(env_id)
+        if about.backend is None:
+            return None
+        if sys.version_info < about.backend.python:
+            pytest.skip(f"{about.backend.name} needs Python {about.backend.python} or later")
+        _there(lambda: about.task_ids(about.test_split))
+        return _there(lambda: backend_python(about.backend.name))
+
+    yield python_of
     close_shared_pools()
 
 
 @pytest.fixture(scope="session")
-def appworld_python():
-    """The interpreter of AppWorld's virtualenv; the mini world is there too."""
-    if sys.version_info < data.BACKEND.python:
-        pytest.skip("AppWorld needs Python 3.11 or later")
-    python = _there(lambda: backend_python("appworld"))
-    _there(lambda: data.root_of("mini"))
-    return python
+def bfcl_python(installed):
+    return installed("EH-BFCL-v0")
+
+
+@pytest.fixture(scope="session")
+def appworld_python(installed):
+    return installed("EH-AppWorld-v0")
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from envs.description import description_of
 
 
 @pytest.fixture(scope="module", params=ENTRY_POINTS)
-def env_id(request):
-    if backend := description_of(request.param).backend:
-        request.getfixturevalue(f"{backend.name}_python")
+def env_id(request, installed):
+    installed(request.param)
     return request.param
 
 

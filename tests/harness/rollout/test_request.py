@@ -1,6 +1,7 @@
 """Whoever plays a request, its episode begins alike."""
 
 import pkgutil
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -17,11 +18,10 @@ from harness.settings.rollout import Rollout
 
 @pytest.mark.parametrize("env_id", ENTRY_POINTS)
 def test_every_player_begins_a_request_with_the_same_seed(
-    env_id: str, fake: Any, request: pytest.FixtureRequest
+    env_id: str, fake: Any, installed: Callable[[str], Any]
 ) -> None:
     about: Any = description_of(env_id)
-    if about.backend:
-        request.getfixturevalue(f"{about.backend.name}_python")
+    installed(env_id)
     environments = Environments(env_id, {"split": about.test_split}, slots=1, threads=0)
     requests = evaluation_requests(held_out_tasks(environments, 2), 2, seed=7)
     endpoint = mock.AsyncMock()
