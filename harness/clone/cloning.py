@@ -181,9 +181,7 @@ def warm_start(
 def clone_key(
     env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int, device: str
 ) -> str:
-    """Returns the name of a clone's folder: a hash of what decides it, also the weights, the expert's texts and the
-    `device`.
-    """
+    """Names a clone's folder: a hash of all that decides it, with weights, the expert's texts and the `device`."""
     spec, chat, key = env.spec, policy.chat, hashlib.blake2b(digest_size=16)
     arguments = sorted((k, repr(v)) for k, v in spec.kwargs.items()) if spec else []
     name = [spec.id, arguments, *map(repr, spec.additional_wrappers)] if spec else repr(env)
@@ -207,9 +205,7 @@ def clone_key(
 
 
 def _first_episodes(env: gym.Env[str, str]) -> list[list[str]]:
-    """The texts of the expert in the first 8 tasks, which change with the environment's code; empty without an
-    expert.
-    """
+    """The expert's texts in the first 8 tasks, which change with the environment's code."""
     texts = []
     for task_id in demonstrated_tasks(env)[:8] if hasattr(env.unwrapped, "expert") else ():
         played = Expert(env).play(task_id, waste=0.0, max_steps=_MAX_STEPS, rng=np.random.default_rng(0))
@@ -230,9 +226,7 @@ def _clone(
     seed: int,
     on_batch: Callable[[int, float], None],
 ) -> Cloned:
-    """Minimises the cross-entropy of the action tokens, for `limit` batches or until the mean loss is below
-    `target`.
-    """
+    """Minimises the cross-entropy of actions for `limit` batches, or until the mean loss is below `target`."""
     optimizer = make_optimizer(policy.model, Optimizer(learning_rate=learning_rate, adam_beta2=0.98, weight_decay=0.01))
     # The learning rate rises until this batch, and cloning does not stop before it.
     least = 4 if is_pretrained(policy) else 20

@@ -45,9 +45,7 @@ _MOST_LONG = 0.01  # of all actions; 4 in 10,000 of EH-BFCL's are longer than it
 
 
 def _tokenizer(texts: Iterable[str], word: str) -> PreTrainedTokenizerFast:
-    """Builds a tokenizer of what the pattern `word` finds in `texts`, or a BPE if it is empty, with the tiny models'
-    template.
-    """
+    """Builds a tokenizer of what the pattern `word` finds in `texts`, or a BPE if it is empty."""
     if word:
         words = sorted({w for text in texts for w in re.findall(word, text)} | set("0123456789"))
         vocabulary = {w: i for i, w in enumerate([*_SPECIAL, *words])}

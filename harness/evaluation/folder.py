@@ -150,9 +150,7 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
 
 
 def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the folder has other settings. Raises ConfigError if a step was played under them, so that they must
-    stay.
-    """
+    """Whether the folder has other settings. Raises ConfigError if a step was played under them."""
     kept = read_object(folder / _SETTINGS)
     differ = {name: kept.get(name) for name in wanted if kept.get(name) != wanted[name]}
     if differ and (folder / _EPISODES).exists() and any(line["length"] for line in read_episodes(folder / _EPISODES)):

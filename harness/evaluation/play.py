@@ -41,9 +41,7 @@ def play_policy(
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays episodes with a language model at a fixed K. See `harness.rollout.rollout.rollout` for the other
-    arguments.
-    """
+    """Plays episodes with a language model at a fixed K; see `harness.rollout.rollout.rollout`."""
     if not requests:
         return []
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
@@ -84,9 +82,7 @@ def play_script(
 
 
 def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:
-    """Returns the first `count` tasks of a split, or of every N-th task (`every`). None: all, or 128 of a generated
-    split.
-    """
+    """Returns the first `count` tasks of a split, or of every N-th one. None: all, or 128 of a generated split."""
     env = checked_environment(spec_of(environments.env_id), environments.args)
     task_ids = tasks_of(env)
     if not len(task_ids):

@@ -1,6 +1,4 @@
-"""The result of an evaluation: mean@k and best@k with 95 % intervals, and lengths; computed from episodes, or as a
-table.
-"""
+"""The result of an evaluation: mean@k, best@k, intervals and lengths; from episodes, and as a table."""
 
 from __future__ import annotations
 

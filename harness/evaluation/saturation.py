@@ -44,17 +44,13 @@ class Saturation:
 
     @property
     def knee(self) -> int | None:
-        """The K to deploy: the smallest k with successes that is at most 2 points below the largest k; None without a
-        success.
-        """
+        """The K to deploy: the smallest k at most 2 points below the largest; None without a success."""
         least = self.success[-1] - _TOLERANCE - 1e-12
         return next((k for k, share in enumerate(self.success, start=1) if share >= least and share > 0), None)
 
     @property
     def k0(self) -> int | None:
-        """The K with which to begin training: `boundary` and the elastic horizon's headroom of 10; None without a
-        success.
-        """
+        """The K to begin training with: `boundary` and the default headroom of 10; None without a success."""
         return None if self.boundary is None else int(self.boundary + 10)
 
     @property

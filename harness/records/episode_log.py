@@ -51,9 +51,7 @@ def write_episodes(
 
 
 class EpisodeWriter:
-    """Appends each episode of an evaluation to a file, as `write_episodes` does. A line that a kill cut short is
-    removed.
-    """
+    """Appends each episode of an evaluation to a file. A line that a kill cut short is removed."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,9 +72,7 @@ def episode_files(folder: Path) -> list[Path]:
 
 
 def read_episodes(path: Path) -> list[dict[str, Any]]:
-    """Reads the episodes of one file. Drops an unfinished last line, and raises StateError if another line is no
-    episode.
-    """
+    """Reads the episodes of a file. Drops an unfinished last line. Raises StateError for another bad line."""
     episodes: list[dict[str, Any]] = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:

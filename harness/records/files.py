@@ -1,6 +1,4 @@
-"""Files and folders of a run: written completely or not at all, read with a clear error, and locked against a second
-process.
-"""
+"""Files and folders of a run: written whole, read with a clear error, and locked against a second process."""
 
 import errno
 import hashlib
@@ -66,9 +64,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yields a new folder next to `path` to fill. After the block, it gets its name, unless another process was
-    faster.
-    """
+    """Yields a new folder to fill, which then gets the name `path`, unless another process was faster."""
     part = path.with_name(f".part-{uuid.uuid4().hex}")
     try:
         with room_for(path):
@@ -116,9 +112,7 @@ def make_folder(folder: Path, flag: str) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object that a command of this project wrote. Raises StateError if the file has none, or can't be
-    read.
-    """
+    """Reads a JSON object that a command of this project wrote. Raises StateError if it can't."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

@@ -89,8 +89,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def graded(result: Mapping[str, Any]) -> str:
-    """Returns the mean reward of an evaluation, where it is not the success; an empty text where rewards are
-    verdicts.
-    """
+    """Returns an evaluation's mean reward as text, if it differs from the success."""
     reward = result.get("reward_mean", result["mean_at_k"])  # earlier versions had no other rewards
     return "" if reward == result["mean_at_k"] else f"{reward:.4g}"

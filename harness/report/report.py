@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """Makes an HTML page of runs, sweeps and evaluations, with figures and tables, and a second page to read their
-    episodes.
-    """
+    """Makes an HTML page of runs, sweeps and evaluations, and a second one to read their episodes."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER ...")]
     """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (the --out of

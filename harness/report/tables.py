@@ -1,6 +1,4 @@
-"""The tables of the report: the numbers of a suite beside the paper's own, and a row for each run, evaluation and
-score.
-"""
+"""The tables of the report: each suite beside the paper's numbers, runs, evaluations and scores."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,9 +13,7 @@ from harness.sweep.suites import suite_file
 
 
 class Page(NamedTuple):
-    """A table of the page: a caption with the units, texts with labels as index, and a link for each label, or an empty
-    text.
-    """
+    """A table of the page: a caption with units, texts with labels as index, and a link for each label or ""."""
 
     caption: str
     texts: pd.DataFrame
@@ -41,9 +37,7 @@ def suite_tables(table: SuiteTable) -> list[Page]:
 
 
 def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Page:
-    """Returns a table with a row for each run, finished or not. Its rows link to the page `episodes`, if there is
-    one.
-    """
+    """Returns a table with a row for each run, with links to the page `episodes`, if there is one."""
     rows = []
     for suite, arm, run in runs:
         k, last = run.metric("horizon/k_real", "horizon/k"), run.rows.tail(1)

@@ -1,6 +1,4 @@
-"""The batches of episodes that the updates train on: each is played in turn with the training, or continuously ahead of
-it.
-"""
+"""The batches of episodes for the updates: played in turn with the training, or continuously ahead of it."""
 
 from __future__ import annotations
 

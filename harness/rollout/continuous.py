@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 
 class ContinuousRollout:
-    """Plays batches as `play_streaming` does, in a thread of its own. Only that thread uses the sampler and the
-    slots.
-    """
+    """Plays batches as `play_streaming` does, in a thread, which alone uses the sampler and the slots."""
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
         self.envs, self._sampler = envs, sampler

@@ -56,9 +56,7 @@ class Environments:
 
 
 def spec_of(env: str | EnvSpec) -> str | EnvSpec:
-    """Returns what ``gym.make`` takes for the text of `--env`: the id, or a spec that mixes several. Returns a spec
-    unchanged.
-    """
+    """Returns what ``gym.make`` takes for `--env`: the id, or a spec that mixes several."""
     if not isinstance(env, str):
         return env
     names = list(read_environments(env))
@@ -83,9 +81,7 @@ def check_environment(env: gym.Env[Any, Any]) -> None:
 
 
 def check_kinds(env: gym.Env[Any, Any], controller: HorizonController) -> None:
-    """Raises ConfigError if a `KeyedHorizon` lacks its key in the first task of an environment. Ignores a
-    WorkerError.
-    """
+    """Raises ConfigError if a `KeyedHorizon` lacks its key in an environment's first task."""
     for task_ids in parts_of(env):
         with suppress(WorkerError):
             _, info = env.unwrapped.reset(seed=0, options={"task_id": task_ids[0]})

@@ -111,9 +111,7 @@ class Episode:
         return self._conversation.request(name, prompt, derive_seed(self.request.seed, *self._draw(prompt)), call)
 
     def _draw(self, prompt: Sequence[Any]) -> tuple[int | str, ...]:
-        """What a turn's seed is derived from: its number. An agent's calls may come in any order, so there it is the
-        prompt, and how often that has been requested.
-        """
+        """What derives a turn's seed: its number; for an agent, whose calls have no order, its text and count."""
         if self.program is None:
             return "turn", self.trajectory.length
         text = hashlib.sha256(str(prompt).encode()).hexdigest()

@@ -61,9 +61,7 @@ class Slots:
     def add(
         self, requests: Sequence[EpisodeRequest], settings: Rollout, on_end: Callable[[int, Trajectory], None]
     ) -> None:
-        """Adds episodes, which get slots in this order. `on_end` gets the index of each one that ends, and its
-        trajectory.
-        """
+        """Adds episodes, which get slots in this order. `on_end` gets each one's index and trajectory."""
         self._waiting += [(self._added + i, r, settings, functools.partial(on_end, i)) for i, r in enumerate(requests)]
         self._added += len(requests)
 

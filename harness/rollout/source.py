@@ -1,6 +1,4 @@
-"""How the environments of a run are made: those of a rollout, one for tasks and demonstrations, and objects of a
-program.
-"""
+"""How a run's environments are made: for rollouts, for tasks and demonstrations, and from objects."""
 
 import functools
 import math

@@ -98,9 +98,7 @@ def given_flags(words: Sequence[str]) -> dict[str, str]:
 
 
 def flag_of(words: Sequence[str], name: str, default: str = "") -> str:
-    """Returns the last value of one flag, before the flags are parsed. Like tyro it takes a flag with underscores,
-    too.
-    """
+    """Returns the last value of one flag, before the flags are parsed."""
     for i, word in reversed(list(enumerate(words))):
         flag, equals, value = word.partition("=")
         if flag.replace("_", "-") == f"--{name.replace('_', '-')}":
@@ -257,9 +255,7 @@ def _fields(settings: Any, short: bool, most: int | None = None) -> list[StructF
 
 
 def _texts(kind: Any) -> Mapping[str, str]:
-    """The texts below the fields of a dataclass, each as one line: tyro keeps some of the line breaks that the source
-    has.
-    """
+    """The texts below the fields of a dataclass, each as one line."""
     texts = {}
     for base in reversed(kind.__mro__):
         try:

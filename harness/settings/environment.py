@@ -140,8 +140,6 @@ class Environment(Section):
         return env.replace(",", "+").replace(":", "-") if "," in env else env.removeprefix(GIVEN)
 
     def arguments(self, split: str = "") -> dict[str, Any]:
-        """The arguments of ``gym.make``: `env_args`, and the split if there is one; `split` is in place of this
-        section's.
-        """
+        """The arguments of ``gym.make``: `env_args`, and `split`, by default this section's, if there are splits."""
         chosen = split or self.split
         return {**self.env_args, **({"split": chosen} if chosen else {})}

@@ -101,9 +101,7 @@ class EvaluateConfig(Section):
         return {name: value for name, value in flat(self).items() if marks(EvaluateConfig).get(name) in (*decide, None)}
 
     def departures(self, *, whole_split: bool) -> tuple[str, ...]:
-        """Returns the flags by which a score of ``--official`` is not official. `whole_split`: whether all tasks are
-        played.
-        """
+        """Returns the flags by which a score of ``--official`` is not official."""
         env = self.environment
         about = description_of(env.env) if self.official else None
         if about is None:

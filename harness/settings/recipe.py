@@ -25,9 +25,7 @@ QUICKSTART = "quickstart"
 
 
 def recipes() -> dict[str, Path]:
-    """Returns the files of this project's recipes, by name. They are in the wheel, and in a checkout in
-    ``recipes/``.
-    """
+    """Returns the files of this project's recipes, by name."""
     home = Path(__file__).parents[1]
     folder = next(path for path in (home / "recipes", home.parent / "recipes") if path.is_dir())
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}

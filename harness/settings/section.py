@@ -115,9 +115,7 @@ class Choice:
     check: Callable[[Any], None]
 
     def filled(self, value: Any, table: Mapping[str, Any], where: str) -> Any:
-        """Returns the value that a table describes. What the table leaves out is as in `value`, if that has the same
-        class.
-        """
+        """Returns the value that a table describes. The rest is as in `value`, if that has the same class."""
         name = table.get(self.flag, self.name_of(value))
         made = value if name == self.name_of(value) else self.named(name)
         chosen = (name, self.name_of(made))  # MODULE:CLASS may be one of this project's
@@ -265,9 +263,7 @@ def changed(settings: T, /, **values: Any) -> T:
 
 
 def python_names(settings: Any) -> dict[str, str]:
-    """Returns what a Python program calls each flag, such as ``loss.kl_coef``; those of the choices that were not made,
-    too.
-    """
+    """Returns what Python calls each flag, such as ``loss.kl_coef``; also those of other choices."""
     names = {"resume": "resume"}
     for part in settings_in(settings):
         if choice := choice_of(part):

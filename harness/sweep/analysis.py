@@ -61,9 +61,7 @@ def success_curve(run: SweptRun, *, held_out: bool) -> pd.DataFrame:
 
 
 def _tokens_to(curve: pd.DataFrame, threshold: float) -> float:
-    """The tokens until success first reaches `threshold`, linearly between two points. The paper takes the first step
-    above.
-    """
+    """The tokens until success first reaches `threshold`, linearly between two points."""
     reached = np.flatnonzero(curve["success"] >= threshold)
     if not len(reached):
         return math.nan
@@ -281,9 +279,7 @@ def suite_table(suite: Suite) -> SuiteTable:
 
 
 def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:
-    """The rules of the table, and in suites that are not the paper's final success against the best fixed K, or the
-    first arm.
-    """
+    """The rules of the table; in the user's suites also the final success against a reference."""
     notes = [f"threshold: {100 * suite.threshold:g} % {'held-out' if suite.held_out else 'training'} success"]
     baseline = baseline_of(suite.arms)
     if suite.name not in PAPER_SUITES:

@@ -1,6 +1,4 @@
-"""Runs commands at the same time on the cores or GPUs of this machine. On Linux a kill of this process ends them
-too.
-"""
+"""Runs commands side by side on the cores or GPUs of this machine. On Linux they end with this process."""
 
 from __future__ import annotations
 

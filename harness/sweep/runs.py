@@ -44,9 +44,7 @@ class SweptRun:
 
     @property
     def unfinished(self) -> str:
-        """What the run still lacks, in words; empty for a run that has ended, which may have been before its last
-        update.
-        """
+        """What the run still lacks, in words; empty for one that has ended, maybe early."""
         if self.evaluation:
             return ""
         if self.rows.empty:
@@ -109,9 +107,7 @@ class Suite:
 
     @property
     def held_out(self) -> bool:
-        """Whether a run was evaluated during training. Then the success of every run in its course is held-out
-        success.
-        """
+        """Whether a run was evaluated during training: then the success of all runs is that on held-out tasks."""
         return any(len(run.metric("evaluation/mean_at_k")) for arm in self.arms for run in arm.runs)
 
 
@@ -188,9 +184,7 @@ def _read_suite(path: Path, read: Callable[[Path], SweptRun]) -> Suite:
 
 
 def _put_together(runs: Sequence[SweptRun]) -> list[Suite]:
-    """Makes suites of runs that are named one by one: one for each environment and model, with an arm for each
-    setting.
-    """
+    """Makes suites of named runs: one for each environment and model, with an arm for each setting."""
     marked, alike_in = marks(GRPOConfig), (Changes.DRAWS, Changes.SETUP, Changes.MACHINE)
     by_kind: dict[tuple[str, str], list[SweptRun]] = {}
     for run in runs:

@@ -203,9 +203,7 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 
 def print_table(table: SuiteTable, console: Console) -> None:
-    """Prints a suite's table and its notes, then the paper's own numbers. Columns that don't fit follow in further
-    tables.
-    """
+    """Prints a suite's table and notes, then the paper's own numbers."""
 
     def show(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
         labels, *columns = zip((table.suite, *headings), *rows, strict=True)

@@ -70,9 +70,7 @@ class Display:
 
     @contextmanager
     def warm_start(self, start: WarmStart) -> Iterator[tuple[Callable[[object], None], Callable[[int, float], None]]]:
-        """Shows bars. Yields functions to call after each demonstration, and after each batch with its number and
-        loss.
-        """
+        """Shows bars. Yields functions to call after each demonstration and each batch."""
         with self._progress() as bars:
             played = bars.add_task("demonstrations", total=start.episodes * (2 if start.polish_batches else 1))
             bar = bars.add_task("warm start", total=start.max_batches + start.polish_batches)
@@ -143,9 +141,7 @@ class UpdateBars:
         return lambda _: self._bars.advance(self._episodes)
 
     def update_ended(self, update: int, m: dict[str, float], played: Sequence[Trajectory], fault: str = "") -> None:
-        """Prints the line of an update, from its metrics `m`, and what went wrong in most of the episodes that were
-        `played`.
-        """
+        """Prints the line of an update, and what went wrong in most of the `played` episodes."""
         self._bars.advance(self._updates)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
         self._display.note(

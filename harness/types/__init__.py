@@ -1,3 +1,1 @@
-"""The objects that the stages exchange: episodes, requests for samples, settings of the loss, and seeds. It loads no
-torch.
-"""
+"""The objects that the stages exchange, without torch."""

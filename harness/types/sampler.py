@@ -121,9 +121,7 @@ class Sampler(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Frees as much memory as it can until `weights_changed` or `wake`. Until then no request may be pending or
-        submitted.
-        """
+        """Frees memory until `weights_changed` or `wake`. Meanwhile no request is pending or submitted."""
         ...
 
     def wake(self) -> None:
@@ -157,9 +155,7 @@ class SeveralCaches(Protocol):
     """A sampler on several servers. Each has a cache of fixed size, and an episode stays in one."""
 
     def cache_of(self, session: Hashable) -> tuple[Hashable, int]:
-        """Returns the cache of an episode, and its tokens; 0 if they are not known. A new episode gets a place at
-        once.
-        """
+        """Returns an episode's cache, and its tokens; 0 if they are not known. A new episode gets a place at once."""
         ...
 
 
@@ -196,9 +192,7 @@ def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) 
 def sample_of(
     request: SampleRequest, ids: list[int], logprobs: list[float], versions: tuple[tuple[int, int], ...]
 ) -> Sample:
-    """Makes the sample of a request that has ended. `versions` are those of `Sample`, and there is at least one
-    token.
-    """
+    """Makes the sample of a request that has ended, with at least one token."""
     return Sample(ids, logprobs, "stop" if ids[-1] in request.stop_ids else "length", versions[0][0], versions)
 
 

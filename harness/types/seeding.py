@@ -1,6 +1,4 @@
-"""Seeds for every random draw. They depend on the run's seed and on what draws, never on the order in which things
-finish.
-"""
+"""Seeds for every random draw. They depend on the run's seed and on what draws, never on an order."""
 
 import hashlib
 import json
@@ -27,7 +25,5 @@ def derive_seed(run_seed: int, *path: int | str) -> int:
 
 
 def uniforms(seed: int, n: int) -> np.ndarray:
-    """`n` uniform numbers in [0, 1), float64, from the stream of this seed; the first m of them do not depend on
-    `n`.
-    """
+    """`n` uniform numbers in [0, 1), float64; the first m of them do not depend on `n`."""
     return np.random.Generator(np.random.Philox(key=seed)).random(n)

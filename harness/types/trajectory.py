@@ -245,9 +245,7 @@ class Trajectory:
 
     @property
     def sequences(self) -> list[TokenSequence]:
-        """The episode's tokens, as they were sampled; one sequence, or several if an agent program has changed its
-        history.
-        """
+        """The episode's sequences of tokens; several if an agent program has changed its history."""
         return [*self.earlier, TokenSequence(self.group, self.ids, self.action_mask, self.logprobs)]
 
     @property
