@@ -91,7 +91,7 @@ def script(ours: Any, task_id: str) -> list[list[str]]:
 
 
 def through_gym(workers: int, environments: int, episodes: int, entries: int) -> tuple[float, float, float, int]:
-    """Plays ground-truth episodes, each environment in a thread. Returns seconds, CPU s here and of the workers, steps."""
+    """Plays ground-truth episodes, a thread for each environment: seconds, CPU s here and of the workers, steps."""
     import os
     from concurrent.futures import ThreadPoolExecutor
 

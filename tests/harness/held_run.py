@@ -8,9 +8,9 @@ import time
 
 from harness import grpo
 from harness.records.metrics import MetricsLog
-from harness.training import run
+from harness.training import carry_out
 
-train, write = run.train, MetricsLog.write
+train, write = carry_out.train, MetricsLog.write
 last = -1
 
 
@@ -26,5 +26,5 @@ def held_write(log, update, metrics):
     write(log, update, metrics)
 
 
-run.train, MetricsLog.write = held_train, held_write
+carry_out.train, MetricsLog.write = held_train, held_write
 grpo.main()
