@@ -91,7 +91,7 @@ def script(ours: Any, task_id: str) -> list[list[str]]:
 
 
 def through_gym(workers: int, environments: int, episodes: int, entries: int) -> tuple[float, float, float, int]:
-    """Plays ground-truth episodes, each environment in a thread. Returns seconds, CPU s here and of workers, steps."""
+    """Plays ground-truth episodes, a thread for each environment: seconds, CPU s here and of the workers, steps."""
     import os
     from concurrent.futures import ThreadPoolExecutor
 
@@ -152,7 +152,7 @@ def main() -> None:
 
     from flags import command, new_parser, parse
 
-    from envs.backends import backend_python, get_backend
+    from envs.backends import BACKENDS, backend_python
     from harness.records.versions import cpu_name
 
     parser = new_parser(__doc__)
@@ -166,7 +166,7 @@ def main() -> None:
     print(command())
     print(f"machine     {cpu_name()}, {cores} cores, load {os.getloadavg()[0]:.0f}")
     print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
-    print("".join(f", {name} {pinned}" for name, pinned in get_backend("bfcl").requirements.items()))
+    print("".join(f", {name} {pinned}" for name, pinned in BACKENDS["bfcl"].requirements.items()))
 
     process = [str(backend_python("bfcl")), str(Path(__file__).resolve()), "--one-process"]
     process += [str(args.rounds), str(args.entries)]

@@ -69,18 +69,16 @@ __all__ = [
 ]
 
 _NEEDED = (
-    *(
-        "torch",
-        "transformers",
-        "tokenizers",
-        "safetensors",
-        "tyro",
-        "rich",
-        "tensorboard",
-        "matplotlib",
-        "pandas",
-        "jinja2",
-    ),
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "tyro",
+    "rich",
+    "tensorboard",
+    "matplotlib",
+    "pandas",
+    "jinja2",
 )
 
 

@@ -263,7 +263,7 @@ class ChatFormat:
         return _SYSTEM in text or "system" in self._template.source
 
     def _notes(self) -> tuple[str, ...]:
-        """What the template does to messages when later ones follow, notes by rendering marker texts."""
+        """What the template does to messages when later ones follow, found by rendering marker texts."""
         notes = []
         if not self._system_apart:
             notes.append(
