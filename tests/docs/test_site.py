@@ -75,7 +75,6 @@ def test_a_table_of_sentences_can_be_shown_as_cards() -> None:
 
 
 def test_code_is_shown_as_it_is_written() -> None:
-    """Its words are marked one by one, so that a flag is never broken after its hyphens."""
     text = re.sub(r"</?span[^>]*>", "", (SITE / "environments.html").read_text())
     assert "<code>&lt;tool_call&gt;</code>" in text
     assert "<code>python -m envs install bfcl</code>" in text

@@ -14,7 +14,6 @@ def test_all_is_complete() -> None:
 
 
 def test_no_error_of_the_harness_stands_outside_the_tree() -> None:
-    """One `except EHError` shows a sentence for all of them."""
     names = set(errors.__all__)
     for path in sorted((ROOT / "harness").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -89,7 +89,6 @@ def test_a_failed_installation_says_why_and_is_never_taken_for_whole(commands, f
 
 
 def test_the_finishing_script_runs_in_the_new_virtualenv_away_from_the_users_home(cache, tmp_path, monkeypatch):
-    """With the real venv and pip, and a wheel made here."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     info = "tinydist-1.0.dist-info"

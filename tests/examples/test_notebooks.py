@@ -31,7 +31,6 @@ def stored_notebook(name):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_each_is_kept_with_its_outputs_and_named_in_the_readme(path):
-    """`python tools/notebooks.py` stores them."""
     _, cells = stored_notebook(path.stem)
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     shown = json.dumps([cell["outputs"] for cell in cells])
@@ -42,7 +41,6 @@ def test_each_is_kept_with_its_outputs_and_named_in_the_readme(path):
 
 @pytest.mark.parametrize("name", ["saturation", "train"])
 def test_the_stored_outputs_are_of_today_s_settings(name):
-    """Otherwise `python tools/notebooks.py` stores them anew."""
     metadata, cells = stored_notebook(name)
     exec("".join(cells[0]["source"]).rpartition("\nresult = ")[0], names := {})
     today, stored = flat_settings(json.loads(names["config"].to_json())), metadata["settings"]

@@ -208,7 +208,6 @@ def says_nothing(task: dict[str, Any], base_url: str) -> None: ...
     ],
 )
 def test_wrong_objects_are_refused(wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All of them before a model is made."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delattr("harness.training.build._make_policy")
     with pytest.raises(ConfigError, match=r"got|custom/"):
@@ -265,7 +264,6 @@ def odd(reset: Any = lambda answer: answer, step: Any = lambda answer: answer) -
 def test_an_environment_that_would_be_trained_on_wrongly_is_refused(
     env: type[CabinetEnv], said: str, warm: bool, short: GRPOConfig
 ) -> None:
-    """The words are the same in the warm start, in training and in evaluation."""
     config = short if warm else replace(short, warm_start=WarmStart())
     with pytest.raises(EHError, match=f"^task '.*{said}"):
         train(config, env=env, show=False)

@@ -48,7 +48,6 @@ def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch
 def test_brackets_in_names_are_printed_as_they_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """rich would take them for markup: it leaves ``[old]`` out, and raises at ``[/a]``."""
     plain = CabinetEnv.reset
 
     def reset(self: Any, **how: Any) -> Any:
@@ -188,7 +187,6 @@ def test_a_score_that_is_not_official_says_so(
 def test_a_stopped_lockstep_evaluation_keeps_what_ended(
     kept: bool, trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C when two episodes have ended."""
     plain, ended = Progress.advance, []
 
     def advance(*arguments: Any) -> None:

@@ -79,7 +79,6 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
 def test_a_killed_run_resumes_to_the_same_metrics(
     quick: GRPOConfig, tmp_path: Path, cache: Path, child_env: dict[str, str]
 ) -> None:
-    """SIGKILL in the middle of training, at whatever it is doing, then --resume, twice."""
     whole = changed(quick, updates=8, checkpoint_every=3)
     run(whole)
     killed = changed(whole, out=tmp_path / "killed")
@@ -178,7 +177,6 @@ def test_an_interrupted_command_says_how_to_go_on(
 def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message names flags that a resumed run takes, or it would end there again."""
     full = torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
     )
@@ -294,7 +292,6 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
 def test_a_full_disk_ends_the_command_with_a_line_and_the_run_resumes_to_the_same_metrics(
     quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The system itself refuses to write more than some bytes into a file, in each place in turn."""
     config = changed(quick, updates=1, eval_tasks=0, **{"warm_start.episodes": 0})
     whole, folder = changed(config, out=tmp_path / "whole"), prepare(config)
     run(whole)

@@ -99,7 +99,6 @@ def test_two_folders_have_no_file_of_one_name() -> None:
 
 
 def test_the_package_loads_nothing_and_its_settings_and_commands_no_torch() -> None:
-    """So the help of a command answers within a second or two."""
     modules = [f"harness.{name}" for name in COMMANDS]
     modules += [f"harness.{file.parent.name}.{file.stem}" for name in TORCH_FREE for file in (ROOT / name).glob("*.py")]
     imports = "; ".join(f"import {name.removesuffix('.__init__')}" for name in modules)
@@ -117,7 +116,6 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_the_loop_reads_in_one_look() -> None:
-    """`train` has under 90 lines and 20 locals, and no closures."""
     tree = ast.parse((ROOT / "training" / "loop.py").read_text("utf-8"))
     [train] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "train"]
     inside = list(ast.walk(train))[1:]

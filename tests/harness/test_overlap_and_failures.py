@@ -67,7 +67,6 @@ def flaky() -> Iterator[str]:
 
 
 def test_training_goes_on_when_environments_fail(quick: GRPOConfig, flaky: str, tmp_path: Path) -> None:
-    """Retried episodes are the ones that an environment that never fails would have given."""
     config = changed(quick, updates=2, eval_tasks=0, slots=4, **NO_SUCCESS)
     sound = run(changed(config, out=tmp_path / "sound", env="EH-Cabinet-v0"))
     rows = run(changed(config, env=flaky))

@@ -56,7 +56,6 @@ def test_the_first_process_owns_k_and_hears_all(tmp_path):
 
 
 def test_short_sessions_together_move_k_with_all_that_their_owners_heard(tmp_path):
-    """Sessions of 2 episodes each, and K moves once for every 5; then many episodes at once."""
     ks = []
     for _ in range(5):
         owner = FolderHorizon(tmp_path, LinearHorizon(10, 50, 1.0), 5)

@@ -94,7 +94,6 @@ def test_an_episode_is_the_same_as_on_this_machine(cabinet: Served) -> None:
 
 
 def test_appworld_is_served_and_its_end_leaves_no_process(appworld_python: Any) -> None:
-    """A world that dies alone was lost by its agent. One whose zygote dies, too, was not."""
     psutil = pytest.importorskip("psutil")
     server = Served("EH-AppWorld-v0", "--split", "mini")
 

@@ -212,7 +212,6 @@ def test_a_rollout_without_room_for_more_tokens_is_truncated(tokenizer, tmp_path
 
 
 def test_k_comes_to_the_same_from_below_and_from_above(tokenizer, chat_server, tmp_path):
-    """The right agent in EH-Cabinet needs 3 to 24 turns. docs/trainers.md shows these two runs."""
     ends = []
     for k0 in (10, 50):
         generator = made(tokenizer, chat_server.cabinet_agent, tmp_path / f"from-{k0}", k0=k0, update_every=8)

@@ -41,7 +41,6 @@ class TestTextWorld(ExpertEnvContract):
 
 @pytest.mark.parametrize("hashes", ["1", "2"])
 def test_a_game_is_the_same_in_a_process_with_other_hashes(hashes: str) -> None:
-    """TextWorld keeps its facts in sets, and keeps the hash of a fact in the fact."""
     env = make()
     env.reset(seed=0)
     env.step(env.unwrapped.expert())  # type: ignore[attr-defined]

@@ -197,7 +197,6 @@ def test_an_episode_that_the_environment_ends_has_the_environment_s_length(tmp_p
 
 
 def test_an_environment_behind_openenv_is_trained_under_k(tmp_path):
-    """K moves as it does with the environment in this process."""
     pytest.importorskip("openenv", reason="openenv is not installed; run: tox run -e integration-trl")
     tasks = [f"train-{number:06d}" for number in range(3)]
     plans = dict(expert_episode(options={"task_id": task_id}) for task_id in tasks)
@@ -221,7 +220,6 @@ def test_an_environment_behind_openenv_is_trained_under_k(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:You are importing from 'trl.experimental'")
 def test_a_rollout_of_trl_s_own_process_has_the_k_of_its_start(tmp_path):
-    """The class on docs/trainers.md in TRL's loop, whose requests to vLLM are answered here."""
     page = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text("utf-8")
     [code] = [code.split("```")[0] for code in page.split("```python\n") if "class ElasticLoop" in code]
     exec(code, names := {"__name__": "elastic"})

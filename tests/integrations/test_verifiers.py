@@ -130,7 +130,6 @@ def test_each_task_has_its_own_k(chat_server, plug_in):
 
 
 def test_an_end_on_the_last_step_of_another_limit_is_an_end(chat_server, plug_in):
-    """gymnasium's TimeLimit marks it as truncated, too."""
 
     class Both(gym.Wrapper):
         def step(self, action):
@@ -145,7 +144,6 @@ def test_an_end_on_the_last_step_of_another_limit_is_an_end(chat_server, plug_in
 
 
 def test_k_comes_to_the_same_from_below_and_from_above(chat_server, plug_in, tmp_path):
-    """The right agent in EH-Cabinet needs 3 to 24 turns. docs/trainers.md shows these two runs."""
     ends = []
     for k0 in (10, 50):
         config = plug_in(every=8, k0=k0, folder=f"from-{k0}", gym_id="EH-Cabinet-v0")
@@ -182,7 +180,6 @@ def test_an_environment_of_theirs_is_stopped_and_earns_nothing(chat_server, plug
 
 
 def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
-    """verifiers' own pool with two workers and its own client, as prime-rl uses them."""
     config = plug_in(every=1, k0=40, gym_id="EH-Cabinet-v0")
     tasks = [task.data.model_dump(mode="json") for task in load_environment(config).taskset.take(8)]
     context = multiprocessing.get_context("spawn")
@@ -247,7 +244,6 @@ def reads_openenv(cabinet_agent, request, number):
 
 
 def test_their_openenv_taskset_plays_our_server_under_k(chat_server, tmp_path, monkeypatch):
-    """verifiers' own OpenEnv environment, unchanged but for K, against `python -m envs serve`."""
     pytest.importorskip("openenv")
     (tmp_path / "plugged_openenv.py").write_text(OPENENV.format(folder=str(tmp_path / "k")))
     monkeypatch.syspath_prepend(tmp_path)

@@ -178,7 +178,6 @@ def test_k_moves_as_the_controller_alone_does(play, tmp_path):
     "play", [{"k0": 10, "alpha": 0.9}, {"k0": 50, "alpha": 0.9}], indirect=True, ids=["from 10", "from 50"]
 )
 def test_k_comes_to_the_same_from_below_and_from_above(play, tmp_path):
-    """Tasks of 3 to 24 steps; docs/trainers.md shows these two runs."""
     for goals in np.random.default_rng(0).integers(2, 24, size=(40, 4)).tolist():
         play(goals)
     rows = [json.loads(line) for line in (tmp_path / "horizon.jsonl").read_text().splitlines()]
@@ -212,7 +211,6 @@ def test_a_stopped_rollout_earns_the_same_in_training_and_validation(play, valid
 
 @pytest.mark.parametrize("zero", [True, False])
 def test_every_end_earns_what_the_table_says(tmp_path, zero):
-    """A score of verl is the whole reward, and there is no other verdict."""
     actor, heard = ours.HorizonActor(str(tmp_path), 1, 1.0, FIXED, zero), []
     actor._horizon.record = heard.append
     for end in ENDS.values():

@@ -112,7 +112,6 @@ def test_the_wheel_holds_the_packages_and_the_recipes_whole_and_nothing_else(whe
 
 
 def test_an_index_takes_both(built: Path) -> None:
-    """The metadata is whole, and the README is rendered without a warning."""
     told = _must(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
     assert told.count("PASSED") == 2
 

@@ -24,7 +24,6 @@ def test_a_task_is_free_until_a_quarter_of_its_last_episodes_succeed_and_again_w
 
 
 def test_a_share_of_exactly_the_threshold_bounds():
-    """0.28 * 25 is 7.000000000000001."""
     assert meet(TaskHorizon(threshold=0.28, window=25, delta=5), "a", [8] * 7 + [0] * 18) == 13
 
 

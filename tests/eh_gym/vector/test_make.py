@@ -48,7 +48,6 @@ def test_update_every_counts_the_episodes_of_all_slots():
 
 
 def test_a_slot_whose_first_reset_raised_can_be_reset_and_stepped():
-    """gymnasium 1.4.0's passive checker would fail in that step."""
 
     class FailsOnce(gym.Wrapper):
         failed = False

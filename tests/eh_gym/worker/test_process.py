@@ -277,7 +277,6 @@ def test_waiting_for_ones_turn_does_not_count_against_the_deadline(worker, monke
 
 
 def test_a_call_that_waits_for_one_that_fails_is_not_blamed_and_not_sent(worker):
-    """The environment blames a step's own calls, and no other episode's."""
     with calling(worker, "hang", {}, 1.0) as failing:
         with pytest.raises(WorkerDied, match="the worker cannot be called: "):
             worker.call("spawn", {}, 120)
@@ -339,7 +338,6 @@ def test_a_caller_that_is_interrupted_does_not_hold_up_the_others(worker):
 
 
 def test_an_answer_that_came_while_the_caller_was_held_up_is_taken(worker, monkeypatch):
-    """As when this process, or the whole machine, is stopped for a while."""
 
     class Clock:
         asked = 0

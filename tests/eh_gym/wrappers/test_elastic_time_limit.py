@@ -250,7 +250,6 @@ def test_gymnasiums_statistics_have_a_key_of_their_own_in_either_order(scripted,
 
 
 def test_a_task_of_survival_counts_an_episode_that_lasts_until_k_as_a_success(scripted, journal):
-    """CartPole's kind of task: only a fall ends it."""
 
     def upright(observation, reward, terminated, truncated, info):
         asked.append((reward, terminated, truncated))

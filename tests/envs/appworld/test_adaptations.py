@@ -224,7 +224,6 @@ def test_worlds_and_the_plain_engine_agree(requests, plain, ours, part):
 
 
 def test_the_random_calls_do_something(requests, plain):
-    """Else the comparisons above would say little."""
     done = [result for request, result in zip(requests, plain, strict=True) if request["name"] == "random"]
     said = "".join(text for result in done for text in result["said"])
     changed = {app for result in done for app, changes in result["state"].items() if changes}

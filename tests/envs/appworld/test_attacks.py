@@ -101,7 +101,6 @@ def test_the_host_is_as_it_was(played):
 
 @pytest.mark.campaign
 def test_attacks_find_the_answer_where_nothing_is_in_their_way(target):
-    """Else the outcomes above would show nothing."""
     bare = attacks.Target(confined=False)
     try:
         for name in ("read the answer by its path", "have the engine load the ground truth"):

@@ -319,7 +319,6 @@ def test_refuses(host, scratch, layer, name):
 
 
 def test_the_attempts_come_through_where_nothing_is_confined(tmp_path):
-    """Else the list above would show nothing."""
     (tmp_path / "file").write_text("content")
 
     def attempt(function):

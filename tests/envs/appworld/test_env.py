@@ -159,7 +159,6 @@ def test_two_episodes_of_a_task_never_see_each_others_state(make):
 
 @pytest.mark.parametrize("part", ["_apps", "_shell"])
 def test_a_world_that_was_killed_before_the_first_action_is_made_again(env, part):
-    """Of what runs on a machine without memory, idle worlds die first."""
     process = getattr(env.unwrapped._world, part).pid
     os.kill(process, signal.SIGKILL)
     said, _, terminated, truncated, info = env.step("print(1)")
@@ -170,7 +169,6 @@ def test_a_world_that_was_killed_before_the_first_action_is_made_again(env, part
 
 
 def test_a_world_that_twice_dies_before_it_reads_any_code_is_the_environments_failure(env, monkeypatch):
-    """Such as one that can't be confined."""
     fork = hosts.Host.fork_world
 
     def fork_dead(*arguments):
@@ -200,7 +198,6 @@ def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_ano
 
 
 def test_without_a_verdict_the_world_is_lost_because_of_the_code(env):
-    """The apps have only done what it asked for."""
     env.step("print(1)")
     world = env.unwrapped._world
     execute = world.execute

@@ -94,7 +94,6 @@ def state(fork):
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
 @pytest.mark.parametrize(("others", "timeout_s", "states"), [(0, 60, "R"), (3, 60, "RT"), (3, 0, "R")])
 def test_code_that_computes_long_runs_in_turns_and_none_between_steps(monkeypatch, busy, others, timeout_s, states):
-    """At the end of its time it runs in any case, or it could not end in time."""
     monkeypatch.setattr(forks, "_LOOK_S", 0.02)
     monkeypatch.setattr(forks, "_LONG_CPU_S", 0)
     busy._zygote.computing.update({f"world {i}": 1 for i in range(others * len(os.sched_getaffinity(0)))})

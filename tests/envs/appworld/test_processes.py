@@ -40,7 +40,6 @@ def test_slots_of_a_killed_process_leave_no_process(appworld_python, slots):
 
 
 def test_a_host_that_is_closed_while_it_makes_worlds_leaves_no_process(monkeypatch, tmp_path):
-    """And it says so afterwards. Its zygotes are those of fake_zygote.py."""
     fake, command = Path(__file__).with_name("fake_zygote.py"), forks.backend_command
     monkeypatch.setattr(forks, "backend_command", lambda python, backend: command(python, fake))
     before = psutil.Process().children(recursive=True)

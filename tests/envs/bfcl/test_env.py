@@ -73,7 +73,6 @@ def test_held_out_functions_are_revealed_at_their_turn(make):
 
 @pytest.mark.parametrize(("action_format", "limit"), [("python", 300), ("native", 200)])
 def test_a_result_that_is_too_long_has_its_beginning_and_its_end(make, action_format, limit):
-    """Each of several results apart gets its share of 300, but at least 200."""
     env = make(action_format=action_format, max_observation_chars=300)
     env.reset(options={"task_id": "multi_turn_base_15"})
     texts = ["x" * (limit - len('{"terminal_output": ""}') + more) for more in (0, 1)]
@@ -90,7 +89,6 @@ def test_a_result_that_is_too_long_has_its_beginning_and_its_end(make, action_fo
 
 @pytest.mark.parametrize("prompt", ["compact", "official"])
 def test_the_functions_of_each_info_are_its_own(make, prompt):
-    """Client libraries change them, and with the official prompt all later episodes had the change."""
     env = make(action_format="native", prompt=prompt)
     for _ in range(2):
         tool = env.reset(options={"task_id": "multi_turn_base_0"})[1]["tools"][0]
@@ -126,7 +124,6 @@ def test_a_message_without_a_call_ends_the_users_turn(make, action_format, messa
 
 
 def test_many_environments_share_the_workers_and_keep_apart(make):
-    """64 interleaved episodes of few tasks: each sees what it sees alone."""
     ids = [f"multi_turn_base_{i}" for i in (0, 55, 90, 101, 151)]
 
     def transcript(env, task_id, others=()):
@@ -185,7 +182,6 @@ def handle(method, params):
     ("action", "error"), [("hang", "WorkerTimeout"), ("crash", "WorkerDied"), ("raise", "WorkerCallError")]
 )
 def test_what_its_own_step_does_to_the_worker_is_the_agents_failure(make, tmp_path, monkeypatch, action, error):
-    """An environment_error is begun again and counts nowhere, so no policy may choose one."""
     monkeypatch.setattr(env_module, "_described", {})
     (tmp_path / "frail.py").write_text(FRAIL)
     env, neighbour = (make(workers=1, step_timeout_s=0.5 if action == "hang" else 60.0) for _ in range(2))
@@ -257,7 +253,6 @@ TICKETS = ", ".join(
 
 
 def test_short_messages_cannot_ask_for_long_results(make):
-    """This one would have 10**14 characters."""
     env = make()
     env.reset(options={"task_id": "multi_turn_base_2"})
     message = f"[ticket_login(username='a', password='b'), create_ticket(title='x'), {TICKETS}, get_user_tickets()]"

@@ -14,7 +14,6 @@ def test_no_scenario_stands_in_two_splits_and_every_domain_is_split_alike():
 
 
 def test_the_splits_never_change():
-    """Published figures rest on them."""
     assert scenarios("dev")[:6] == [2, 4, 15, 19, 31, 34]
     assert scenarios("test")[:6] == [3, 9, 11, 18, 23, 25]
 

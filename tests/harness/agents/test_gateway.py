@@ -301,7 +301,6 @@ def test_sixty_four_calls_of_a_session_may_wait_at_once() -> None:
 def test_one_session_cannot_take_the_descriptors_of_the_run(
     monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
-    """Of 160 descriptors, 20 connections may have named no session, and 2 sessions have 10 each."""
     monkeypatch.setattr(limits, "_descriptors", lambda: 160)
     with Gateway() as gateway:
         greedy, other = gateway.open(), gateway.open()
@@ -332,7 +331,6 @@ def test_descriptors_are_raised_as_far_as_the_system_allows() -> None:
 
 
 def test_a_clients_pool_of_connections_outlives_a_session(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
-    """The end of one session closes no connection on which another one waits."""
     first, second = gateway.open(), gateway.open()
     url = urlsplit(first.base_url)
     connection = http.client.HTTPConnection(url.netloc, timeout=SOON_S)

@@ -154,7 +154,6 @@ def asks_in_a_strange_way(say: Callable[..., str]) -> None:
 
 
 def test_messages_that_the_template_refuses_are_the_agents_failure() -> None:
-    """Before the first answer, the model had no part in it: an environment error."""
     tokenizer = byte_tokenizer(
         "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
         "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"

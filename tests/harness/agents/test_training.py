@@ -314,7 +314,6 @@ def test_calls_at_once_are_sampled_together_and_draw_the_same_in_any_order(
 def test_no_agent_earns_more_by_failing_or_by_being_stopped(
     player: Any, keep: bool, config: GRPOConfig, chat_server: Any, tmp_path: Path
 ) -> None:
-    """An agent's honest reward is -3. Stopped, it may say so or break; or it breaks by itself."""
     begun: Counter[str] = Counter()
 
     def play(task: dict[str, Any], base_url: str) -> float:

@@ -74,7 +74,6 @@ def test_actions_that_no_tokenizer_keeps_are_refused() -> None:
 
 @pytest.mark.parametrize("limit", [6, 7])
 def test_actions_that_the_model_may_not_write_are_refused(limit: int) -> None:
-    """Half of the expert's actions had 7 tokens, and 6 were taken: these tasks could not be solved."""
     env = Shop()
     env.action, env.task_ids = "say price of {task}", ("apple", "a b c")  # 4 words and the end; 6 and the end
     if limit == 7:

@@ -274,7 +274,6 @@ def test_an_answer_that_is_no_chat_completion_is_an_error(chat_server: Any, body
 def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
     chat_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Servers refuse a call without a result, and arguments that are no JSON object."""
     offered = [{"type": "function", "function": {"name": "ls"}}]
     reset = CabinetEnv.reset
 

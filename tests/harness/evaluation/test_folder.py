@@ -58,7 +58,6 @@ def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path, monkeypat
 
 
 def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scenarios' rounds depend on it, and the slots end in another order."""
     counted = []
     plain = summarise
     monkeypatch.setattr(
@@ -171,7 +170,6 @@ def test_a_policy_that_always_does_the_same_plays_each_task_once(policy: str, ro
 
 
 def test_an_episode_is_on_disk_when_it_was_added(tmp_path: Path) -> None:
-    """So a kill at any moment loses none that had ended; of the next one it may leave a part of a line."""
     folder = EvaluationFolder(tmp_path / "out", {})
     folder.add(Trajectory("t", 0, seed=7))
     assert [line["seed"] for line in lines(tmp_path / "out")] == [7]

@@ -46,7 +46,6 @@ def test_mean_and_best_show_their_arithmetic() -> None:
 
 
 def test_an_evaluation_that_lost_every_episode_says_why() -> None:
-    """A run does not log the episodes of its evaluations, so that nothing else does."""
     lost = episode(0, success=False)
     lost.fail("WorkerDied: the disk is gone")
     with pytest.raises(UserCodeError, match="the last: WorkerDied: the disk is gone; fix"):
@@ -64,7 +63,6 @@ def test_intervals_are_wilsons() -> None:
 
 
 def test_episodes_of_one_task_do_not_count_as_independent() -> None:
-    """8 equal rollouts of each task carry no more than one; 8 independent ones carry more."""
     alike = summarise([episode(g, success=g % 2 == 0) for g in range(20) for _ in range(8)])
     mixed = summarise([episode(g, success=m % 2 == 0) for g in range(20) for m in range(8)])
     single = summarise([episode(g, success=g % 2 == 0) for g in range(20)])

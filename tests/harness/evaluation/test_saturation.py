@@ -60,7 +60,6 @@ def test_no_episode_gives_no_curve_and_episodes_without_one_k_are_refused() -> N
 
 
 def test_a_k_has_all_of_its_marks() -> None:
-    """The last one hid the others: here all three are one K."""
     curve = saturation([episode("a", 16, 6, success=True), episode("b", 16, 16, success=True)])
     assert curve is not None
     table = saturation_table(dataclasses.replace(curve, boundary=6.0))
@@ -72,7 +71,6 @@ def test_a_k_has_all_of_its_marks() -> None:
     ("success", "advice"), [(True, "to deploy: K = 3; to train: --k0 13"), (False, "no episode succeeded within K = 9")]
 )
 def test_the_evaluation_says_which_k_to_take(success: bool, advice: str) -> None:
-    """Without a success, K = 1 was said to lose 2 points at most."""
     curve = saturation([episode(f"{i}", 9, 3, success=success and i < 1) for i in range(60)])  # 1.7 %
     assert curve is not None
     assert advice in curve.advice

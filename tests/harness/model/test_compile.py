@@ -51,7 +51,6 @@ def scored(policy: Policy, group: list[Trajectory]) -> list[Tensor]:
 
 
 def test_the_layers_are_traced_once_and_compute_the_same(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced only: making kernels takes long."""
     traced: Callable[..., Any] = nn.Module.compile
     monkeypatch.setattr(nn.Module, "compile", lambda module, **how: traced(module, backend="eager", **how))
     policy = dataclasses.replace(trained, model=copy.deepcopy(trained.model))

@@ -86,7 +86,6 @@ def mixture(config: type[Any], **more: Any) -> Any:
 
 
 def test_experts_get_no_adapters(trained: Policy, tmp_path: Path) -> None:
-    """peft adapted them, too, and the saved model had random ones."""
     pytest.importorskip("peft")
     model, ids = mixture(Qwen3MoeConfig, head_dim=8), torch.arange(9)[None]
     add_lora(model, 4, seed=0)

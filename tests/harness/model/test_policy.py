@@ -23,7 +23,6 @@ def change(folder: Path, **values: object) -> None:
 
 
 def test_the_trainer_scores_without_dropout(folder: Path) -> None:
-    """In training mode the model dropped attention, so its log-probabilities were not the sampler's."""
     change(folder, attention_dropout=0.5)
     model = load_policy(folder).model.train()
     assert {layer.self_attn.attention_dropout for layer in model.base_model.layers} == {0.0}

@@ -39,7 +39,6 @@ for _ in range(20):
 
 
 def test_of_20_runs_that_begin_at_once_in_a_folder_one_runs_and_the_others_write_nothing(quick: GRPOConfig) -> None:
-    """Each looked for the other's settings before it wrote its own."""
     started = subprocess.run(
         [sys.executable, "-c", STARTS, quick.to_json()], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -54,7 +53,6 @@ def test_of_20_runs_that_begin_at_once_in_a_folder_one_runs_and_the_others_write
 def test_a_run_that_is_killed_while_it_writes_its_settings_leaves_its_folder_free(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It left an empty file, which could not be resumed from and kept new runs out."""
 
     def killed(_: GRPOConfig) -> str:
         raise KeyboardInterrupt

@@ -71,7 +71,6 @@ def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[
 
 
 def test_runs_without_metrics_or_without_evaluations_have_no_line(tmp_path: Path, drawn: list[Figure]) -> None:
-    """Training success was drawn among the others' held-out success."""
     folders = [write_run(tmp_path / "whole", updates=6), write_run(tmp_path / "killed", updates=2, ended=False, seed=1)]
     assert "updates=2: not recorded" in draw(read_suites(folders)[0])["Success by update"].alternative
     for folder in folders:

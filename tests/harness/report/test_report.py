@@ -105,7 +105,6 @@ def test_runs_that_were_killed_are_reported_as_far_as_they_got(
 
 @pytest.mark.parametrize(("split", "told"), [("mini", True), ("all", True), ("train", False)])
 def test_an_evaluation_on_the_training_split_is_labelled(tmp_path: Path, split: str, told: bool) -> None:
-    """AppWorld's mini world has one split, and the page called its tasks held-out without a word."""
     run = write_run(tmp_path / "run", split=split, eval_split="mini")
     evaluation = json.loads((run / "evaluation.json").read_text())
     evaluation["after"]["sampled"]["tasks"] = 12
@@ -154,7 +153,6 @@ def test_an_evaluation_that_is_kept_beside_or_in_a_run_does_not_hide_it(tmp_path
 def test_the_report_is_by_default_where_the_runs_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each one was written over the last, in the current folder."""
     for seed, name in enumerate("ab"):
         write_run(tmp_path / "runs" / name, updates=1, seed=seed)
     monkeypatch.chdir(tmp_path)

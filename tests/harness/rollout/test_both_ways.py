@@ -57,7 +57,6 @@ def test_all_that_are_ready_are_sampled_together_and_each_turn_draws_from_its_ow
 
 
 def test_no_episode_waits_for_another_s_environment(fake: Any) -> None:
-    """The first step of one environment lasts until another has played its whole episodes."""
     others = threading.Event()
     left = [7]
 

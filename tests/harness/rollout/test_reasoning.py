@@ -72,7 +72,6 @@ def play(texts: list[str], *, horizon: int, mode: Any = "lockstep") -> tuple[Tra
 
 
 def test_the_environment_gets_the_answer_and_the_log_both() -> None:
-    """A thought before a call was answered with "error"."""
     trajectory, chat = play(["<think>\nlist() or read()?\n</think>\n\nlist()<|im_end|>", "list()<|im_end|>"], horizon=2)
     first, second = trajectory.turns
     assert (first.action, first.observation, first.malformed) == ("list()", "closed", False)

@@ -126,7 +126,6 @@ def test_the_optimizer_s_step_is_waited_for(calls: list[tuple[Any, ...]]) -> Non
 def test_the_gpu_that_sends_is_the_named_one_or_the_present_one(
     calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--device auto` says "cuda", which torch's set_device refuses."""
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: calls.append(("set", gpu.index)))
     for device in ("cuda", "cuda:3"):
         NCCLSender(new_model(), servers(1), torch.device(device))
@@ -201,7 +200,6 @@ def test_an_engine_is_on_the_policy_s_own_gpu_and_names_the_flag_to_lower_if_it_
 
 
 def test_the_thread_of_a_rollout_steps_the_engine_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With --device cuda:1 and --max-staleness, vLLM's kernels ran on the first GPU."""
     present: list[torch.device | None] = [None]
 
     @contextlib.contextmanager
@@ -231,7 +229,6 @@ def test_vllm_s_executor_reads_the_gpu_from_the_device(real_vllm: None) -> None:
 def test_a_server_that_fails_inside_the_group_ends_the_run(
     calls: list[tuple[Any, ...]], stand_in_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others wait for it in NCCL: nothing can call them away."""
 
     def refuse(_: Client) -> None:
         raise OSError("500 Server Error")  # as requests, which vLLM's client uses

@@ -42,7 +42,6 @@ def test_the_engine_has_its_own_weights(made: Made, kind: str) -> None:
 
 
 def test_a_second_start_finds_what_the_first_compiled(real_vllm: None) -> None:
-    """vLLM looks for it under a hash of its settings, in which the model's path is. The path was random."""
     engines = [VLLMSampler(new_model()) for _ in range(2)]
     engines.append(VLLMSampler(new_model(tied=False)))
     first, second, other = (engine._engine.vllm_config.compute_hash() for engine in engines)

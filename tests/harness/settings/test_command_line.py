@@ -145,7 +145,6 @@ def test_an_error_is_one_line_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
 def test_under_torchrun_only_a_machine_s_first_rank_tells_an_error(
     rank: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others wait for torchrun, which ends them. Who is not ended tells it, too."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("LOCAL_RANK", rank)
     told: list[str] = []

@@ -55,7 +55,6 @@ def test_every_recipe_loads_with_every_horizon_and_sampler(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if re.search(r"-qwen2.5-\d+b$", name)])
 def test_the_published_settings_are_the_paper_s_but_for_memory(name: str) -> None:
-    """Table "Complete hyperparameter settings", and the schedules of "Baseline Implementations"."""
     ours = {
         "tis_cap",
         "env",

@@ -170,7 +170,6 @@ def test_learning_compares_with_the_best_fixed_k_seed_by_seed() -> None:
 def test_the_cheapest_arm_has_a_success_at_equal_tokens_of_the_kind_that_the_note_names(
     held_out: dict[int, float], what: str
 ) -> None:
-    """It was empty: the arm's last evaluation came before its last tokens. And training success was called held-out."""
     run = a_run(k=[20] * 3, held_out=held_out, success=[0.4, 0.4, 0.4], after=0.5)
     found = table("pretrained", {"K=15": (fixed(15), [run])})
     assert found.spreads["success_at_equal_tokens"].loc["K=15", "mean"] == pytest.approx(0.4)

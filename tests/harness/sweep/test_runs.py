@@ -36,7 +36,6 @@ def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callab
 
 
 def test_a_run_that_its_program_ended_early_has_ended(tmp_path: Path) -> None:
-    """It was listed among those that are on their way."""
     folder = write_run(tmp_path / "run", updates=3)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "updates": 60}))

@@ -125,7 +125,6 @@ def test_a_sweep_evaluates_during_training_unless_told_otherwise() -> None:
 
 
 def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No gym.make knows its name."""
     swept: list[str] = []
     monkeypatch.setattr(
         "harness.sweep.__main__.sweep", lambda settings, console: swept.append(settings.train.environment.agent) or []
@@ -222,7 +221,6 @@ def test_settings_that_no_run_can_have_end_a_sweep_before_its_first_run(
 def test_a_real_sweep_is_killed_and_goes_on(
     tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGKILL while a run is under way: it goes on from its checkpoint, and what had ended is not done again."""
     flags = "--suite headroom --seeds 1 --jobs 1 --updates 2 --tasks-per-update 2 --group-size 2 --checkpoint-every 1"
     flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2"
     words = [*flags.split(), "--warm-start.episodes", "20", "--ranks", "2", "--out", str(tmp_path)]

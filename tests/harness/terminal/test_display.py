@@ -15,7 +15,6 @@ from harness.types.trajectory import Trajectory
 
 
 def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """rich took them for markup: "[qwen]" vanished, and "[/x]" ended the run."""
     display = Display(Console(width=200))
     display.note("no [qwen] [/x]")
     display.plan(changed(from_recipe("quickstart"), model="/models/[exp]/[/m]"), tmp_path, resume=False)
@@ -45,7 +44,6 @@ def test_a_run_without_an_update_left_has_no_table(
 def test_rewards_that_reach_no_threshold_are_told_once(
     reward: float, earned: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twelve updates of success 0.000 passed without a word."""
     m = dict.fromkeys(GLOSSARY, 0.0)
     episodes = [Trajectory("t", 0, reward=r, success=r >= 1, threshold=1.0) for r in (reward, 0.0)]
     with Display(Console(width=200)).updates(2, 12) as bars:

@@ -16,7 +16,6 @@ from harness.training.training_run import TrainingRun
 
 
 def test_an_environment_that_fails_to_close_keeps_nothing_else_open() -> None:
-    """A log that stays open keeps the folder from another process that could resume the run."""
     closed: list[str] = []
 
     def part(name: str) -> Any:

@@ -119,6 +119,5 @@ def test_only_flags_that_help_are_named(settings: dict[str, Any], named: str, ot
 
 
 def test_the_tried_micro_batches_are_full() -> None:
-    """512 tokens in episodes of at most 200: three of 170, twice on each of two ranks."""
     found = largest_microbatches(512, 200, words=50, ranks=2)
     assert [(t.tokens, t.action_tokens, t.reward) for t in found] == [(170, 169, float(i % 2)) for i in range(12)]

@@ -90,7 +90,6 @@ def logprobs(policy: Policy, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
 @pytest.mark.parametrize("tokens", [1, 10_000])
 def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregation: Any, tokens: int) -> None:
-    """The gradient is that of a loss made by hand, from a plain forward pass over each sequence."""
     policies = [copied(trained) for _ in range(2)]
     good = with_changed_history(policies[0], 0, ["open(a)", "read()", "submit(73)"], reward=1.0)
     bad = with_changed_history(policies[0], 0, ["list()"], reward=0.0)
@@ -181,14 +180,12 @@ def test_importance_weights_scale_the_gradient_of_every_token(trained: Policy, b
 
 
 def test_without_weights_the_clipping_is_about_the_sampler(trained: Policy) -> None:
-    """Ratio 4 > 1.2: positive advantages have lost their gradient, negative ones keep it."""
     _, metrics = moved(trained, -math.log(4))
     assert 0.2 < metrics["train/clip_fraction"] < 0.8
     assert not any(name.startswith("train/tis") for name in metrics)
 
 
 def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Policy) -> None:
-    """The weight of a token is the same in whichever optimizer step its episode falls."""
     by = -math.log(1.5)
     _, one = moved(trained, by, tis_cap=2.0, more=-0.1)
     _, four = moved(trained, by, tis_cap=2.0, more=-0.1, minibatches=4)
