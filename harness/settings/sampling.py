@@ -84,10 +84,10 @@ class VLLMSampling(Sampling):
             if name in _SET_HERE:
                 raise ConfigError(f"--engine-args must not have {name}; {_SET_HERE[name]}")
 
-    def arguments(self, *, dtype: str | None, device: str | None, slots: int | None, **_: Any) -> dict[str, Any]:
+    def arguments(self, **place: Any) -> dict[str, Any]:
         """See `Sampling.arguments`."""
         engine = {"gpu_memory_utilization": self.gpu_memory_utilization, "engine_args": self.engine_args}
-        return {**engine, "dtype": dtype, "device": device, "slots": slots}
+        return engine | {name: place[name] for name in ("dtype", "device", "slots")}
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ class VLLMServerSampling(Sampling):
         """The addresses."""
         return self.url.split(",")
 
-    def arguments(self, *, device: str | None, sends: bool, sharers: int, **_: Any) -> dict[str, Any]:
+    def arguments(self, **place: Any) -> dict[str, Any]:
         """See `Sampling.arguments`."""
-        return {"urls": self.urls, "device": device, "sends": sends, "sharers": sharers}
+        return {"urls": self.urls, **{name: place[name] for name in ("device", "sends", "sharers")}}
 
 
 SAMPLERS: dict[str, type[Sampling]] = {

@@ -13,7 +13,6 @@ of a command are a section, too, whose fields are settings and further sections.
 import contextlib
 import dataclasses
 import enum
-import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -214,7 +213,6 @@ def flat(settings: Any) -> dict[str, Any]:
     return {name: value for name, _, value in leaves(settings)}
 
 
-@functools.cache
 def marks(kind: type) -> dict[str, Changes]:
     """Returns what each setting changes, by the name of its flag; those of the choices that were not made, too.
 
