@@ -229,8 +229,8 @@ def marks(kind: type) -> dict[str, Changes]:
             continue
         for chosen in filter(dataclasses.is_dataclass, choice.classes.values() if choice else ()):
             by_name |= marks(chosen)
-        own = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Changes)]
-        by_name[choice.flag if choice else prefix + field.name] = own[0] if own else default
+        declared = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Changes)]
+        by_name[choice.flag if choice else prefix + field.name] = declared[0] if declared else default
     return by_name
 
 

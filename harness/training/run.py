@@ -98,10 +98,10 @@ def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[P
         raise StateError(f"{error}; free some space, then {_how_to_go_on(run_dir, request)}") from error
     except OutOfMemoryError as error:
         why = str(error).removeprefix("CUDA out of memory. ")[:200]
+        engine = f", {config.sampling.memory_flag}" if config.sampling.memory_flag else ""
         raise StateError(
             f"the GPU ran out of memory ({why}); continue with --resume {run_dir} and a lower "
-            f"{', '.join(filter(None, ('--tokens-per-microbatch', config.sampling.memory_flag)))} or --slots, or with "
-            "--gradient-checkpointing"
+            f"--tokens-per-microbatch{engine} or --slots, or with --gradient-checkpointing"
         ) from error
     except KeyboardInterrupt:
         if not ranks.first:
