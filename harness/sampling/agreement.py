@@ -72,12 +72,12 @@ def check_agreement(model: PreTrainedModel, *, sampled: bool = True, trained: bo
 
 def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, trained: bool) -> str:
     used = model.config._attn_implementation
-    own = "sdpa" if used == PACKED else used  # see `choose_attention`
+    original = "sdpa" if used == PACKED else used  # see `choose_attention`
     rng = np.random.default_rng(0)
     shared = rng.integers(words, size=_SHARED).tolist()
     rows = [shared + rng.integers(words, size=n).tolist() for n in (_SAMPLED, _SAMPLED + 4)]
     try:
-        small = _small_copy(model, own)
+        small = _small_copy(model, original)
         right = [_scores(small, row) for row in rows]
     except Exception as error:  # a class may need anything in its config or its input
         return (
@@ -103,7 +103,7 @@ def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, train
     def of_sampler() -> list[tuple[Tensor, Tensor]]:
         requests = [SampleRequest(i, row[: i - _SAMPLED], _SAMPLED, seed=i) for i, row in enumerate(rows)]
         samples = sample_all(TransformersSampler(small), requests)
-        small.set_attn_implementation(own)
+        small.set_attn_implementation(original)
         grown = [[*request.prompt_ids, *sample.ids] for request, sample in zip(requests, samples, strict=True)]
         return [
             (torch.tensor(sample.logprobs), _scores(small, ids)[-_SAMPLED:])
@@ -113,8 +113,8 @@ def _compare(model: PreTrainedModel, kind: str, words: int, sampled: bool, train
     def of_trainer() -> list[tuple[Tensor, Tensor]]:
         small.train()  # in which some routers draw experts at random
         sequences = [TokenSequence(0, row, [0] + [1] * (len(row) - 1), [0.0] * len(row)) for row in rows]
-        found, _ = score_batch(small, pack(sequences) if used == PACKED else collate(sequences, pad_id=0), 1.0)
-        return [(logps[: len(expected)], expected) for logps, expected in zip(found, right, strict=True)]
+        trained_logps, _ = score_batch(small, pack(sequences) if used == PACKED else collate(sequences, pad_id=0), 1.0)
+        return [(logps[: len(expected)], expected) for logps, expected in zip(trained_logps, right, strict=True)]
 
     if sampled:
         check("the transformers sampler", "--sampler vllm, or ", of_sampler)

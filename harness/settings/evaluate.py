@@ -97,8 +97,8 @@ class EvaluateConfig(Section):
 
     def decisive(self) -> dict[str, Any]:
         """Returns the settings that an episode depends on, besides its task and seed."""
-        decide = (Changes.RESULT, Changes.DRAWS)
-        return {name: value for name, value in flat(self).items() if marks(EvaluateConfig).get(name) in (*decide, None)}
+        decide, marked = (Changes.RESULT, Changes.DRAWS, None), marks(type(self))  # None: a sampler of the user's
+        return {name: value for name, value in flat(self).items() if marked.get(name) in decide}
 
     def departures(self, *, whole_split: bool) -> tuple[str, ...]:
         """Returns the flags by which a score of ``--official`` is not official."""

@@ -52,8 +52,8 @@ def _named(name: str) -> Any:
         raise ConfigError(
             f"--wrapper must be one of {', '.join(known)}, or MODULE:CLASS, got {name!r}{near(name, known)}"
         )
-    found = find_controller(name)
-    if not isinstance(found, type) or not dataclasses.is_dataclass(found):
+    kind = find_controller(name)
+    if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
         return NamedHorizon(name)
     try:
         return make_controller(name)
@@ -68,8 +68,8 @@ def _name_of(horizon: Any) -> str:
         return "none"
     if isinstance(horizon, NamedHorizon):
         return horizon.name
-    own = {kind: name for name, kind in HORIZONS.items()}
-    return own.get(type(horizon), f"{type(horizon).__module__}:{type(horizon).__qualname__}")
+    names = {kind: name for name, kind in HORIZONS.items()}
+    return names.get(type(horizon), f"{type(horizon).__module__}:{type(horizon).__qualname__}")
 
 
 def _check(horizon: Any) -> None:

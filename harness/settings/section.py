@@ -13,7 +13,6 @@ of a command are a section, too, whose fields are settings and further sections.
 import contextlib
 import dataclasses
 import enum
-import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -212,7 +211,6 @@ def flat(settings: Any) -> dict[str, Any]:
     return {name: value for name, _, value in leaves(settings)}
 
 
-@functools.cache
 def marks(kind: type) -> dict[str, Changes]:
     """Returns what each setting changes, by the name of its flag; those of the choices that were not made, too.
 
@@ -225,7 +223,7 @@ def marks(kind: type) -> dict[str, Changes]:
     for field in settings_in(kind):
         choice, hint = choice_of(field), hints[field.name]
         if isinstance(hint, type) and issubclass(hint, Section) and not choice:
-            by_name |= marks(hint)  # type: ignore[arg-type]  # dataclasses' __hash__ confuses mypy
+            by_name |= marks(hint)
             continue
         for chosen in filter(dataclasses.is_dataclass, choice.classes.values() if choice else ()):
             by_name |= marks(chosen)

@@ -103,7 +103,7 @@ def run_numbers(
     rows, curve = run.rows, success_curve(run, held_out=held_out)
     k = run.metric("horizon/k_real", "horizon/k")
     after = run.result()
-    found = {
+    numbers = {
         "before": run.result("before").get("mean_at_k"),
         "mean_at_k": after.get("mean_at_k"),
         "best_at_k": after.get("best_at_k"),
@@ -118,8 +118,8 @@ def run_numbers(
         "k_std": _last_quarter(k).std(ddof=0),
     }
     if len(curve):  # of equal points the earliest
-        found |= {"peak": curve["success"].max(), "tokens_at_peak": curve["tokens"][curve["success"].idxmax()]}
-    return {key: math.nan if found.get(key) is None else float(found[key]) for key in COLUMNS}
+        numbers |= {"peak": curve["success"].max(), "tokens_at_peak": curve["tokens"][curve["success"].idxmax()]}
+    return {key: math.nan if numbers.get(key) is None else float(numbers[key]) for key in COLUMNS}
 
 
 def suite_numbers(suite: Suite) -> pd.DataFrame:
@@ -135,10 +135,10 @@ def suite_numbers(suite: Suite) -> pd.DataFrame:
     index = pd.MultiIndex.from_tuples(ended)
     curves = [success_curve(run, held_out=suite.held_out) for _, run in ended.values()]
     least = pd.Series([curve["tokens"].max() for curve in curves], index, dtype=float).groupby(level=1).min()
-    found = [
+    rows = [
         run_numbers(run, suite.threshold, suite.held_out, arm.fixed_k, least[run.seed]) for arm, run in ended.values()
     ]
-    numbers = pd.DataFrame(found, index, list(COLUMNS), dtype=float)
+    numbers = pd.DataFrame(rows, index, list(COLUMNS), dtype=float)
     baseline = baseline_of(suite.arms)
     if baseline is not None and baseline.ended:
         tokens = numbers["tokens_to_threshold" if suite.name in PAPER_SUITES else "tokens_total"]
@@ -155,14 +155,14 @@ def paired_difference(values: pd.Series, others: pd.Series) -> tuple[float, floa
     """Returns the mean difference over the seeds that both have, and its 95 % interval (Student's t); None with fewer
     than two.
 
-    >>> found = paired_difference(pd.Series({0: 0.5, 1: 0.7}), pd.Series({0: 0.4, 1: 0.4}))
-    >>> [round(x, 3) for x in found]
+    >>> interval = paired_difference(pd.Series({0: 0.5, 1: 0.7}), pd.Series({0: 0.4, 1: 0.4}))
+    >>> [round(x, 3) for x in interval]
     [0.2, -1.071, 1.471]
     """
-    found = (values - others).dropna()
-    if len(found) < 2:
+    differences = (values - others).dropna()
+    if len(differences) < 2:
         return None
-    mean, half = float(found.mean()), _T[min(len(found) - 1, len(_T)) - 1] * float(found.sem())
+    mean, half = float(differences.mean()), _T[min(len(differences) - 1, len(_T)) - 1] * float(differences.sem())
     return mean, mean - half, mean + half
 
 
@@ -256,16 +256,16 @@ def suite_table(suite: Suite) -> SuiteTable:
     labels = [arm.label for arm in suite.arms]
     spreads = numbers.groupby(level=0, sort=False).agg(["mean", "std", "count"]).reindex(labels)
     spreads = spreads.fillna({(key, "count"): 0 for key in COLUMNS})
-    found, notes = None, []
+    band, notes = None, []
     if suite.name == "saturation":
         by_k = {arm.fixed_k: numbers["success_at_k"].get(arm.label, pd.Series()).dropna() for arm in suite.arms}
-        found = plateau({k: list(values) for k, values in by_k.items() if k is not None})
-    if found is not None:
+        band = plateau({k: list(values) for k, values in by_k.items() if k is not None})
+    if band is not None:
         tried = max(arm.fixed_k or 0 for arm in suite.arms if arm.ended)
         notes.append(
-            f"plateau: K from {found.low} (the frontier H*) to "
-            f"{found.high}{', the largest tried' * (found.high == tried)}; best at K = {found.best}, within "
-            f"{100 * found.tolerance:.1f} points of it"
+            f"plateau: K from {band.low} (the frontier H*) to "
+            f"{band.high}{', the largest tried' * (band.high == tried)}; best at K = {band.best}, within "
+            f"{100 * band.tolerance:.1f} points of it"
         )
     if suite.name == "convergence":
         elastic = [arm.label for arm in suite.arms if arm.settings.get("wrapper") == "elastic"]
@@ -275,7 +275,7 @@ def suite_table(suite: Suite) -> SuiteTable:
             notes.append(f"gap between {' and '.join(ends.index)} in the last quarter: {gap:.1f} steps")
     if suite.name == "comparison" or suite.name not in PAPER_SUITES:
         notes += _success_notes(suite, numbers)
-    return SuiteTable(suite.name, pd.Series({arm.label: len(arm.ended) for arm in suite.arms}), spreads, notes, found)
+    return SuiteTable(suite.name, pd.Series({arm.label: len(arm.ended) for arm in suite.arms}), spreads, notes, band)
 
 
 def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:

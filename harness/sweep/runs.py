@@ -59,10 +59,10 @@ class SweptRun:
 
     def metric(self, *names: str) -> pd.Series:
         """Returns a metric by update, where it is known. A further name stands for the updates without the first."""
-        found = pd.Series(dtype=float)
+        values = pd.Series(dtype=float)
         for name in names:
-            found = found.combine_first(self.rows[name].dropna()) if name in self.rows else found
-        return found
+            values = values.combine_first(self.rows[name].dropna()) if name in self.rows else values
+        return values
 
     def result(self, when: str = "after", how: str = "sampled") -> Mapping[str, Any]:
         """Returns the held-out result "before" or "after" training, "sampled" or "greedy"; empty if there is none."""
@@ -198,12 +198,14 @@ def _put_together(runs: Sequence[SweptRun]) -> list[Suite]:
         differ = [name for name in names if len({json.dumps(one[name]) for one in settings if name in one}) > 1]
         arms: dict[str, Arm] = {}
         for run, one in zip(alike, settings, strict=True):
-            own = {name: one.get(name) for name in dict.fromkeys(["wrapper", *differ])}
-            label = ", ".join([str(own["wrapper"]), *(f"{k}={v}" for k, v in own.items() if k != "wrapper")])
+            differing = {name: one.get(name) for name in dict.fromkeys(["wrapper", *differ])}
+            label = ", ".join(
+                [str(differing["wrapper"]), *(f"{k}={v}" for k, v in differing.items() if k != "wrapper")]
+            )
             others = arms[label].runs if label in arms else ()
             if any(other.seed == run.seed for other in others):
                 label, others = f"{label} ({run.folder})", ()  # a mean over seeds has one run of each
-            arms[label] = Arm(label, {"k0": one.get("k0"), **own}, [*others, run])
+            arms[label] = Arm(label, {"k0": one.get("k0"), **differing}, [*others, run])
         missing = [f"{run.folder.name}: {run.unfinished}" for run in alike if run.unfinished]
         suites.append(Suite("", "runs", env, model, _THRESHOLD, list(arms.values()), missing))
     return suites

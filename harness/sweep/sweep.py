@@ -88,7 +88,7 @@ class Sweep:
 
         All arms are evaluated at the same K, unless the suite says a larger one for an arm.
         """
-        train, found = self.train, {}
+        train, by_label = self.train, {}
         arms = {text: self._read(text) for text in self.arm} if suite == ARMS else suite_file(suite).arms
         common = train.evaluation.horizon or max(
             train.evaluation_horizon, *(own.get("k_max", 0) for own in arms.values())
@@ -96,10 +96,10 @@ class Sweep:
         for label, own in arms.items():
             k = max(own.get("eval_horizon") or 0, common)
             config = dataclasses.replace(train, horizon=self._horizon(own.get("wrapper", train.wrapper)))
-            found[label] = own, changed(config, **{**own, "eval_horizon": k})
+            by_label[label] = own, changed(config, **{**own, "eval_horizon": k})
             if own.get("k0", 0) > k and train.evaluation.horizon is None:
                 raise ConfigError(f"the arm {label} would be evaluated at K = {k}; raise --k-max or --eval-horizon")
-        return found
+        return by_label
 
     def _read(self, arm: str) -> dict[str, Any]:
         """The settings of an arm of the command line, as its flags would set them."""
@@ -265,10 +265,10 @@ def parse(words: Sequence[str]) -> Sweep:
     varied = {name for suite in settings.suites for arm in suite_file(suite).arms.values() for name in arm}
     for name in sorted(given & varied - {"eval_horizon"}):  # an arm raises the given one
         raise ConfigError(f"--{name.replace('_', '-')} is set by the suite {settings.suite} itself; leave it out")
-    train, own = settings.train, {}
+    train, defaults = settings.train, {}
     if not {"eval_every", "max_staleness"} & given and train.evaluation.tasks and not train.evaluation.every:
-        own["eval_every"] = train.updates // 20
+        defaults["eval_every"] = train.updates // 20
     clone = "warm_start.max_optimal_steps"
     if settings.suite and not {"recipe", clone} & given:
-        own[clone] = 9  # as in benchmarks/results; the quick start's clone has fewer
-    return dataclasses.replace(settings, train=changed(train, **own))
+        defaults[clone] = 9  # as in benchmarks/results; the quick start's clone has fewer
+    return dataclasses.replace(settings, train=changed(train, **defaults))

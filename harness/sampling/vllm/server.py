@@ -257,14 +257,14 @@ class VLLMServerSampler:
         """Calls all servers at the same time and gives up those that fail; returns the others and what they
         answered.
         """
-        found = {}
+        answers = {}
         for engine, done in [(engine, self._threads.submit(call, engine.server)) for engine in engines]:
             try:
-                found[engine] = done.result()
+                answers[engine] = done.result()
             except (ServerGone, ServerRefused) as error:
                 if engine.alive:
                     self._drop_server(engine, error)
-        return found
+        return answers
 
 
 def _sample(request: SampleRequest, choice: dict[str, Any]) -> Sample:

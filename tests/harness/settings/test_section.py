@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,8 +17,17 @@ from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import flat_settings
 from harness.settings.horizon import HORIZON, NamedHorizon
 from harness.settings.loss import Loss
-from harness.settings.sampling import SAMPLERS
+from harness.settings.sampling import SAMPLERS, Sampling
 from harness.settings.section import Changes, changed, filled, flat, leaves, marks, python_names, table_of
+
+
+@dataclass(frozen=True)
+class Dice(Sampling):
+    """A sampler of the user's."""
+
+    sampler: ClassVar[str] = f"{__name__}:Dice"
+    implementation: ClassVar[str] = "dice:DiceSampler"
+    sides: int = 6
 
 
 class Still:
@@ -58,6 +67,7 @@ CHANGED = {
         {"wrapper": f"{__name__}:Still"},
         {"wrapper": "eh_gym.horizon:LinearHorizon", "delta": 0.5},
         {"sampler": "vllm-server", "url": "http://a:1", "max_context": 300},
+        {"sampler": f"{__name__}:Dice", "sides": 9},
     ],
 )
 def test_settings_survive_their_table_and_its_json(recipe: str, values: dict[str, Any]) -> None:
