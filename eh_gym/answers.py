@@ -1,4 +1,4 @@
-"""What a text environment must return from reset and step. `eh_gym.checked` applies it, in tests and in the harness."""
+"""What a text environment must return from reset and step."""
 
 import numbers
 from collections.abc import Sequence
@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 
 MOST_REWARD = 1e12
-"""The largest size of a reward. The square of a larger sum may not fit into a float of 32 bits."""
+"""The largest size of a reward, so that the square of a sum fits into a 32-bit float."""
 
 
 def is_verdict(value: Any) -> bool:
-    """Whether a value says if a task was solved: True or False, 1 or 0, numpy's too.
-
-    ``bool()`` would turn the text "False" and NaN into a success.
+    """Whether a value is True or False, 1 or 0, numpy's included.
 
     >>> [is_verdict(value) for value in (True, np.False_, 1.0, 0.5, float("nan"), "False", None)]
     [True, True, True, False, False, False, False]
@@ -31,8 +29,7 @@ def is_reward(value: Any) -> bool:
 
 
 def reset_fault(answer: Any, task_id: str | None = None) -> str:
-    """Says what is wrong with the answer to a reset that asked for `task_id` (None: any), and how to fix it; else
-    empty.
+    """Says what is wrong with the answer to a reset for `task_id` (None: any); empty if it is right.
 
     >>> reset_fault("guess")
     "reset must return (observation, info), got 'guess'; return both"
@@ -58,9 +55,7 @@ def reset_fault(answer: Any, task_id: str | None = None) -> str:
 
 
 def step_fault(answer: Any) -> str:
-    """Says what is wrong with the answer to a step, and how to fix it; empty if it is right.
-
-    A reward is any finite number, at any step. The verdict may be left out: then the sum of the rewards decides it.
+    """Says what is wrong with the answer to a step; empty if it is right. ``info["success"]`` may be missing.
 
     >>> step_fault(None)
     'step must return (observation, reward, terminated, truncated, info), got None; return all five'
@@ -79,7 +74,7 @@ def step_fault(answer: Any) -> str:
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         if not is_verdict(value):
             return f"{name} must be True or False, got {value!r:.200}"
-    if "environment_error" in info:  # it has no rules
+    if "environment_error" in info:
         return ""
     if not is_reward(reward):
         return (
@@ -102,7 +97,7 @@ def _text_fault(observation: Any, info: Any) -> str:
 
 
 def results_fault(results: Sequence[Any], calls: int) -> str:
-    """Says what is wrong with the results of an action's calls, and how to fix it; empty if it is right.
+    """Says what is wrong with the results of an action's calls; empty if they are right.
 
     >>> results_fault(["14:05"], 2)
     "info['tool_results'] must have a text for each of the 2 calls, got ['14:05']; return an error as text for a call that failed"

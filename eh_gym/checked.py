@@ -1,4 +1,4 @@
-"""Calls an environment of somebody else, checks its answers, and says where in its code an exception came from."""
+"""Checks the answers of an environment, and says where in its code an exception came from."""
 
 import inspect
 import sysconfig
@@ -18,17 +18,17 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """Checks each answer of an environment, and names the task, the step and the line of what it raises.
+    """Checks each answer of an environment. Errors name the task and the step.
 
     If an episode ends without a verdict, the sum of its rewards gives one, as ``info["success"]``.
 
     Args:
         env: The environment.
-        success_threshold: The least sum of rewards that is a success, where the environment gives no verdict.
-        more: What messages about answers end with, such as the command that checks the environment.
+        success_threshold: The least sum of rewards that is a success, without a verdict.
+        more: The end of messages about answers.
 
     Raises:
-        UserCodeError: The environment has no spaces, an answer is not what `eh_gym.answers` asks for, or the
+        UserCodeError: The environment has no spaces, an answer breaks the rules of `eh_gym.answers`, or the
             environment raised something else than an `EHError`.
     """
 
@@ -44,7 +44,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
-        """The environment's own spec: the checks do not change what it is."""
+        """The environment's own spec."""
         return self.env.spec
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -87,7 +87,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def accepts(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether a function can be called with these arguments; True where Python can't tell, as for builtins.
+    """Whether a function can be called with these arguments; True if Python can't tell, as for builtins.
 
     >>> accepts(lambda m: None, 0, {}), accepts(print, 0, {})
     (False, True)
@@ -112,13 +112,13 @@ def said_by(error: BaseException) -> str:
     """
     try:
         text = str(error)
-    except Exception as second:  # its own __str__ is wrong
+    except Exception as second:
         text = f"(its text can't be made: {type(second).__name__})"
     place = place_of(error.__traceback__)
     return f"{type(error).__name__}: {text[:2000]}{f' ({place})' if place else ''}"
 
 
 def place_of(trace: TracebackType | None) -> str:
-    """The last line of a traceback that is in no library; empty if all lines are, but for the caller's."""
+    """The last line of a traceback outside libraries, without the caller's; empty if there is none."""
     frames = [f for f in traceback.extract_tb(trace)[1:] if not f.filename.startswith((*_LIBRARIES, "<frozen"))]
     return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else ""

@@ -1,4 +1,4 @@
-"""Every exception Elastic Horizon raises on purpose.
+"""The exceptions of Elastic Horizon.
 
 EHError
 ├── ConfigError (ValueError)         an argument or setting is wrong; the message says how to fix it
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class EHError(Exception):
-    """Base of every error that Elastic Horizon raises on purpose."""
+    """Base of all errors of Elastic Horizon."""
 
 
 class ConfigError(EHError, ValueError):
@@ -55,11 +55,11 @@ class MissingExtraError(EHError, ImportError):
 
 
 class ForeignPackageError(EHError, ImportError):
-    """A package of another project has the name of one of ours."""
+    """A package of another project is called envs."""
 
 
 class UserCodeError(EHError, RuntimeError):
-    """Code that a run was given, an environment or an agent, failed."""
+    """An environment or an agent that a run was given failed."""
 
 
 class SamplerError(EHError, RuntimeError):
@@ -87,4 +87,4 @@ class WorkerVersionMismatch(WorkerError):
 
 
 class WorkerCallError(WorkerError):
-    """The worker answered that the call raised an exception. The worker goes on."""
+    """The call raised an exception in the worker, which goes on."""

@@ -1,4 +1,4 @@
-"""What the system can tie to a process: locks on files, which its end frees, and its own end when its parent ends."""
+"""File locks that end with a process, and processes that end with their parent."""
 
 import contextlib
 import ctypes
@@ -7,20 +7,20 @@ import signal
 import sys
 from typing import IO, Any
 
-# Loaded before any fork, since little is safe between fork and exec.
+# Loaded before any fork, because little is safe between fork and exec.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 
 
 def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
-    """Locks an open file. The lock lasts until every process that has inherited the open file has closed it.
+    """Locks an open file until every process that has inherited it has closed it.
 
     Args:
         file: A file or its descriptor.
         wait: Whether to wait while another process holds the lock.
 
     Returns:
-        False if another process holds the lock, and this one did not wait.
+        Whether this process got the lock.
 
     Raises:
         OSError: The file system has no locks.
@@ -42,7 +42,7 @@ def unlock(file: IO[Any]) -> None:
 
 
 def end_with(parent: int) -> None:
-    """On Linux, has this process killed when the thread that started it ends; exits if `parent`, its id, has ended."""
+    """On Linux, ends this process when the thread that started it ends, or now if the process `parent` has ended."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
         if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""The range of a number, written beside its type, and the one function that checks the fields of a dataclass.
+"""Ranges of numbers beside their types, and the check of a dataclass's fields.
 
 alpha: Annotated[float, Range(0, 1, above=True)] = 0.1
 """
@@ -27,7 +27,7 @@ class Range:
         low: The least value.
         high: The greatest value. By default any finite one.
         above: Whether the value must be above `low`.
-        zero: Whether 0 is also allowed; it turns the setting off.
+        zero: Whether 0, which turns a setting off, is also allowed.
 
     >>> [str(range) for range in (Range(1), Range(0, 1), Range(0, above=True), Range(0, 2, above=True))]
     ['>= 1', '>= 0 and <= 1', '> 0', '> 0 and <= 2']
@@ -54,11 +54,11 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
 
     Args:
         instance: A dataclass, frozen or not.
-        prefix: What the message puts before a field's name, such as ``loss.``.
-        change: Returns the name that the message gives a field, such as its flag. By default the field's name.
+        prefix: What messages put before a field's name, such as ``loss.``.
+        change: Turns a field's name into the name to change, such as its flag.
 
     Raises:
-        ConfigError: A value is wrong. The message names the field, what it may be and what it was.
+        ConfigError: A value is wrong.
 
     >>> @dataclass
     ... class Loss:
@@ -84,11 +84,7 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
 
 
 def check_names(kind: type, given: Collection[str]) -> None:
-    """Refuses keyword arguments that a dataclass does not have, and says which one may be meant.
-
-    Raises:
-        TypeError: There is no such field.
-    """
+    """Raises a TypeError for a keyword argument that a dataclass does not have."""
     owner = next(base for base in kind.__mro__ if "__init__" in vars(base))
     if "__dataclass_fields__" in vars(owner):  # a subclass may have a constructor of its own
         names = [field.name for field in dataclasses.fields(owner) if field.init]
@@ -98,7 +94,7 @@ def check_names(kind: type, given: Collection[str]) -> None:
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """The end of an error message about an unknown name.
+    """Ends an error message about an unknown name.
 
     >>> near("kl_coeff", ["kl_coef", "tis_cap"]), near("x", ["kl_coef", "tis_cap"])
     ('; did you mean kl_coef?', '; there are kl_coef, tis_cap')
@@ -107,7 +103,7 @@ def near(name: str, known: Collection[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
 
 
-@functools.cache  # looking them up takes a hundred times as long as checking the fields
+@functools.cache  # a hundred times as slow as checking the fields
 def _hints(declared: type) -> dict[str, Any]:
     return get_type_hints(declared, include_extras=True)
 
@@ -117,7 +113,6 @@ class _Misfit(Exception):
 
 
 def _fitted(hint: Any, value: Any) -> Any:
-    """The value as a field of this type keeps it, with Python's numbers."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         kept = _fitted(inner[0], value)

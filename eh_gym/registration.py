@@ -1,6 +1,5 @@
-"""The EH-* environment ids and the classes behind them, as strings.
+"""The EH-* environment ids and their classes, which ``gym.make`` imports when it needs them.
 
-``gym.make`` imports a class when it needs it, so registering costs nothing and this module does not depend on ``envs``.
 No id has a ``max_episode_steps``, because `ElasticTimeLimit` sets the limit.
 """
 
@@ -20,11 +19,11 @@ ENTRY_POINTS = {
 
 
 _REMOTE = {"EH-Remote-v0": "envs.openenv.client:RemoteEnv"}
-"""Not in the list, because it can't be made without the address of a server."""
+"""Can't be made without the address of a server."""
 
 
 def register_envs() -> None:
-    """Registers the EH-* ids with gymnasium. ``import eh_gym`` calls it; calling it again is harmless.
+    """Registers the EH-* ids with gymnasium, as ``import eh_gym`` does. Calling it again is harmless.
 
     Example:
         >>> register_envs()
@@ -40,8 +39,7 @@ def __getattr__(name: str) -> Any:
     """Imports the class that gymnasium asks for (PEP 562).
 
     Raises:
-        ForeignPackageError: The class can't be imported, because a package or folder of another project is called
-            `envs`.
+        ForeignPackageError: A package or folder of another project is called `envs`.
     """
     homes = {entry.partition(":")[2]: entry.partition(":")[0] for entry in [*ENTRY_POINTS.values(), *_REMOTE.values()]}
     if name not in homes:

@@ -2,14 +2,10 @@
 
 
 def split_reply(reply: str) -> tuple[str, str]:
-    r"""The thought and the answer of a reply. Environments act on the answer.
+    r"""The thought of a reply without its tags, and the answer, on which environments act.
 
-    The thought ends at the last closing tag. Its opening tag may be missing, because many chat templates write it
-    themselves. If a reply begins with a thought and never closes it, there is no answer.
-
-    Returns:
-        The thought without its tags, and the answer without the newlines before it. A reply without a thought is its
-        own answer, unchanged.
+    The thought ends at the last closing tag. Its opening tag may be missing, because many chat templates write it.
+    A thought that is not closed has no answer. A reply without a thought is the answer, unchanged.
 
     >>> split_reply("<think>\nThe note is in c.\n</think>\n\nopen(c)")
     ('The note is in c.', 'open(c)')

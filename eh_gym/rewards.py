@@ -1,16 +1,13 @@
-"""What an episode has earned, and whether it is a success: one rule for the wrapper, the harness and the adapters.
-
-docs/harness.md has it as a table.
-"""
+"""What an episode has earned, and whether it is a success. docs/harness.md has the rules as a table."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_TOLERANCE = 1e-9  # relative to the threshold: ten rewards of 0.1 add up to a bit less than 1
+_TOLERANCE = 1e-9  # relative; ten rewards of 0.1 add up to less than 1
 
 
 class Result(NamedTuple):
-    """What an episode has earned in all, and whether it is a success."""
+    """The reward and the success of an episode."""
 
     reward: float
     success: bool
@@ -23,9 +20,9 @@ def result_of(
 
     Args:
         total: The sum of its rewards.
-        ended: Whether the task's rules ended it. If not, it was stopped, by K, another limit, the model's context or an
-            error of the environment: it is no success, and earns 0 (Elastic Horizon paper, Sec. 3.2).
-        verdict: The environment's verdict, True or False or a number of which 1 is a success; None if the sum decides.
+        ended: Whether the task's rules ended it. An episode that was stopped is no success and earns 0 (Elastic Horizon
+            paper, Sec. 3.2).
+        verdict: The environment's verdict; a number is a success from 1 on. None if the sum decides.
         threshold: The least sum that is a success without a verdict.
         keep: Whether a stopped episode keeps the sum instead.
 
@@ -49,9 +46,9 @@ def succeeds(reward: float, threshold: float = 1.0) -> bool:
 
 
 def settled(rewards: Sequence[float | None]) -> list[float]:
-    """The rewards of the episodes of one task, where some are not known (None) because an agent failed.
+    """The rewards of one task's episodes, where None is an episode whose agent failed.
 
-    Such an episode earns the least of the others, and at most 0, so that failing never pays more than playing on.
+    It earns the least of the others, and at most 0, so that failing never pays.
 
     >>> settled([1.0, None]), settled([-3.0, None, -5.0])
     ([1.0, 0.0], [-3.0, -5.0, -5.0])

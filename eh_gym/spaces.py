@@ -1,7 +1,4 @@
-"""UnicodeText, the space of texts that a language model reads and writes.
-
-It has no fixed character set, so ``flatten`` raises an error, and so does AsyncVectorEnv's shared memory.
-"""
+"""UnicodeText, the space of texts that a language model reads and writes."""
 
 from typing import Any, NoReturn
 
@@ -17,19 +14,16 @@ from eh_gym.horizon.controller import is_whole
 
 __all__ = ["UnicodeText"]
 
-# What sample() draws from: ASCII, whitespace, accents, other scripts, CJK and astral emoji, all printable.
+# What sample() draws from.
 _SAMPLED = "".join(map(chr, range(32, 127))) + "\näßñøçÅŽабвжλΩψשلक中文字日本語한글—“”€→≤😀🚀🧭"
-_LONGEST_SAMPLE = 256  # characters; a space that admits a megabyte should not sample one
+_LONGEST_SAMPLE = 256  # characters
 
 
 class UnicodeText(Text):
-    r"""Any ``str`` of at most ``max_length`` characters, whatever the characters are.
-
-    gymnasium's ``Text``, its base class, rejects characters outside a given set, and no set of a reasonable size covers
-    the output of a language model.
+    r"""Any ``str`` of at most ``max_length`` characters. gymnasium's ``Text`` admits only a given set of characters.
 
     ``sample()`` returns printable text, part of it outside ASCII, of 0 to min(max_length, 256) characters.
-    ``character_set`` is used only for samples, not by ``contains``.
+    ``flatten`` and AsyncVectorEnv's shared memory raise an error.
 
     Args:
         max_length: Most characters (Unicode code points, not bytes), >= 0.
@@ -74,7 +68,7 @@ class UnicodeText(Text):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: there is no fixed character set to index."""
+        """Always False."""
         return False
 
 

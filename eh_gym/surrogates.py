@@ -2,7 +2,7 @@
 
 
 def escaped(text: str) -> str:
-    r"""The text with halves of surrogate pairs escaped. An agent's code can print them.
+    r"""The text with halves of surrogate pairs escaped.
 
     >>> escaped("a" + chr(0xD83D)), escaped("a\U0001f600") == "a\U0001f600"
     ('a\\ud83d', True)

@@ -1,17 +1,15 @@
 """The program inside a worker process: reads calls, has the backend answer them.
 
-It needs only the standard library and is run by its path, because a backend's virtualenv does not have eh_gym. The
-parent imports it too, for the frames and the protocol version. The parent sets deadlines and checks what comes back.
-
     python -s child.py FOLDER/backend.py
 
+It needs only the standard library and is run by its path, because a backend's virtualenv does not have eh_gym.
+
 The backend is a module with ``handle(method: str, params: dict) -> JSON value``. Its folder becomes the package
-``eh_backend``, so that ``from .sibling import name`` finds the files beside it and nothing in the folder shadows
-another module.
+``eh_backend``, so that ``from .sibling import name`` works and no file in the folder shadows another module.
 
 A frame is four bytes of magic, the length of the body as a big-endian 32-bit integer, and the body: a JSON object.
-The child speaks first, twice: ``{"protocol": 1, ...}`` at once, and ``{"ready": true}`` or ``{"error": {...}}`` when
-the backend is loaded. Then each ``{"id", "method", "params"}`` gets ``{"id", "result"}`` or ``{"id", "error"}``.
+The child sends ``{"protocol": 1, ...}`` at its start, and ``{"ready": true}`` or ``{"error": {...}}`` when the backend
+is loaded. Then each ``{"id", "method", "params"}`` gets ``{"id", "result"}`` or ``{"id", "error"}``.
 """
 
 import faulthandler
@@ -36,9 +34,7 @@ HELD_S = 600.0  # the longest that one C call may keep Python's lock
 
 
 def encode(message: object) -> bytes:
-    """A message as one frame.
-
-    ASCII-only JSON, which carries lone surrogates (a model can write them) through unharmed.
+    """A message as one frame, in ASCII-only JSON, which can carry lone surrogates.
 
     Raises:
         ValueError: The body is longer than MAX_FRAME_BYTES.
@@ -57,7 +53,6 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _read(fd: int, size: int, unread: bytearray) -> bytes:
-    """Reads until ``unread`` has ``size`` bytes, and takes them; raises EOFError when the parent is gone."""
     while len(unread) < size:
         chunk = os.read(fd, 1 << 16)  # usually brings all waiting calls
         if not chunk:
@@ -72,7 +67,7 @@ def _describe(error: BaseException) -> dict[str, str]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         message = str(error)
-    except Exception:  # a backend's own exception may be broken, too
+    except Exception:
         message = "(its __str__ raised)"
     return {"type": type(error).__name__, "message": message[:_TOLD], "traceback": text[-_TOLD:]}
 
@@ -80,11 +75,10 @@ def _describe(error: BaseException) -> dict[str, str]:
 def _die_with(parent: int) -> None:
     """Ends this process when its parent is gone, even while the backend hangs.
 
-    A hung backend does not read the end of its stdin. Linux's PR_SET_PDEATHSIG would be simpler, but it fires when the
-    parent's *thread* ends, and workers are started from short-lived ones.
+    Linux's PR_SET_PDEATHSIG fires when the parent's *thread* ends, and workers are started from short-lived ones.
 
-    This thread cannot run while C code keeps Python's lock (a regular expression may, for years). Then faulthandler's
-    thread, which needs no lock, ends the process if its timer has not been reset for HELD_S seconds.
+    This thread cannot run while C code, such as a regular expression, keeps Python's lock. Then faulthandler, which
+    needs no lock, ends the process after HELD_S seconds.
     """
     while os.getppid() == parent:
         faulthandler.dump_traceback_later(HELD_S, exit=True, file=2)
@@ -103,11 +97,11 @@ def _load(path: str) -> types.ModuleType:
 def serve(backend_path: str) -> None:
     """Takes over stdin and stdout, loads the backend and answers until the parent goes away."""
     parent = os.getppid()
-    requests, answers = os.dup(0), os.dup(1)  # not inheritable: the backend's own children do not hold them
+    requests, answers = os.dup(0), os.dup(1)  # not inheritable
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    os.dup2(2, 1)  # from here on a print, also one from C code, goes to stderr and not between the frames
+    os.dup2(2, 1)  # so that no print comes between the frames, not even one from C code
     sys.stdout = sys.stderr
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
 
@@ -124,24 +118,24 @@ def serve(backend_path: str) -> None:
     while True:
         try:
             magic, size = HEADER.unpack(_read(requests, HEADER.size, unread))
-            call = json.loads(_read(requests, size, unread).decode("ascii"))  # which is faster than from bytes
+            call = json.loads(_read(requests, size, unread).decode("ascii"))  # faster than from bytes
         except EOFError:
             return
         if magic != MAGIC:
             raise SystemExit("the parent sent something that is not a frame")
         try:
             frame = encode({"id": call["id"], "result": handle(call["method"], call["params"])})
-        except (Exception, SystemExit) as error:  # code of an agent may call exit()
+        except (Exception, SystemExit) as error:  # an agent's code may call exit()
             frame = encode({"id": call["id"], "error": _describe(error)})
         _write(answers, frame)
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this file's folder, whose other files are not for the backend
+    sys.path.pop(0)  # this file's folder
     try:
         serve(sys.argv[1])
     except BrokenPipeError:
-        pass  # the parent went away while it was being answered
+        pass
     finally:
         sys.stderr.flush()
-    os._exit(0)  # without waiting for threads that the backend may have left
+    os._exit(0)  # without waiting for the backend's threads

@@ -1,4 +1,4 @@
-"""Frames to and from a child process. Every answer is waited for until a deadline."""
+"""Frames to and from a child process."""
 
 import contextlib
 import json
@@ -12,12 +12,12 @@ from typing import Any
 from eh_gym.errors import WorkerDied, WorkerProtocolError, WorkerTimeout
 from eh_gym.worker import child
 
-PARTING_S = 10.0  # for the exit status and the last output of a process that has closed its pipe
-_LONGEST_WAIT_S = 2e6  # poll() takes no more; deadlines beyond it, infinity too, end here
+PARTING_S = 10.0  # for the last output of a process that has closed its pipe
+_LONGEST_WAIT_S = 2e6  # poll() takes no more
 
 
 class Frames:
-    """The pipes of a process. Calls are written while answers are read, so the two sides never wait for each other."""
+    """The pipes of a process. Calls are written while answers are read, so that neither side blocks the other."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -35,7 +35,7 @@ class Frames:
         self._write()
 
     def receive(self, deadline: float, what: str, timeout_s: float) -> dict[str, Any]:
-        """Returns the message of the next frame. The errors name ``what`` is waited for and ``timeout_s``.
+        """Returns the message of the next frame. Errors name ``what`` and ``timeout_s``.
 
         Raises:
             WorkerTimeout: No whole frame came before the deadline (seconds of ``time.monotonic()``).
@@ -78,14 +78,11 @@ class Frames:
                 self._unsent = self._unsent[os.write(self._stdin, self._unsent) :]
         except BlockingIOError:
             pass
-        except OSError:  # the process has ended; its answers until then can still be read
+        except OSError:  # the process has ended; its last answers can still be read
             self._unsent = memoryview(b"")
 
     def _wait(self, deadline: float) -> bool:
-        """Whether a pipe became ready before the deadline (time.monotonic seconds).
-
-        Checks once more after the deadline, because the answer may have come in time while this process was held up.
-        """
+        # Checks once after the deadline, too: the answer may have come in time while this process was held up.
         poll = select.poll()  # not select(): it fails for descriptors >= 1024
         poll.register(self._stdout, select.POLLIN)
         if self._unsent:

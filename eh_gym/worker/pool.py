@@ -1,7 +1,6 @@
 """WorkerPool: a few worker processes shared by many sessions.
 
-A session's state is in its process, so a session can't move. If the process dies, the session's calls raise, and its
-owner opens a new session.
+A session's state is in its process. If the process dies, the session's calls raise, and its owner opens a new one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from eh_gym.worker.process import Worker
 
 
 class Session:
-    """One user's place in a worker; made by ``WorkerPool.session``. ``id`` is unique within the pool."""
+    """A place in a worker, made by ``WorkerPool.session``. ``id`` is unique within the pool."""
 
     def __init__(self, pool: WorkerPool, slot: _Slot, worker: Worker, session_id: int) -> None:
         self.id = session_id
@@ -37,17 +36,15 @@ class Session:
         return self._worker.call(method, {**(params or {}), "session": self.id}, timeout_s)
 
     def close(self) -> None:
-        """Gives the place back. Idempotent. The caller tells the backend to forget the session."""
+        """Gives the place back. Idempotent. The backend is not told."""
         if self._open:
             self._open = False
             self._pool._release(self._slot)
 
 
 class _Slot:
-    """A worker's place in the pool, with the number of its sessions."""
-
     def __init__(self) -> None:
-        self.load = 0
+        self.load = 0  # open sessions
         self.worker: Worker | None = None
         self.starting = threading.Lock()
 
@@ -55,8 +52,8 @@ class _Slot:
 class WorkerPool:
     """Several workers with the same command. Thread-safe.
 
-    Workers start when they are first needed; one that has died is replaced when the next session is placed on it.
-    In a forked copy of the process the pool begins without workers: those of the parent answer the parent.
+    Workers start when they are first needed, and a dead one is replaced at its next session.
+    In a forked copy of the process the pool begins without workers.
 
     Args:
         size: Most worker processes, >= 1.
@@ -89,7 +86,7 @@ class WorkerPool:
         return [w.pid for w in workers if w is not None and w.alive and w.pid is not None]
 
     def session(self) -> Session:
-        """Places a new session on the worker with the fewest, starting or replacing it if need be.
+        """Places a new session on the worker with the fewest.
 
         Raises:
             WorkerError: The worker could not be started (see ``Worker.start``).
@@ -101,7 +98,7 @@ class WorkerPool:
             slot.load += 1
             session_id = next(self._ids)
         try:
-            with slot.starting:  # other slots go on meanwhile
+            with slot.starting:
                 self._refuse_if_closed()  # again: close() may have passed this slot
                 if slot.worker is None or not slot.worker.alive:
                     worker = Worker(self._command)
@@ -136,7 +133,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_pool(size: int, command: Sequence[str]) -> WorkerPool:
-    """The pool of this size and command that the environments of this process share until ``close_shared_pools``."""
+    """The pool of this size and command that all of this process share until ``close_shared_pools``."""
     key = (size, tuple(command))
     with _shared_lock:
         if key not in _shared:
@@ -154,7 +151,7 @@ def close_shared_pools() -> None:
 
 
 def _forget_after_fork() -> None:
-    """Replaces the locks: threads of the parent may have held them at the fork and never release them here."""
+    # Threads of the parent may have held the locks at the fork.
     global _shared_lock
     _shared_lock = threading.Lock()
     for pool in list(_pools):

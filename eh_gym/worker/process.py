@@ -1,7 +1,6 @@
 """Worker: one backend process, called over its stdin and stdout with a deadline for every call.
 
-No call is sent twice, because a call that failed may still have taken effect. The owner of the episode decides what
-follows. It needs POSIX (Linux, macOS, WSL), for ``poll`` and process groups.
+No call is sent twice, because a call that failed may still have taken effect. It needs POSIX (Linux, macOS, WSL).
 """
 
 from __future__ import annotations
@@ -33,16 +32,13 @@ from eh_gym.errors import (
 from eh_gym.worker import child
 from eh_gym.worker.frames import PARTING_S, Frames
 
-_KEPT_STDERR = 64 * 1024  # bytes of a worker's stderr that are kept, the last ones
-_SHOWN_STDERR = 2000  # characters of it that an error message shows
+_KEPT_STDERR = 64 * 1024  # the last bytes of a worker's stderr
+_SHOWN_STDERR = 2000  # characters of it in an error message
 
 
 def backend_command(python: str | Path, backend: str | Path) -> tuple[str, ...]:
-    """The command that serves the backend module at ``backend`` with the interpreter ``python``.
-
-    The backend's Python gets nothing from the caller's: ``-s`` ignores the user's site-packages, ``Worker`` removes the
-    PYTHON* variables, and the child its own folder from the path. (``-I`` would ignore PYTHONHASHSEED, too.)
-    """
+    """The command that serves the backend module at ``backend`` with the interpreter ``python``."""
+    # -s ignores the user's site-packages; -I would also ignore PYTHONHASHSEED.
     return (str(python), "-s", str(Path(child.__file__).resolve()), str(Path(backend).resolve()))
 
 
@@ -52,18 +48,17 @@ class _Call:
     method: str
     frame: bytes
     timeout_s: float
-    # The answer, or None if the call's thread must send the waiting calls.
+    # The answer; None if the call's thread must send the waiting calls.
     told: SimpleQueue[dict[str, Any] | WorkerError | None] = field(default_factory=SimpleQueue)
 
 
 class Worker:
     """One backend process. Thread-safe: calls from several threads are answered one after another.
 
-    Calls that come meanwhile wait and are then sent together, because waking a process costs as much as a quick step.
-    One of the waiting threads sends all calls, and hands each thread its answer as soon as it comes.
+    One of the waiting threads sends all waiting calls, because waking a process costs as much as a quick step.
 
     In a forked copy of the process that started it, ``start`` and ``call`` raise WorkerDied, and ``close`` and ``kill``
-    do nothing: two processes that read one pipe would take each other's answers.
+    do nothing.
 
     Args:
         command: What to run, usually ``backend_command(python, backend)``.
@@ -96,8 +91,8 @@ class Worker:
         self._frames: Frames  # of this process
         self._owner = os.getpid()
         self._ids = itertools.count(1)
-        self._gone = "it was not started"  # the reason why calls are refused; empty while the worker lives
-        self._reaped = False  # then the system may reuse its pid, so it is not signalled again
+        self._gone = "it was not started"  # why calls are refused; empty while the worker lives
+        self._reaped = False  # if so, the system may reuse its pid
         self._stderr = bytearray()
         self._drain: threading.Thread | None = None
 
@@ -114,11 +109,11 @@ class Worker:
 
     @property
     def stderr(self) -> str:
-        """The last of what the worker wrote to stderr, and to stdout outside the protocol."""
+        """The last 64 KiB of the worker's stderr and prints."""
         return bytes(self._stderr).decode("utf-8", "replace")
 
     def start(self) -> None:
-        """Starts the process and waits until its backend is loaded. Does nothing if it lives already.
+        """Starts the process, unless it lives, and waits until its backend is loaded.
 
         Raises:
             WorkerDied: It could not be started, or exited.
@@ -154,9 +149,9 @@ class Worker:
 
         Raises:
             WorkerCallError: The backend raised, or the call or its answer does not fit in a frame. The worker lives on.
-            WorkerTimeout: No answer in time. The worker was killed, as with the two below.
-            WorkerProtocolError: Something came that is not the answer.
-            WorkerDied: The process ended, now or earlier, or belongs to another process.
+            WorkerTimeout: No answer came in time. The worker was killed.
+            WorkerProtocolError: Something else came. The worker was killed.
+            WorkerDied: The process has ended, or belongs to another process.
         """
         self._refuse_in_a_fork()
         number = next(self._ids)
@@ -190,10 +185,7 @@ class Worker:
             self._leader.told.put(None)
 
     def _exchange(self) -> None:
-        """Sends the calls that wait.
-
-        The worker answers in order, so the first call without an answer failed, and later ones had no effect.
-        """
+        # The worker answers in order, so the first call without an answer failed, and later ones had no effect.
         with self._gate:
             calls, self._waiting = self._waiting, []
         unanswered = deque(calls)
@@ -217,10 +209,7 @@ class Worker:
                 call.told.put(WorkerDied(f"the worker cannot be called: {self._gone or 'a call was interrupted'}"))
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Lets the process end by itself, killing it after ``timeout_s``. Idempotent.
-
-        A call in progress in another thread has ``timeout_s`` to end; then it raises WorkerDied.
-        """
+        """Lets the process end, and kills it after ``timeout_s``. Calls in other threads then raise WorkerDied."""
         process = self._process
         if process is None or os.getpid() != self._owner:
             return
@@ -238,14 +227,14 @@ class Worker:
             self._lock.release()
 
     def kill(self) -> None:
-        """Kills the process and its children at once. A call in progress in another thread raises WorkerDied."""
+        """Kills the process and its children at once. Calls in other threads raise WorkerDied."""
         process = self._process
         if process is None or self._reaped or os.getpid() != self._owner:
             return
         self._gone = self._gone or "it was killed"
         if process.returncode is None:
             _kill_group(process)
-        with self._lock:  # a call in progress has lost its pipe and releases the lock
+        with self._lock:  # released by a call that has lost its pipe
             self._reap("it was killed")
 
     def __enter__(self) -> Worker:
@@ -256,7 +245,7 @@ class Worker:
         self.close()
 
     def _refuse_in_a_fork(self) -> None:
-        # Before the lock is taken: a thread of the parent may have held it at the fork, and it is never released here.
+        # Before the lock is taken: a thread of the parent may have held it at the fork.
         if self._process is not None and os.getpid() != self._owner:
             raise WorkerDied(f"the worker belongs to process {self._owner}; start one in this process")
 
@@ -267,7 +256,7 @@ class Worker:
         self._owner = os.getpid()
         self._ids = itertools.count(1)
         try:
-            # A session of its own: Ctrl-C reaches only the parent, and killing the group takes grandchildren along.
+            # In its own session, Ctrl-C does not reach it, and killing the group ends grandchildren too.
             self._process = process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,
@@ -287,7 +276,6 @@ class Worker:
         return self._frames
 
     def _reap(self, why: str) -> None:
-        """Kills what is left, waits for it, and closes the pipes."""
         self._gone = self._gone or why
         process = self._process
         if process is None or self._reaped:
@@ -296,7 +284,7 @@ class Worker:
         _kill_group(process)  # grandchildren too; while one lives, the group's number is not reused
         process.wait()
         if self._drain is not None:
-            self._drain.join(PARTING_S)  # for the last output; a grandchild that escaped may hold stderr open
+            self._drain.join(PARTING_S)  # an escaped grandchild may hold stderr open
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -304,7 +292,6 @@ class Worker:
 
     @contextlib.contextmanager
     def _killed_on_failure(self) -> Any:
-        """Kills the worker if the block fails: an interrupted call can't be continued."""
         try:
             yield
         except WorkerError as error:
@@ -320,16 +307,13 @@ class Worker:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without PYTHON* variables, and with a fixed hash seed.
-
-    A backend may print a set (BFCL's book_flight does, in an error), whose order depends on the hash seed.
-    """
+    # The hash seed fixes the order of sets, which a backend may print.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     return {**kept, "PYTHONHASHSEED": "0"}
 
 
 def _keep_tail(pipe: Any, kept: bytearray) -> None:
-    """Reads ``pipe`` to its end, so that the worker never blocks on it, and keeps the last bytes."""
+    """Reads ``pipe`` to its end, so that the worker never blocks on it."""
     with contextlib.suppress(OSError, ValueError), pipe:
         while chunk := os.read(pipe.fileno(), 65536):
             kept += chunk
@@ -342,7 +326,6 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_if_ours(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Ends a worker to which no reference is left, unless this is a fork of its owner."""
     if os.getpid() == owner and process.returncode is None:
         _kill_group(process)
         process.wait()
