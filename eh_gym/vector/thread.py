@@ -241,7 +241,8 @@ class ThreadVectorEnv(SyncVectorEnv):
         follow.
         """
         for env in self.envs:
-            getattr(env.unwrapped, "interrupt", lambda: None)()
+            if env.has_wrapper_attr("interrupt"):
+                env.get_wrapper_attr("interrupt")()
 
     def close_extras(self, **_: Any) -> None:
         """Cancels calls that have not begun, interrupts or waits for those that have, and closes every environment."""

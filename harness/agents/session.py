@@ -15,12 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal
-
-if TYPE_CHECKING:
-    from harness.agents.gateway import Gateway
 
 Answer = ModelAnswer | Refusal
 
@@ -28,6 +25,14 @@ _KEPT = 16  # answers, for late retries
 _LOOK_S = 0.5  # from one check that a waiting client is still there to the next
 _MOST_WAITING = 256  # requests of a session
 _MOST_CONNECTIONS = 320  # of a session: those that wait, and some that are idle
+
+
+class Server(Protocol):
+    """What a session needs of its `Gateway`."""
+
+    url: str
+    sessions: dict[str, Session]
+    descriptors: int
 
 
 class Waiting:
@@ -46,7 +51,7 @@ class Session:
         base_url: The base URL for the agent's client, with any API key.
     """
 
-    def __init__(self, gateway: Gateway, temperature: float | None, strict: bool) -> None:
+    def __init__(self, gateway: Server, temperature: float | None, strict: bool) -> None:
         self.key = secrets.token_urlsafe(24)
         self.base_url = f"{gateway.url}/{self.key}/v1"
         self.temperature, self.strict = temperature, strict

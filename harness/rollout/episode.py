@@ -54,7 +54,6 @@ class Episode:
         self.session, self.request = session, request
         self._settings, self._converse = settings, converse
         self._conversation: Conversation | None = None
-        self._requested: dict[Hashable, float] = {}  # when, in seconds
         self._begin()
 
     def _begin(self, retries: int = 0, failed_tokens: int = 0) -> None:
@@ -70,7 +69,13 @@ class Episode:
         self.program: AgentProgram | None = None
         self.ahead, self.replies = Ahead(self.session), dict[Hashable, Any]()
         self._present: Hashable = self.session  # names the present turn's request; None while the environment steps
+        self._requested: dict[Hashable, float] = {}  # when each request went out, in seconds
         self._drawn: Counter[str] = Counter()  # how often each prompt of an agent has been requested
+
+    @property
+    def awaits_reply(self) -> bool:
+        """Whether the present turn's reply has not come. Meanwhile an agent may make further calls."""
+        return self.program is not None and self._present is not None
 
     @property
     def sessions(self) -> set[Hashable]:
@@ -91,10 +96,10 @@ class Episode:
         return "turn"
 
     def turns(self, room: int) -> list[Any]:
-        """The request of the present turn, and at most `room` requests for calls of an agent that wait behind it."""
+        """The requests that can go out now: the present turn's, and at most `room` for calls that wait behind it."""
         assert self._conversation is not None, "reset_answered() comes before a turn"
         requests = []
-        if self._present == self.session:
+        if self._present == self.session and self.session not in self._requested:
             requests.append(self._request(self.session, self._conversation.prompt()))
         if self.program is not None:
             if self.trajectory.horizon:

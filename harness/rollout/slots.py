@@ -100,6 +100,9 @@ class Slots:
         A slot has several if its agent has made several calls at once. All slots together have at most as many such
         calls ahead as there are slots.
         """
+        for slot, (episode, _) in self._live.items():
+            if episode.awaits_reply:
+                self._take_turns(slot, episode)
         admitted = self._admitted()
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if self._live[slot][0].session in admitted}
 
@@ -142,8 +145,7 @@ class Slots:
     def _go_on(self, slot: int, needed: Next) -> Steps:
         episode, on_end = self._live[slot]
         if needed == "turn":
-            room = self._envs.num_envs - sum(len(other.ahead) for other, _ in self._live.values())
-            self._ready[slot] = self._ready.get(slot, []) + episode.turns(room)
+            self._take_turns(slot, episode)
             needed = episode.act()
         if needed == "wait":
             return []
@@ -162,6 +164,11 @@ class Slots:
         del self._live[slot], self._slot_of[episode.session]
         on_end(episode.trajectory)
         return []
+
+    def _take_turns(self, slot: int, episode: Episode) -> None:
+        room = self._envs.num_envs - sum(len(other.ahead) for other, _ in self._live.values())
+        if turns := episode.turns(room):
+            self._ready[slot] = self._ready.get(slot, []) + turns
 
 
 def fitting(tokens: Iterable[int], cache_tokens: int) -> int:

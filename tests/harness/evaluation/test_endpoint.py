@@ -6,21 +6,29 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
 
 from eh_gym.errors import ConfigError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
+from harness.agents.env import AgentEnv
 from harness.evaluate import main
 from harness.evaluation.endpoint import ChatEndpoint
+from harness.evaluation.play_endpoint import play_with_endpoint
 from harness.evaluation.result import Usage, result_table
 from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
+from harness.rollout.environment import Environments
 from harness.settings.evaluate import EvaluateConfig
+from harness.settings.rollout import Rollout
 from harness.settings.section import changed
+from harness.types.request import EpisodeRequest
 
 pytest.importorskip("openai")
 
@@ -350,3 +358,32 @@ def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:
         quiet(server.url, tasks=1, horizon=3)
     assert server.requests[1]["messages"][-1]["content"] == "ok"  # the environment got the answer alone
     assert server.requests[2]["messages"][-1]["content"] == f"{UNFINISHED}\nerror"
+
+
+def test_calls_that_an_agent_makes_at_once_are_sent_at_once(chat_server: Any) -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def agent(task: dict[str, Any], base_url: str) -> float:
+        def call(word: str) -> None:
+            body = {"model": "m", "messages": [{"role": "user", "content": word}]}
+            request = urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode())
+            urllib.request.urlopen(request).read()
+
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(call, ("one", "two")))
+        return 1.0
+
+    def answer(request: dict[str, Any], _: int) -> str:
+        both.wait()
+        return "word"
+
+    made = EnvSpec("Agent-v0", lambda: AgentEnv(agent, [{"id": "x"}]), order_enforce=False, disable_env_checker=True)
+    with chat_server.serve(answer) as server:
+        [played] = play_with_endpoint(
+            lambda: ChatEndpoint("m", base_url=server.url, retries=0),
+            Environments(made, {}, slots=1, threads=1),
+            [EpisodeRequest("x", 0, 0)],
+            Rollout(),
+            horizon=5,
+        )
+    assert (played.success, played.length) == (True, 2)
