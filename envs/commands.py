@@ -1,4 +1,4 @@
-"""Commands of an installation, and a lock that they hold until they have ended."""
+"""Runs the commands of an installation, under a lock that lasts until they have ended."""
 
 import contextlib
 import os
