@@ -1,9 +1,7 @@
 """Builds and finds the virtualenvs in which backends run.
 
-Each backend has its own, because packages conflict: bfcl-eval pins numpy and filelock, AppWorld needs pydantic 1.
-
-A virtualenv cannot be moved, so it is built in its final place. A marker file, written last, lists its packages. A
-folder without the marker, or with other packages, is built again.
+Each backend has its own, because packages conflict. A marker file, written last, lists its packages. A folder without
+the marker, or with other packages, is built again.
 """
 
 import contextlib
@@ -29,11 +27,11 @@ class Backend:
 
     Attributes:
         name: The backend's name, as in ``python -m envs install NAME``.
-        version: The version of the first requirement. It is part of the folder's name.
+        version: The version of the first requirement; a part of the folder's name.
         requirements: Distribution -> exact version. They are installed without their dependencies.
         python: The oldest Python that the backend runs on, as (major, minor).
-        finish: A script that the new virtualenv's interpreter runs once the packages are installed; None for no script.
-        installer: A module that installs the virtualenv and data: ``install(force, benchmark)``. Its ``report(python)``
+        finish: A script that the new interpreter runs after the installation, or None.
+        installer: A module with ``install(force, benchmark)``, which also installs data, and ``report(python)``, which
             returns whether the data are there, and lines for ``doctor``. Empty if there are no data.
     """
 
@@ -46,9 +44,7 @@ class Backend:
 
 
 def read_pins(path: Path) -> dict[str, str]:
-    """Reads a requirements file that holds only comments and ``name==version`` lines. Returns distribution ->
-    version.
-    """
+    """Reads a requirements file of comments and ``name==version`` lines as {name: version}."""
     lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     return dict(line.split("==") for line in lines if line)
 
@@ -60,11 +56,7 @@ def all_backends() -> dict[str, Backend]:
 
 
 def get_backend(name: str) -> Backend:
-    """The backend called ``name``.
-
-    Raises:
-        ConfigError: There is no such backend.
-    """
+    """The backend called ``name``. Raises ConfigError if there is none."""
     known = all_backends()
     if name not in known:
         raise ConfigError(f"there is no backend {name!r}; choose from {', '.join(known)}")
@@ -72,7 +64,7 @@ def get_backend(name: str) -> Backend:
 
 
 def venv_dir(backend: Backend) -> Path:
-    """The folder of the backend's virtualenv for this Python, whether it exists or not."""
+    """The folder of the backend's virtualenv for this Python. It may not exist."""
     tag = f"{sys.implementation.name[:2]}{sys.version_info[0]}{sys.version_info[1]}"
     return cache_dir() / "backends" / f"{backend.name}-{backend.version}-{tag}"
 
@@ -103,11 +95,10 @@ def backend_python(name: str) -> Path:
 def install(name: str, *, force: bool = False, say: Callable[[str], None] = print) -> Path:
     """Builds the backend's virtualenv with venv and pip, unless it is there and not `force`. Returns its interpreter.
 
-    Two processes may call this at once: the second waits for the first and then finds the work done. `say` is called
-    with one line for each thing done.
+    Two processes may call this at once: the second waits for the first. `say` gets a line for each thing done.
 
     Raises:
-        EHError: A command failed (the message holds its output), or the folder can't be written to.
+        EHError: A command failed, or the folder can't be written to.
         ConfigError: There is no such backend, or it needs a newer Python.
     """
     backend = get_backend(name)
@@ -151,7 +142,7 @@ def _build(backend: Backend, path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(name: str, say: Callable[[str], None] = print) -> Iterator[None]:
-    """A lock that only one installation of a backend and its data holds at a time. It is not reentrant."""
+    """A lock for the installation of a backend and its data. It is not reentrant."""
     path = venv_dir(get_backend(name))
     with held(path.with_name(f".{path.name}.lock"), say):
         yield

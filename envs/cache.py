@@ -18,7 +18,7 @@ def cache_dir() -> Path:
     folder = expanded(given or os.environ.get("XDG_CACHE_HOME") or default, "EH_CACHE_DIR").resolve()
     folder = folder if given else folder / "elastic-horizon"
     try:
-        os.stat(os.path.join(folder, "."))  # a PermissionError also if only the contents of the folder can't be seen
+        os.stat(os.path.join(folder, "."))  # with the dot, also if only its contents are hidden
     except PermissionError:
         raise ConfigError(f"{folder} belongs to another user; set EH_CACHE_DIR to a folder of your own") from None
     except OSError:
@@ -30,7 +30,7 @@ def expanded(path: str, variable: str) -> Path:
     """The path with the user's home folder for its ``~``.
 
     Raises:
-        ConfigError: There is no such home folder. The message names the environment variable that gives the path.
+        ConfigError: There is no such home folder. The message names the environment `variable`.
     """
     absolute = os.path.expanduser(path)
     if absolute.startswith("~"):

@@ -1,7 +1,4 @@
-"""``python -m envs check ID``: checks what the harness needs of an environment.
-
-The checks are the tests of `eh_gym.testing`, each under its own name.
-"""
+"""``python -m envs check ID``: runs the tests of `eh_gym.testing` on an environment."""
 
 import argparse
 import re
@@ -34,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Runs the tests and prints a line for each. A failure comes with how to fix it. Returns 1 if a test fails, else 0.
+    """Runs the tests and prints a line for each. Returns 1 if a test fails, else 0.
 
     Raises:
         ConfigError: The environment can't be made.
@@ -68,13 +65,11 @@ def check(options: argparse.Namespace) -> int:
 
 
 def _tests_of(contract: type[TextEnvContract]) -> Iterator[str]:
-    """The names of the tests: those of every environment first, in the order in which they are written."""
     for kind in reversed(contract.__mro__):
         yield from (name for name in vars(kind) if name.startswith("test_"))
 
 
 def _fault_of(contract: TextEnvContract, name: str) -> str:
-    """What is wrong, in one line; empty if the test passes."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a test that asks gymnasium for warnings makes errors of them
@@ -92,5 +87,4 @@ def _fault_of(contract: TextEnvContract, name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The text without gymnasium's colours and line ends, and not longer than some lines of a terminal."""
     return " ".join(re.sub(r"\x1b\[\d*m", "", text).split())[:600]

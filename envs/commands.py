@@ -1,4 +1,4 @@
-"""Commands of an installation, and a lock that lasts until they have ended, even if their parent is killed."""
+"""Runs the commands of an installation, under a lock that lasts until they have ended."""
 
 import contextlib
 import os
@@ -21,8 +21,7 @@ def run(
 ) -> str:
     """Runs one command of an installation and returns what it printed on both streams.
 
-    If it fails, the error ends with `hint`. It sees the folder `home` as the user's home, where some programs leave
-    files or read settings.
+    The error of a failed command ends with `hint`. The command sees `home` as the user's home.
 
     Raises:
         EHError: The command could not be started, failed or took too long.
@@ -53,9 +52,7 @@ def run(
 
 @contextlib.contextmanager
 def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
-    """A lock that one process holds at a time. The system frees it when that process ends, however it ends.
-
-    A command that ``run`` has started holds it too, as long as it runs.
+    """A lock that one process holds at a time, and the commands that ``run`` starts, until all of them end.
 
     Raises:
         ConfigError: The lock's folder or file can't be made or opened, or the system has no such locks.

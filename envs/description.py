@@ -1,4 +1,4 @@
-"""What the commands know of an environment before they make it. The environment's class says it."""
+"""What the commands know of an environment before they make it."""
 
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +23,9 @@ class Description:
         backend: What must be installed; None if nothing must.
         recipe: The recipe for training on it; empty for the quick start's.
         model_split: The split on which a model is evaluated by default.
-        script_split: The split on which a player without a model, such as the expert, is evaluated by default.
+        script_split: The same for a player without a model, such as the expert.
         test_split: The split that tests play. Every installation has it.
-        official: What ``--official`` sets, by the settings' names; empty if there are no such rules.
+        official: Setting -> its value with ``--official``.
         official_splits: Further splits whose scores are official, too.
         part_arguments: The arguments that choose a part of a split, so that the score is not official.
     """
@@ -51,7 +51,7 @@ class Description:
 
 
 def description_of(env_id: str) -> Description | None:
-    """The description of a registered environment. None for all others, and for several environments.
+    """The description of a registered environment. None for any other, and for several environments.
 
     >>> description_of("eh_gym:EH-BFCL-v0").recipe, description_of("CartPole-v1")
     ('bfcl', None)

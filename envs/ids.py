@@ -1,6 +1,4 @@
-"""Ids of tasks: those of an environment, and sequences that make them when needed, because a split can have
-millions.
-"""
+"""The ids of an environment's tasks, and sequences that make ids when needed, because a split can have millions."""
 
 from collections.abc import Sequence
 from typing import Any, cast, overload

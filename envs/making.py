@@ -1,4 +1,4 @@
-"""Makes environments from the words of a command line. A wrong id or argument is a clear error."""
+"""Makes environments from the words of a command line."""
 
 import functools
 import importlib
@@ -26,8 +26,8 @@ def registered(env_id: str) -> EnvSpec:
     """The spec of an environment by its name.
 
     Args:
-        env_id: An id of gymnasium; ``MODULE:ID``, which imports the module that registers the id; or a class that is
-            not registered, or a function that returns an environment: ``FILE.py:CLASS`` or ``MODULE:CLASS``.
+        env_id: An id of gymnasium; ``MODULE:ID``, which imports the module that registers the id; or ``FILE.py:CLASS``
+            or ``MODULE:CLASS`` for a class, or a function that returns an environment.
 
     Raises:
         ConfigError: There is no such id, file or class, the module can't be imported, or the class is no environment.
@@ -69,13 +69,13 @@ def absolute(names: str) -> str:
 
 
 def has_splits(env_id: str) -> bool:
-    """Whether an environment has splits. All registered ones have; a class that is not registered may have none."""
+    """Whether an environment has splits. All registered ones have; others may have none."""
     entry = registered(env_id).entry_point
     return not isinstance(entry, functools.partial) or takes_split(entry)
 
 
 def made(make: str | Callable[..., Any], **arguments: Any) -> Any:
-    """Makes an environment of a class, by its name, or with a function. It gets the split only if it takes one."""
+    """Makes an environment with a class, its name, or a function. It gets the split only if it takes one."""
     kind: Callable[..., Any] = _class_of(make)[2] if isinstance(make, str) else make
     if not takes_split(kind):
         arguments.pop("split", None)
@@ -122,7 +122,7 @@ def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str
     """Makes an environment of a spec, or of a name that `registered` takes, with further arguments of ``gym.make``.
 
     Raises:
-        ConfigError: `registered` raises it, or the environment takes other arguments.
+        ConfigError: The name is wrong, or the environment takes other arguments.
     """
     try:
         # gymnasium's checker breaks at the first step after a first reset that raised.
@@ -146,11 +146,7 @@ def read_env_args(text: str) -> dict[str, Any]:
 
 
 def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
-    """Reads the value of a flag that takes a JSON object.
-
-    Raises:
-        ConfigError: The text is not a JSON object.
-    """
+    """Reads the value of a flag. Raises ConfigError if it is not a JSON object."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -20,7 +20,7 @@ Info = dict[str, Any]
 
 
 def read_environments(text: str) -> dict[str, int]:
-    """Reads the text of `--env`: ids with commas between, each with its weight behind a colon if that is not 1.
+    """Reads the text of `--env`: ids with commas between, each with ``:WEIGHT`` if its weight is not 1.
 
     Raises:
         ConfigError: A weight is below 1, an id is missing, or an id is there twice.
@@ -56,18 +56,17 @@ def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:
 class MixedEnv(gym.Env[str, str]):
     """Plays each episode in one of several text environments.
 
-    The task ``train-000001`` of EH-Cabinet-v0 is ``EH-Cabinet-v0/train-000001`` here. The info of a reset has this id
-    and the environment's name, ``info["environment"]``. Everything else comes from that environment. ``expert()`` and
-    ``random_action(rng)`` ask the environment of the present episode.
+    The task ``train-000001`` of EH-Cabinet-v0 is ``EH-Cabinet-v0/train-000001`` here. A reset's info has this id, and
+    the environment's name as ``info["environment"]``.
 
     Args:
-        envs: For each name an id or a spec that `make_environment` takes.
+        envs: Name -> an id or a spec that `make_environment` takes.
         **arguments: For ``gym.make``. An argument with the name of one of `envs` is a dict of arguments for that
-            environment alone. All other arguments are for all environments.
+            environment alone.
 
     Attributes:
-        parts: For each environment's name, its tasks under their ids here.
-        task_ids: The tasks of all environments, in turn: the first of each, then the second of each, and so on.
+        parts: Name -> the environment's tasks under their ids here.
+        task_ids: The tasks of all environments: the first of each, then the second of each, and so on.
 
     Raises:
         ConfigError: There is no environment, an environment does not use texts or has no ``task_ids``, or an argument
@@ -114,7 +113,7 @@ class MixedEnv(gym.Env[str, str]):
         """Starts an episode.
 
         Args:
-            seed: Draws the task, and seeds the environment that plays. Without it, that environment gets a drawn seed.
+            seed: Draws the task, and seeds the environment that plays.
             options: ``{"task_id": id}`` names the task. Without it, an environment is drawn, and one of its tasks.
         """
         super().reset(seed=seed)
@@ -186,7 +185,7 @@ class _Prefixed(LazyIds):
 
 
 class _InTurn(LazyIds):
-    """Several sequences in turn: the first of each, then the second of each; those that have ended are left out.
+    """Several sequences in turn: the first item of each, then the second of each.
 
     >>> list(_InTurn(["ab", "123456", "xyz"]))
     ['a', '1', 'x', 'b', '2', 'y', '3', 'z', '4', '5', '6']
@@ -208,5 +207,4 @@ class _InTurn(LazyIds):
         return left[index - self._before(turn)][turn]
 
     def _before(self, turn: int) -> int:
-        """The number of items before a turn."""
         return sum(min(len(part), turn) for part in self._parts)

@@ -1,7 +1,4 @@
-"""ActorEnv: a text environment that runs in a Ray actor.
-
-The horizon stays with the controller: wrap an ActorEnv in ElasticTimeLimit like any other environment.
-"""
+"""ActorEnv: a text environment that runs in a Ray actor."""
 
 from typing import Any, SupportsFloat
 
@@ -18,8 +15,7 @@ from envs.making import registered
 def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
     """A spec from which `gym.make` and `eh_gym.make_vec` make environments that run in the pool.
 
-    `gymnasium.make` must know `env_id`, or MODULE:ID, in this process. It need not be registered on the nodes, but the
-    module of its class must be installed there.
+    `env_id` need not be registered on the nodes, but the module of its class must be installed there.
 
     Raises:
         ConfigError: gymnasium does not know the id.
@@ -35,13 +31,12 @@ def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
 class ActorEnv(gym.Env[str, str]):
     """An environment in one of the pool's actors. It may move to another actor between two episodes.
 
-    It has ``task_ids`` if its kind has them, but no expert, because a warm start plays on this machine. If the actor is
-    lost during an episode, the episode is truncated with ``info["environment_error"]``. The next reset then goes to
-    another actor, on another node if there is one.
+    It has no expert. If the actor is lost during an episode, the episode is truncated with
+    ``info["environment_error"]``, and the next reset goes to another actor.
 
     Raises:
         ConfigError: The environment's observations are not texts.
-        MissingBackendError: A node of the pool lacks its backend. The message names the node and the command.
+        MissingBackendError: A node of the pool lacks its backend.
     """
 
     def __init__(self, kind: EnvKind, pool: ActorPool) -> None:
@@ -59,13 +54,12 @@ class ActorEnv(gym.Env[str, str]):
         self._seat: Seat | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode. With a seed, it may move to another actor. Without one, it stays in the actor of the last
-        episode.
+        """Starts an episode. With a seed, it may move to another actor.
 
         Raises:
             WorkerError: The actor was lost, or the environment raised this error.
             EHError: No actor is left.
-            Exception: Anything else that the environment's reset raises.
+            Exception: Whatever the environment raises.
         """
         super().reset(seed=seed)
         self._seat = self._pool.seat(self._seat, stay=seed is None)
@@ -89,7 +83,7 @@ class ActorEnv(gym.Env[str, str]):
         return answer
 
     def close(self) -> None:
-        """Gives the place in the actor back, and does not wait until the environment is closed."""
+        """Gives the place in the actor back. Does not wait until the environment is closed."""
         if self._seat is not None:
             self._pool.leave(self._seat)
             self._seat = None

@@ -1,6 +1,6 @@
 """EnvHost, the class of the actors: it holds several environments, each under a key that the caller chooses.
 
-The calls for one key must come one after another. pool.py handles deadlines and lost actors.
+The calls for one key must come one after another.
 """
 
 import socket
@@ -17,7 +17,7 @@ from envs.ids import task_ids_of
 
 @dataclass(frozen=True)
 class EnvKind:
-    """The arguments of `gym.make`, with the spec itself: nodes need not register the environment."""
+    """The arguments of `gym.make`, with the spec itself, because nodes need not register the environment."""
 
     spec: EnvSpec
     kwargs: Mapping[str, Any]
@@ -43,18 +43,17 @@ class About:
 
 
 class EnvHost:
-    """The environments of one process. As in any process, those of one kind share its workers and zygotes."""
+    """The environments of one process."""
 
     def __init__(self) -> None:
         self._envs: dict[int, gym.Env[str, str]] = {}
         self._first: dict[str, Any] = {}  # one environment of each kind, for its properties
 
     def begin(self, kinds: Sequence[EnvKind]) -> tuple[str, str, list[About]]:
-        """Makes one environment of each kind. Returns the node's id in Ray, its readable name, and the kinds'
-        descriptions.
+        """Makes one environment of each kind. Returns the node's id, its readable name, and the descriptions.
 
         Raises:
-            MissingBackendError: This node lacks the backend of one of the kinds.
+            MissingBackendError: This node lacks a backend.
         """
         import ray
 
@@ -70,7 +69,7 @@ class EnvHost:
     def reset(
         self, key: int, kind: EnvKind, seed: int | None, options: dict[str, Any] | None
     ) -> tuple[str, dict[str, Any]]:
-        """Resets the environment of a key. The environment is made at its first reset."""
+        """Resets the environment of a key, which is made at the first reset."""
         if key not in self._envs:
             self._envs[key] = kind.make()
         return self._envs[key].reset(seed=seed, options=options)

@@ -1,7 +1,6 @@
 """ActorPool: Ray actors that hold many environments each.
 
-A running episode is lost with its actor. The pool replaces lost actors itself, because Ray's own restarts and retries
-could carry out a call twice. It does not wait for a cluster that grows: all actors must have room at the start.
+The pool replaces lost actors itself, because Ray's own retries could carry out a call twice.
 """
 
 import itertools
@@ -17,19 +16,18 @@ from typing import Any
 from eh_gym.errors import ConfigError, EHError, WorkerDied, WorkerTimeout
 from envs.actors.host import About, EnvHost, EnvKind
 
-_BEGIN_TIMEOUT_S = 120.0  # for all first actors to begin; later, if all actors are lost, for a new one
-# Longer than the environments' own deadlines. An actor that takes longer for one call is killed.
-_CALL_TIMEOUT_S = 600.0
+_BEGIN_TIMEOUT_S = 120.0  # for all first actors to begin, or for a new one if all are lost
+_CALL_TIMEOUT_S = 600.0  # longer than the environments' own deadlines
 _REACH_TIMEOUT_S = 10.0  # for the port of the cluster's head to answer
-_THREADS = 64  # per actor, as many as ThreadVectorEnv has at most; more environments share them
-_OBJECT_STORE_BYTES = 100_000_000  # for a Ray started by this process; texts need very little of it
+_THREADS = 64  # per actor, the most that ThreadVectorEnv has
+_OBJECT_STORE_BYTES = 100_000_000  # for a Ray started by this process
 
 
 @dataclass(eq=False)
 class _Actor:
     handle: Any
-    begun: Any  # Ray's reference to the result of `begin`, which is called again when its node loses another actor
-    node: str = ""  # the id of its node, once it has begun
+    begun: Any  # Ray's reference to the result of the latest `begin`
+    node: str = ""  # the id of its node
     name: str = "a new node"  # the readable name of its node
     alive: bool = False  # whether it has begun and was not lost since
     sure: bool = False  # whether the last `begin` was answered
@@ -47,14 +45,13 @@ class Seat:
 class ActorPool:
     """Several actors over the nodes of a Ray cluster. A new environment goes to the actor with the fewest. Thread-safe.
 
-    The pool gives up an actor that dies, hangs or is cut off, and asks Ray for a new one. Ray starts it on any node
-    that has room, at once or as soon as there is one. Meanwhile the other actors take its environments. A new actor on
-    a node that lacks a backend is not used.
+    The pool replaces an actor that dies, hangs or is cut off by a new one, which Ray starts as soon as a node has room.
+    Meanwhile the other actors take its environments. A new actor on a node that lacks a backend is not used.
 
     Args:
         size: The number of actors, >= 1.
-        address: "auto" or HOST:PORT for the cluster that this machine has joined; empty to start Ray for this process
-            only. If the process is connected to a cluster already, that one is used.
+        address: "auto" or HOST:PORT for the cluster that this machine has joined; empty to start Ray for this process.
+            A cluster that the process is connected to already is used in any case.
         cpus: The CPU cores, as Ray counts them, that each actor reserves on its node, >= 0.
 
     Raises:
@@ -101,10 +98,10 @@ class ActorPool:
             return [a.seats for a in self._actors if a.alive]
 
     def about(self, kind: EnvKind) -> About:
-        """Describes the environments of a kind. At the first call for a kind, every actor makes one environment of it.
+        """Describes the environments of a kind. At the first call, every actor makes one environment of it.
 
         Raises:
-            MissingBackendError: A node lacks the backend. The message names the node, the backend and the command.
+            MissingBackendError: A node lacks the backend.
         """
         with self._lock:
             if kind.name not in self._abouts:
@@ -119,10 +116,10 @@ class ActorPool:
         """A place for an environment's next episode.
 
         The actor with the fewest environments is preferred, then the present one. After the loss of an actor, the
-        others of its node come last until they have answered, because the whole node may be lost.
+        others of its node come last until they have answered.
 
         Args:
-            now: The environment's present place; None if it has none.
+            now: The environment's present place, or None.
             stay: Whether it must not move as long as its actor lives.
 
         Raises:
@@ -142,7 +139,7 @@ class ActorPool:
             return Seat(best, next(self._keys))
 
     def leave(self, seat: Seat) -> None:
-        """Gives a place back. Its environment is closed, but this call does not wait for it."""
+        """Gives a place back. Does not wait until its environment is closed."""
         with self._lock:
             seat.actor.seats -= 1
             if seat.actor.alive:
@@ -203,7 +200,7 @@ class ActorPool:
         return alive
 
     def _lose(self, actor: _Actor) -> None:
-        """Gives up an actor for a new one, and checks the others of its node. Further calls for it do nothing."""
+        """Replaces an actor, and checks the others of its node. Further calls for it do nothing."""
         with self._lock:
             if actor in self._actors:
                 actor.alive = False
@@ -249,12 +246,11 @@ def close_shared_actors() -> None:
 
 
 def _connected(address: str, cpus: float) -> Any:
-    """The module `ray`, connected to a cluster."""
     import ray  # of an extra
 
     if ray.is_initialized():
         return ray
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}  # the actors' output stays in Ray's session folder
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if not address:
         cores = max(os.cpu_count() or 1, math.ceil(cpus))
         ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)

@@ -1,8 +1,7 @@
 """EH-BFCL: BFCL's multi-turn function calling, with the official simulators, rules and verdict.
 
 The simulators run in worker processes with bfcl-eval's own virtualenv. Many environments share a worker. The
-environment has BFCL's four multi-turn categories. It has no single calls, web search or memory, which are not
-conversations, and no `composite`, because most of its entries contain calls that fail.
+environment has BFCL's four multi-turn categories, but not `composite`, most of whose entries contain calls that fail.
 """
 
 import copy
@@ -32,7 +31,7 @@ from envs.options import chosen_task
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _STEP_CPU_S = 5.0  # seconds of processor time after which a message's calls are interrupted
 _PROMPTS = ("compact", "official")
-# The beginnings of errors that no step has caused: the worker was dead, belongs to another process, or was killed.
+# The beginnings of errors that no step has caused.
 _NOT_ITS_DOING = (
     *("the worker cannot be called", "the worker belongs to"),
     *("the worker was killed by signal SIGKILL", "the worker was killed by signal SIGTERM"),
@@ -70,45 +69,40 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
     """A conversation with a user over stateful function calls: 200 scenarios in 4 categories.
 
     The observation is the user's message, or the results of the calls just made. The action is the model's text. The
-    reward is 0 until the end and then the official verdict, 1 or 0. After a failure, ``info["failure"]`` names the
-    first failed check as ``{"turn", "kind"}``. The kind is no_call, wrong_state, missing_result or step_limit.
+    reward is 0 until the end and then the official verdict, 1 or 0.
 
     ``info`` at reset: ``task_id`` (the official entry id), ``system_prompt``, ``instruction`` (the user's first
     message), ``category``. ``info`` at each step: ``turn`` (the index of the user's turn), ``calls`` (the number of
-    calls that the action executed), ``malformed`` (the action looks like calls but holds none), and at the end
-    ``success``.
+    executed calls), ``malformed`` (the action looks like calls but holds none), and at the end ``success``. After a
+    failure, ``failure`` is ``{"turn", "kind"}`` of the first failed check. The kind is no_call, wrong_state,
+    missing_result or step_limit.
 
-    Calls can ask for more than the worker can do: for too much time or memory. The episode then ends with reward 0 and
-    ``info["world_lost"]``. If the worker fails for another reason, the episode is truncated with
-    ``info["environment_error"]``, and the next reset gets a new worker. docs/bfcl.md says which failures count as
-    which.
+    If calls ask for too much time or memory, the episode ends with reward 0 and ``info["world_lost"]``. If the worker
+    fails for another reason, the episode is truncated with ``info["environment_error"]``. See docs/bfcl.md.
 
-    With ``action_format="native"``, the functions are not in the system prompt. ``info["tools"]`` at reset has them, as
-    OpenAI
-    and chat templates take them: ``{"type": "function", "function": {"name", "description", "parameters"}}``, with a
-    JSON Schema of the parameters. The action is the assistant's message as JSON, ``{"content": …, "tool_calls":
-    [{"type": "function", "function": {"name": …, "arguments": {…}}}]}``; any other text is a message without a call.
-    After calls, ``info["tool_results"]`` has the result of each call, in order. When the user reveals functions,
-    ``info["tools"]`` of that step has the longer list.
+    With ``action_format="native"``, ``info["tools"]`` at reset has the functions, as OpenAI and chat templates take
+    them: ``{"type": "function", "function": {"name", "description", "parameters"}}``, with a JSON Schema of the
+    parameters. When the user reveals functions, ``info["tools"]`` of that step has the longer list. The action is the
+    assistant's message as JSON, ``{"content": …, "tool_calls": [{"type": "function", "function": {"name": …,
+    "arguments": {…}}}]}``; any other text is a message without a call. After calls, ``info["tool_results"]`` has their
+    results in order.
 
     Args:
-        split: train (120 scenarios), dev (32), test (48) or all (200). No scenario is in two of the first three.
+        split: train (120 scenarios), dev (32), test (48) or all (200).
         categories: Some of base, miss_func, miss_param, long_context; None for all four.
         action_format: "python" (``[f(a=1), g()]``), "hermes" (``<tool_call>{json}</tool_call>``) or "native" (the calls
             as data, so that each model writes them in its own form). In the first two, a closed thought before the
             calls is ignored.
         prompt: "compact" (this project's rules and shortened function documents) or "official" (bfcl-eval's own texts,
             for scores that can be compared with others').
-        workers: The number of worker processes. All environments of this process with the same number share them. None
+        workers: The number of worker processes, which all environments of this process with the same number share. None
             means one for each core, 4 at most.
-        step_timeout_s: The seconds that a call of the worker may take. After that the worker is killed. A message's
-            calls are interrupted after 5 seconds of processor time, or a quarter of this if that is less.
-        max_observation_chars: Longer results lose their middle, so that they have at most this length, including a note
-            in place of the middle. With "native", each result gets an equal share of it, and at least 200 characters,
-            so that many results may together be longer. The user's messages are never cut. None, as in the official
-            evaluation, keeps
-            all: in long_context, the results reach 32,000 characters along the ground truth.
-        domains: Some of file_system, vehicle, trading, travel; None for all four. Each has a quarter of the scenarios.
+        step_timeout_s: The seconds after which a worker that does not answer is killed. A message's calls are
+            interrupted after 5 seconds of processor time, or a quarter of this if that is less.
+        max_observation_chars: A note replaces the middle of longer results, >= 200. With "native", each result gets an
+            equal share, and at least 200 characters. None, as in the official evaluation, keeps all: in long_context, a
+            result has up to 32,000 characters along the ground truth.
+        domains: Some of file_system, vehicle, trading, travel; None for all four.
 
     Raises:
         ConfigError: An argument is not one of those listed.
@@ -118,10 +112,10 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
     description: ClassVar = Description(
         SPLITS,
         task_ids,
-        # Simulators, checker and data need mpmath and nothing else. All dependencies that bfcl-eval declares take 6.4 GB.
+        # The simulators need only mpmath. All dependencies of bfcl-eval take 6.4 GB.
         Backend("bfcl", "2026.3.23", {"bfcl-eval": "2026.3.23", "mpmath": "1.3.0"}),
         recipe="bfcl",
-        # K is so large that BFCL's own limit applies first: 8 turns of 21 steps at most.
+        # BFCL's own limit applies first: 8 turns of 21 steps at most.
         official={"split": "all", "env_args": {"prompt": "official"}, "horizon": 200},
         part_arguments=("categories", "domains"),
     )
@@ -178,8 +172,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         try:
             observation = self._begin(task_id)
         except (WorkerDied, WorkerTimeout, WorkerProtocolError):
-            # The call of another environment may have hung, so that the shared worker was killed. This episode begins
-            # again on a new worker.
+            # The shared worker may have been killed because of another environment.
             self._leave()
             observation = self._begin(task_id)
         self._running, self._turn = True, 0
@@ -204,7 +197,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         if self._action_format != "native":
             text = split_reply(text)[1]
         try:
-            # LONGEST + 1 characters are enough for the worker to see that the text is too long for a call.
+            # With LONGEST + 1 characters, the worker sees that the text is too long.
             params = {"action": text[: LONGEST + 1], "cpu_s": min(_STEP_CPU_S, self._timeout_s / 4)}
             result = session.call("step", params, self._timeout_s)
         except WorkerError as error:
@@ -229,10 +222,9 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         return observation, float(result["success"]), result["done"], False, info
 
     def expert(self) -> str:
-        """The ground truth's next message, in this environment's format: the next call, or "Done." to end the turn.
+        """The ground truth's next message: the next call, or "Done." to end the turn.
 
-        It depends only on the number of steps taken in the present turn. It is right if all steps so far were the
-        expert's. After other steps, the episode may be impossible to solve.
+        It depends only on the number of steps in the present turn, so it is right if all steps were the expert's.
         """
         return str(self._live().call("expert", {}, self._timeout_s))
 
@@ -249,11 +241,10 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         return f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
 
     def close(self) -> None:
-        """Ends the episode. The workers go on for other environments."""
+        """Ends the episode, not the workers."""
         self._leave()
 
     def _begin(self, task_id: str) -> str:
-        """Starts the entry on a living worker. Returns the first message."""
         if self._session is None or not self._session.alive:
             self._leave()
             self._session = shared_pool(self._workers, self._command).session()
@@ -262,7 +253,6 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         return str(self._session.call("start", entry, self._timeout_s))
 
     def _tools(self) -> list[dict[str, Any]]:
-        """The functions that are offered in the present turn, as OpenAI and chat templates take them."""
         revealed = [d for turn, held in self._about["held_out"].items() if int(turn) <= self._turn for d in held]
         functions = [*self._about["functions"], *revealed]
         if self._prompt == "compact":
@@ -289,7 +279,6 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             session.close()
 
     def _describe(self, session: Session, entry: Mapping[str, str]) -> Mapping[str, Any]:
-        """The data that all episodes of an entry share. They are large, so a process requests them only once."""
         key = tuple(entry.values())
         if key not in _described:
             about = session.call("describe", entry, self._timeout_s)
@@ -326,11 +315,10 @@ def _is_positive(value: object) -> bool:
 def _ended(error: WorkerError, turn: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
     """The end of an episode whose step got no answer.
 
-    The worker carries out one call at a time, so the step caused the failure. It counts as the policy's failure, which
-    could otherwise drop an episode from the statistics.
+    It counts as the policy's failure, which could otherwise drop an episode from the statistics.
     """
     info: dict[str, Any] = {"turn": turn, "calls": 0, "malformed": False, "success": False}
-    # Not the text of the worker's own report: it names the host's files.
+    # The worker's own report names the host's files.
     reason = "the worker reported that it failed" if isinstance(error, WorkerCallError) else str(error).splitlines()[0]
     name = f"{type(error).__name__}: {error}"
     if isinstance(error, WorkerDied) and str(error).startswith(_NOT_ITS_DOING):
@@ -341,13 +329,12 @@ def _ended(error: WorkerError, turn: int) -> tuple[str, float, bool, bool, dict[
 
 
 def _json_schema(document: Any) -> Any:
-    """A copy of a document's parameters in which every type has JSON Schema's name."""
     if isinstance(document, list):
         return [_json_schema(part) for part in document]
     if not isinstance(document, dict):
         return document
     schema = {name: _json_schema(part) for name, part in document.items()}
-    if isinstance(schema.get("type"), str):  # a parameter may be called "type"; its document is no text
+    if isinstance(schema.get("type"), str):  # a parameter may be called "type"
         schema["type"] = _JSON_TYPES.get(schema["type"], schema["type"])
     return schema
 

@@ -1,7 +1,6 @@
 """Which of BFCL's 200 scenarios are for training and which are held out.
 
-Each scenario is in all four categories, so the splits are made by scenario and not by entry: an agent that trained on
-`multi_turn_base_17` knows `multi_turn_long_context_17` too.
+The splits are made by scenario and not by entry, because each scenario is in all four categories.
 """
 
 import random
@@ -18,8 +17,7 @@ _TRAIN, _DEV = 30, 8  # of each domain's 50 scenarios; the other 12 are for test
 
 
 def scenarios(split: str) -> list[int]:
-    """The scenario indices of a split, ascending: 120 train, 32 dev, 48 test, 200 all. Each domain has a quarter of
-    them.
+    """The scenario indices of a split, ascending. Each domain has a quarter of them.
 
     >>> [len(scenarios(split)) for split in SPLITS]
     [120, 32, 48, 200]
@@ -38,7 +36,7 @@ def scenarios(split: str) -> list[int]:
 
 
 def task_ids(split: str, categories: Sequence[str] | None = None, domains: Sequence[str] | None = None) -> list[str]:
-    """The entry ids of a split, one category after the other: ``multi_turn_base_0`` and so on.
+    """The entry ids of a split, such as ``multi_turn_base_0``, one category after the other.
 
     Raises:
         ConfigError: The split, a category or a domain is unknown, or one is named twice.

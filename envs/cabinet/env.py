@@ -1,7 +1,6 @@
 """EH-Cabinet and its variants: a filing cabinet whose notes lead from drawer to drawer to a two-digit code.
 
-The task is small enough for a model that is trained from scratch in a minute. The steps that an episode needs vary by a
-factor of more than eight. There is no step limit here: add one with ElasticTimeLimit.
+A model can learn it from scratch in a minute. There is no step limit here: add one with ElasticTimeLimit.
 """
 
 import itertools
@@ -30,7 +29,7 @@ from envs.options import chosen_task
 
 _CALL = re.compile(r"([a-z]+)\(([a-z0-9]*)\)")
 _MALFORMED = "error"
-_LONGEST_ACTION = 1_000_000  # characters; only the space needs this bound, a longer text is just malformed
+_LONGEST_ACTION = 1_000_000  # characters; only the space needs this bound
 
 _RULES = """\
 You work at a filing cabinet with 12 drawers, a to l. Only one drawer can be open at a time. The first message names \
@@ -63,17 +62,15 @@ class CabinetEnv(gym.Env[str, str]):
     ======================  ==============================================================
 
     White space around an action is ignored, and so is a closed thought before it. The expert takes 3 steps for each
-    drawer (``info["optimal_steps"]`` at reset). An agent that guesses a code or the next drawer may need fewer. The
-    info of the last step has ``info["success"]``. An environment can be pickled and copied at any moment, also during
-    an episode.
+    drawer (``info["optimal_steps"]`` at reset). The last step has ``info["success"]``. An environment can be pickled
+    and copied during an episode.
 
     Args:
         split: The split from which a seed draws a task: train, dev, test or all. ``options={"task_id": ...}`` may name
             a task of any split.
-        longest: The most drawers of a chain, 1 to 11 (10 with a lock). Longer chains are cut to it, so the expert needs
-            at most 3 * longest steps (and 2 for a lock).
-        tasks: The number of training tasks, 1 to 10,000, which then recur as those of real benchmarks do; None for all.
-            Their lengths have the proportions of the whole split. Demonstrations and the other splits keep all tasks.
+        longest: The most drawers of a chain, 1 to 11 (10 with a lock). Longer chains are cut to it.
+        tasks: The number of training tasks, 1 to 10,000; None for all. Their lengths have the proportions of the whole
+            split. Demonstrations and the other splits keep all tasks.
 
     Raises:
         ConfigError: An argument is out of range, or a reset names an unknown task.
@@ -111,8 +108,7 @@ class CabinetEnv(gym.Env[str, str]):
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode of the task that ``options={"task_id": id}`` names, or of one of ``task_ids`` that the seed
-        draws.
+        """Starts the task of ``options={"task_id": id}``, or without it, one of ``task_ids`` drawn with the seed.
 
         Returns:
             The observation ``start x``, and the info with ``task_id``, ``system_prompt``, ``instruction`` and
@@ -193,7 +189,7 @@ class CabinetEnv(gym.Env[str, str]):
         return "read()" if self._open == wanted else "close()"
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A call that wastes a step and does no harm: list (probability 1/2), read (3/10) or close (1/5)."""
+        """A call that does no harm: list (probability 1/2), read (3/10) or close (1/5)."""
         draw = rng.random()
         return "list()" if draw < 0.5 else "read()" if draw < 0.8 else "close()"
 
@@ -203,8 +199,7 @@ class CabinetLockedEnv(CabinetEnv):
 
     ``open(x)`` of that drawer answers ``locked`` until ``unlock()`` has freed it. ``unlock()`` answers ``ok``, or
     ``nothing`` if no drawer has answered ``locked`` since the last unlock. The expert takes 2 more steps.
-    Demonstrations of short chains never show ``locked``, so an agent must find this skill by trial, in episodes that a
-    small K never lets end.
+    Demonstrations of short chains never show a lock, so an agent must learn to unlock by trial.
 
     Example:
         >>> env = CabinetLockedEnv()
@@ -229,18 +224,14 @@ class CabinetLockedEnv(CabinetEnv):
         return super()._call(function, argument)
 
     def expert(self) -> str:
-        """The next call of a perfect agent. It unlocks as soon as a drawer that it still needs has answered
-        ``locked``.
-        """
+        """The next call of a perfect agent. It unlocks a drawer that it still needs."""
         still_needed = self._current().chain[self._read :]
         if self._refused and self._locked is not None and self._locked in still_needed:
             return "unlock()"
         return super().expert()
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A call that wastes a step and does no harm: list (probability .35), unlock (.25), read (.25) or close
-        (.15).
-        """
+        """A call that does no harm: list (probability .35), unlock (.25), read (.25) or close (.15)."""
         draw = rng.random()
         return "list()" if draw < 0.35 else "unlock()" if draw < 0.6 else "read()" if draw < 0.85 else "close()"
 
@@ -248,8 +239,7 @@ class CabinetLockedEnv(CabinetEnv):
 class CabinetOpenEndedEnv(CabinetEnv):
     """The cabinet in which a failed episode has no end of its own, as in AppWorld: only the horizon ends it.
 
-    A wrong code is answered with ``wrong``, and so is every later code. An agent that fails continues until the horizon
-    stops it, so a large K costs more.
+    A wrong code is answered with ``wrong``, and so is every later code.
 
     Example:
         >>> env = CabinetOpenEndedEnv()
@@ -276,5 +266,5 @@ class CabinetOpenEndedEnv(CabinetEnv):
         return super()._submit(code)
 
     def expert(self) -> str:
-        """The next call of a perfect agent; ``list()`` once the task is spoiled, since nothing helps then."""
+        """The next call of a perfect agent; ``list()`` after a wrong code."""
         return "list()" if self._spoiled else super().expert()

@@ -1,7 +1,7 @@
 """The tasks of EH-Cabinet: their ids, splits and contents.
 
-A task is made from its id alone. No id is in two splits, but the same *content* can be: a chain of one drawer has only
-12 x 100 contents, and 28 % of all tasks are that short. Chains of four or more drawers practically never repeat.
+A task is made from its id alone. Splits share no ids, but short chains have the same contents: one drawer has only
+12 x 100, and 28 % of all tasks are that short.
 """
 
 import random
@@ -15,8 +15,8 @@ from envs.ids import LazyIds
 DRAWERS = "abcdefghijkl"
 LONGEST_CHAIN = 11
 LONGEST_LOCKED_CHAIN = 10
-LOCKED_FROM = 4  # drawers; in the locked variant, shorter chains have no lock
-STEPS_PER_DRAWER = 3  # open, read, close; at the last drawer the third step is the submit
+LOCKED_FROM = 4  # drawers; shorter chains have no lock
+STEPS_PER_DRAWER = 3  # open, read, close (or submit)
 UNLOCK_STEPS = 2  # unlock, open again
 
 _STOP = 0.28  # the probability that a chain ends at each of its drawers
@@ -25,7 +25,7 @@ SPLITS = (*_SPLIT_SIZES, "all")
 
 
 def _at_most(longest: int) -> tuple[float, ...]:
-    """P(a chain has at most m drawers) for m = 1 .. longest: geometric, with the whole tail at the longest chain."""
+    """P(a chain has at most m drawers) for m = 1 .. longest: a geometric distribution with its tail at the longest."""
     return (*(1.0 - (1.0 - _STOP) ** m for m in range(1, longest)), 1.0)
 
 
@@ -49,17 +49,15 @@ class CabinetTask:
 
     @property
     def optimal_steps(self) -> int:
-        """The expert's steps, the fewest for an agent that acts only on what it has read. A lucky guess can be
-        shorter.
-        """
+        """The expert's steps, the fewest without a lucky guess."""
         return STEPS_PER_DRAWER * len(self.chain) + (UNLOCK_STEPS if self.locked else 0)
 
 
 def make_task(task_id: str, *, locked: bool = False, longest: int = LONGEST_CHAIN) -> CabinetTask:
     """Makes the task with this id. ``locked`` chooses the variant, which has other contents under the same ids.
 
-    Chains of more than ``longest`` drawers are cut to it; the other tasks are the same for every ``longest``. Only
-    ``random.Random(str).random()`` is used, because Python promises to keep that sequence between versions.
+    Chains of more than ``longest`` drawers are cut to it. Only ``random.Random(str).random()`` is used, because Python
+    promises to keep that sequence between versions.
 
     Example:
         >>> make_task("train-000000") == make_task("train-000000")
@@ -147,11 +145,7 @@ class TaskIds(LazyIds):
 
 
 def task_ids(split: str) -> TaskIds:
-    """The ids of a split. "all" is train, dev and test, one after the other.
-
-    Raises:
-        ConfigError: There is no such split.
-    """
+    """The ids of a split. Raises ConfigError if there is no such split."""
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     return TaskIds(*_SPLIT_SIZES) if split == "all" else TaskIds(split)

@@ -1,3 +1,1 @@
-"""Environments over OpenEnv's protocol, both ways: `server` serves any text environment, `client` plays any text
-server.
-"""
+"""Environments over OpenEnv's protocol: `server` serves any text environment, `client` plays any text server."""

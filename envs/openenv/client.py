@@ -40,24 +40,21 @@ _LOST = (OSError, EOFError, WebSocketException)  # raised by the connection if t
 class RemoteEnv(gym.Env[str, str], EzPickle):
     """Plays any OpenEnv text server, over one session of its own.
 
-    The server of this project (``python -m envs serve``) sends everything in its environment's info. Another server
-    needs an action with one required text field, and an observation with one text field; both can be named.
+    A server other than this project's needs an action with one required text field, and an observation with one text
+    field; both can be named.
 
-    If the server is lost during an episode, the episode ends as truncated with ``info["environment_error"]``, and the
-    next reset connects again, for as long as `patience_s`. `ElasticTimeLimit` and the harness do not count such an
-    episode, because it says nothing about the agent. No message is sent twice.
+    If the server is lost during an episode, the episode is truncated with ``info["environment_error"]``, and does not
+    count for `ElasticTimeLimit` and the harness. The next reset connects again. No message is sent twice.
 
     Args:
-        url: The server, such as ``http://127.0.0.1:8000``; a path and ``https://``, as of a proxy, work too.
-        token: Sent as ``Authorization: Bearer``; "" sends none. The default is the environment variable EH_ENV_TOKEN,
-            read when the environment is made. ``env.spec`` and pickled environments contain the argument, but not the
-            variable.
-        split: The split whose tasks are played, if the server has several; "" for its default.
+        url: The server, such as ``http://127.0.0.1:8000``, ``https://`` or with a path.
+        token: Sent as ``Authorization: Bearer``; "" sends none. The default is the environment variable EH_ENV_TOKEN.
+            ``env.spec`` and pickled environments contain the argument, but not the variable.
+        split: The split whose tasks are played; "" for the server's default.
         action_field: The action's text field; "" takes its one required field.
         observation_field: The observation's text field; "" takes ``text``, or else the only one that is a text.
         timeout_s: The longest wait for an answer, in seconds. It must be longer than the deadlines of the environment
-            there, which tell an agent's failure from the environment's. A lost server is noticed within 40 s without
-            it.
+            there.
         patience_s: How long a reset tries to reach the server, in seconds.
 
     Raises:
@@ -124,7 +121,7 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
                 result = self._client.reset(**arguments)
             except RuntimeError as error:  # the server's own answer
                 full = "CAPACITY_REACHED" in str(error)
-                # A session may have ended since its last episode, as after a long silence.
+                # A session may have ended after a long silence.
                 if not reused and (not full or time.monotonic() > end):
                     self._disconnect()
                     kind = ConfigError if full or "ConfigError" in str(error) else WorkerCallError
@@ -145,7 +142,7 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         if not self._playing:
             raise gym.error.ResetNeeded("this session has no running episode; call reset() before step()")
         try:
-            # A server may refuse a lone surrogate, or end the connection for a long text. No agent may cause that.
+            # A server may refuse a lone surrogate, or end the connection for a long text.
             message = action[:_LONGEST_MESSAGE].encode("utf-8", "replace").decode()
             result = self._client.step({self._action_field: message})
         except (RuntimeError, *_LOST) as error:
@@ -196,7 +193,6 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         return str(observation[name]), info | (more if isinstance(more, dict) else {})
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """As `_http`, and waits for the server as a reset does."""
         end = time.monotonic() + self._patience_s
         while True:
             try:

@@ -1,6 +1,6 @@
 """``python -m envs serve EH-…``: any registered text environment as an OpenEnv server, with many sessions at once.
 
-The protocol, the sessions and the routes are those of the ``openenv`` package.
+The protocol, the sessions and the routes are those of ``openenv``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TextAction(Action):  # type: ignore[misc]
     @field_validator("message", mode="before")
     @classmethod
     def _readable(cls, message: Any) -> Any:
-        """Cuts a long text and escapes invalid Unicode, so that an agent can't end its episode by an error."""
+        """Cuts a long text and escapes invalid Unicode, which would be errors."""
         return escaped(message[:_LONGEST_MESSAGE]) if isinstance(message, str) else message
 
 
@@ -92,9 +92,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         split: str | None = None,
         index: int | None = None,
     ) -> TextObservation:
-        """Starts an episode of `task_id`, or of the task at `index` in the split, or else of one that the seed
-        draws.
-        """
+        """Starts an episode of `task_id`, of the task at `index` in the split, or of one that the seed draws."""
         try:
             self._env = self._of(split)
             if index is not None:
@@ -104,7 +102,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
             elif task_id is not None:
                 self._refuse_unserved(task_id, split)
             observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
-        except EHError as error:  # the client gets only the text, which says whose mistake it is
+        except EHError as error:  # the client gets only the text
             raise type(error)(f"{type(error).__name__}: {error}") from error
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         info = dict(info)  # the environment may keep its own
@@ -163,7 +161,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         return [{"id": task_id, "index": i} for i, task_id in enumerate(self._task_ids(split))]
 
     def close(self) -> None:
-        """Closes the environments. OpenEnv leaves the connection of a silent client open; later calls say why."""
+        """Closes the environments. Later calls raise."""
         self._closed = True
         for env in self._envs.values():
             env.close()
@@ -191,7 +189,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         return self._envs[split]
 
     def _refuse_unserved(self, task_id: str, split: str | None) -> None:
-        """Refuses a task of a split that is not served. The environment itself would accept it."""
+        """Refuses a task of a split that is not served, which the environment would accept."""
         for served in dict.fromkeys([split or self._splits[0], *self._splits]):
             tasks = task_ids_of(self._of(served))
             if tasks is None or task_id in tasks:
@@ -210,8 +208,8 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
 class RequireToken:
     """ASGI middleware: requests and websockets without the token are refused, but for /health.
 
-    The token comes as ``Authorization: Bearer TOKEN``. A client that can send no headers, such as verifiers', takes it
-    as the password of its URL, ``http://any:TOKEN@HOST``, and then sends ``Authorization: Basic``.
+    The token comes as ``Authorization: Bearer TOKEN``. A client without headers of its own, such as verifiers', takes
+    it as the password of its URL: ``http://any:TOKEN@HOST``.
     """
 
     def __init__(self, app: App, token: str) -> None:
@@ -231,7 +229,6 @@ class RequireToken:
 
 
 def _password(authorization: bytes) -> bytes:
-    """The token of a header; empty if it has none."""
     scheme, _, value = authorization.partition(b" ")
     if scheme.lower() == b"basic":
         try:
@@ -249,8 +246,8 @@ def make_app(
     Args:
         env_id: The id that `gymnasium.make` takes.
         args: What the environment takes, but the split.
-        splits: The splits that may be played; the first is the default. An environment without splits has one, "".
-        sessions: The most sessions at once. One more client is told that the server is full.
+        splits: The splits that may be played; the first is the default.
+        sessions: The most sessions at once.
         idle_s: Seconds of silence after which a session is closed.
         token: What clients must send; empty for none.
 
@@ -313,7 +310,7 @@ def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
         f"token: {token}" if show_token else "token: as given" if token else "no token: everybody may play", flush=True
     )
     for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn ends on both and raises them again. The environments must be closed before this process ends.
+        # uvicorn ends on both and raises them again, but the environments must be closed first.
         signal.signal(number, lambda *_: None)
     server.run(sockets=[listening])
     print("all sessions are closed", flush=True)
@@ -321,7 +318,6 @@ def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
 
 
 def _allow_many_connections() -> None:
-    """Raises the number of descriptors that this process may have as far as the system allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS refuses "unlimited"
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -333,7 +329,7 @@ def _json(info: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in info.items():
         try:
             text = json.dumps(value, ensure_ascii=False, default=lambda item: item.tolist())
-            # Replaced, because JSON would read an escape as the half pair again.
+            # JSON would read an escape as a lone surrogate again.
             encoded[escaped(str(name))] = json.loads(text.encode("utf-8", "replace"))
         except (TypeError, ValueError, AttributeError, RecursionError):
             continue

@@ -1,4 +1,4 @@
-"""The token of a served environment: where it comes from, and which tokens are valid. For server and client."""
+"""The token of a served environment, for server and client."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ _TOKEN = re.compile(r"[!-~]{16,200}")
 
 
 def checked_token(token: str) -> str:
-    """Returns the token if it is valid.
-
-    Raises:
-        ConfigError: The token does not have 16 to 200 characters of visible ASCII.
-    """
+    """Returns the token. Raises ConfigError if it does not have 16 to 200 characters of visible ASCII."""
     if not _TOKEN.fullmatch(token):
         raise ConfigError("a token must have 16 to 200 characters of visible ASCII, without spaces")
     return token

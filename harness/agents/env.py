@@ -1,6 +1,6 @@
 """An agent program as a text environment: its requests to the model are observations, the model's answers are actions.
 
-A step is a call of the model. So everything that plays episodes can play, train and limit any agent.
+A step is a call of the model.
 """
 
 import functools
@@ -31,24 +31,23 @@ class AgentEnv(gym.Env[str, Any]):
     """Plays an agent program as an episode.
 
     A reset starts the agent on a task; its first request to the model is the observation. A step answers the request,
-    and returns with the next one, or with the agent's reward, and its verdict if it gives one. ``info["call"]`` is the
-    request, a `ModelCall`, and ``info["agent_program"]`` of a reset is an `AgentProgram`. An action is
-    a `ModelAnswer`. A text becomes an answer without calls.
+    and returns the next one, or the agent's reward and verdict. ``info["call"]`` is the request, a `ModelCall`, and
+    ``info["agent_program"]`` of a reset is an `AgentProgram`. An action is a `ModelAnswer`, or a text for an answer
+    without calls.
 
     If an agent fails, its episode ends without a reward, and ``info["failure"]`` says why: it raised, exited with an
     error, gave no verdict, or was silent for too long. ``info["trace"]`` is then its traceback, or the end of its
-    stderr. If an agent ends before its first request, the model had no part in it, and the reset raises WorkerError.
+    stderr. If an agent ends before its first request, the reset raises WorkerError.
 
     Args:
         agent: The agent: see `find_agent`.
         tasks: The tasks: see `read_tasks`.
         split: The split of the tasks: "train", another name, or "all".
         at_k: The answer to the request after the last step: an error (``horizon_reached``), or a last message which
-            says that the budget is used up. Later requests get the error.
+            says that the budget is used up ("stop").
         timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
         temperature: The temperature of the run.
-        sampling: Whether options such as a temperature of a request's own have no effect (run), or are refused
-            (strict).
+        sampling: Whether a request's own sampling options have no effect ("run") or are refused ("strict").
 
     Attributes:
         task_ids: The ids of the split's tasks.
@@ -161,9 +160,7 @@ class AgentEnv(gym.Env[str, Any]):
         return ended.failure, ended.reward, False, True, {"failure": ended.failure or None}
 
     def interrupt(self) -> None:
-        """Kills the agent, from any thread, so that a reset or step that waits for it raises WorkerError. Then comes
-        `close`.
-        """
+        """Kills the agent, from any thread. A waiting reset or step raises WorkerError. Call `close` then."""
         self._interrupted, self._grace_s = True, 0.0
         session, running = self._session, self._running
         if session is not None and running is not None:
@@ -171,7 +168,7 @@ class AgentEnv(gym.Env[str, Any]):
             running.stop(0.0)
 
     def close(self) -> None:
-        """Ends the agent, and kills it if it does not end by itself."""
+        """Ends the agent."""
         session, running = self._session, self._running
         self._session = self._running = self._call = None
         if session is not None:
@@ -181,7 +178,6 @@ class AgentEnv(gym.Env[str, Any]):
             session.close()
 
     def _ended(self) -> Ended:
-        """How the agent ended. A silent one has failed."""
         assert self._running is not None
         return self._running.ended or Ended(failure=f"the agent was silent for {self._timeout_s:g} s")
 
@@ -189,7 +185,7 @@ class AgentEnv(gym.Env[str, Any]):
 def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Reads tasks by their ids, from a JSON Lines file or a sequence of objects.
 
-    A task's ``"id"`` is by default its number, from 0, and its ``"split"`` "train".
+    By default, a task's ``"id"`` is its number from 0, and its ``"split"`` is "train".
 
     Raises:
         ConfigError: The file can't be read, a line is not a JSON object, there is no task, or two tasks have the same
@@ -197,7 +193,7 @@ def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dic
     """
     if isinstance(tasks, (str, Path)):
         try:
-            # Not splitlines, which also splits at separators that JSON's texts may contain, such as U+2028.
+            # splitlines would also split at U+2028, which JSON's texts may contain.
             lines = Path(tasks).read_text("utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
@@ -230,7 +226,6 @@ def _gateway(process: int) -> Gateway:
 
 
 def _over(why: str) -> Refusal:
-    """The answer to requests after the end of their episode."""
     return Refusal(f"the episode is over: {why}", status=OVER, code="episode_over")
 
 

@@ -1,11 +1,8 @@
 """The endpoint that agents talk to: one HTTP server per process, one session per agent.
 
-A request waits until the holder of the session answers it. Each request is a thread that waits, so the standard
-library's server is enough.
-
-**Connections.** Each is a descriptor and a thread of the trainer. So the descriptors are raised to the most that the
-system allows, and the sessions share an eighth of them. Another eighth is for connections that have named no session
-yet.
+A request waits in a thread until the holder of the session answers it. So each connection is a descriptor and a thread
+of the trainer. The sessions share an eighth of the descriptors. Another eighth is for connections that have named no
+session yet.
 """
 
 import json
@@ -28,19 +25,19 @@ from harness.agents.writing import write_answer
 
 _ROUTE = re.compile(r"/([\w-]+)/v1/(models(?:/.+)?|chat/completions|responses)/?")
 _APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
-_SILENCE_S = 60.0  # A silent connection is closed after this time.
+_SILENCE_S = 60.0  # after which a silent connection is closed
 _MOST_STRANGERS = 1024  # connections that have named no session yet
 _MOST_BYTES = 8 * 2**20  # of a request's body
 _MOST_IGNORED = 2**16  # bytes of a refused request that are read
 
 
 class Gateway(ThreadingHTTPServer):
-    """The server, in a thread; a context manager. Whoever knows a session's key can use the session.
+    """The server, in a thread; a context manager.
 
     Attributes:
         url: ``http://HOST:PORT``.
         sessions: The open sessions by their keys.
-        descriptors: The most that this process may have.
+        descriptors: The most descriptors that this process may have.
     """
 
     daemon_threads = True
@@ -88,7 +85,7 @@ class Gateway(ThreadingHTTPServer):
         self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serves a connection in a thread of its own. The oldest that has named no session makes room for it."""
+        """Serves a connection in a thread. The oldest that has named no session may have to make room."""
         with self._lock:
             self._strangers[request] = None
             if len(self._strangers) > max(1, min(self.descriptors // 8, _MOST_STRANGERS)):
@@ -103,12 +100,11 @@ class Gateway(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def _named(self, connection: socket.socket) -> None:
-        """A connection has named a session, or has ended."""
         with self._lock:
             self._strangers.pop(connection, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores clients that are gone. Any other error is a bug in this file."""
+        """Ignores clients that are gone."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -139,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             content = self._content()
             session.begin(self.connection)
         except Refusal as refusal:
-            if content is None:  # the rest of a large one is not read, so nothing can follow it
+            if content is None:  # the rest of the body is not read, so no request can follow it
                 self.close_connection = True
                 with suppress(OSError, ValueError):  # without it, the client could lose the answer
                     self.rfile.read(min(max(0, int(self.headers.get("Content-Length", "0"))), _MOST_IGNORED))
@@ -155,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def handle_expect_100(self) -> bool:
-        """Tells a client at once to send its body. curl waits for this if the body is larger than 1 MiB."""
+        """Tells a client at once to send its body. curl waits for this with large bodies."""
         super().handle_expect_100()
         self.wfile.flush()
         return True
@@ -185,7 +181,6 @@ class _Handler(BaseHTTPRequestHandler):
             waiting.hung_up = self._hung_up
 
     def _place(self) -> tuple[Session, str]:
-        """The session and the route that the path names."""
         found = _ROUTE.fullmatch(self.path.partition("?")[0])
         if found is None:
             raise Refusal(
@@ -194,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         session = self.server.sessions.get(found[1])
         if session is None:
             raise Refusal("no session has this key", status=401, code="invalid_api_key")
-        if self._session not in (None, session):  # a client's pool of connections is for all sessions
+        if self._session not in (None, session):  # clients share connections between sessions
             self._session.leave(self.connection)
         self._session = session
         self.server._named(self.connection)
@@ -209,7 +204,6 @@ class _Handler(BaseHTTPRequestHandler):
         return self._read(int(length), _MOST_BYTES)
 
     def _chunks(self) -> bytes:
-        """A body that says its length piece by piece."""
         content = b""
         with suppress(ValueError):
             while size := int(self.rfile.readline(100).partition(b";")[0], 16):
@@ -231,7 +225,6 @@ class _Handler(BaseHTTPRequestHandler):
         return content
 
     def _hung_up(self) -> bool:
-        """Whether the client has closed its end."""
         try:
             readable = select.poll()
             readable.register(self.connection, select.POLLIN)

@@ -1,9 +1,7 @@
 """Runs a command so that nothing of it outlives the trainer: ``python -I -S keeper.py COMMAND...``.
 
-When the command has ended, or stdin ends because the trainer closes it or is dead, all that the command has started is
-killed. Then this process ends as the command did. On Linux this reaches processes with sessions of their own, because
-they become children of this process when their parents end. If this process is killed, the system kills the command
-too.
+When the command has ended, or stdin ends because the trainer closes it or is dead, this process kills all that the
+command has started, and ends as the command did. On Linux this reaches processes with sessions of their own, too.
 """
 
 import os
@@ -39,7 +37,6 @@ def main(words: list[str]) -> None:
 
 
 def _become(words: list[str]) -> None:
-    """Turns the forked child into the command."""
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
@@ -59,7 +56,7 @@ def _kill_at_the_end_of_stdin(command: int) -> None:
 
 
 def _kill_children() -> None:
-    """Kills the processes whose parent this one is. Other systems than Linux do not list them in files."""
+    """Kills this process's children, on Linux."""
     for pid in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:
             if int(stat.read().rpartition(b")")[2].split()[1]) == os.getpid():
@@ -67,7 +64,7 @@ def _kill_children() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Asks Linux for something about this process. Without it, only the command's process group is killed."""
+    """Calls Linux's prctl. On other systems, only the command's process group is killed."""
     if sys.platform == "linux":
         import ctypes
 

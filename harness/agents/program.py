@@ -1,4 +1,4 @@
-"""Runs an agent: a Python function or a command. It gets a task and the address of the model, and returns a verdict."""
+"""Runs an agent: a Python function or a command. It gets a task and the model's address, and returns a verdict."""
 
 import asyncio
 import copy
@@ -54,8 +54,8 @@ class Ended:
 class Running:
     """An agent at work, in a thread of its own.
 
-    `work` returns the verdict, and what it raises is the agent's failure. `kill` ends the work as far as that is
-    possible. `on_end` is called in the thread when the agent has ended.
+    What `work` raises is the agent's failure. `kill` ends the work if it can. The thread calls `on_end` at
+    the end.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Running:
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
-        """Waits `grace_s` seconds for the end, then kills the agent. A function that hangs keeps its thread."""
+        """Waits `grace_s` seconds for the end, then kills the agent."""
         self._thread.join(grace_s)
         if self._thread.is_alive():
             self._kill()
 
     def stop_soon(self, grace_s: float) -> None:
-        """Does the same without waiting."""
+        """As `stop`, without waiting."""
         threading.Thread(target=self.stop, args=(grace_s,), name="eh-agent-end", daemon=True).start()
 
     def _run(self) -> None:
@@ -91,8 +91,8 @@ class Agent:
 
     Attributes:
         name: The agent's name in logs.
-        start: Starts the agent with a task, the address of the model, and a function that another thread calls when the
-            agent has ended. If the host can't start a command, it raises WorkerError.
+        start: Starts the agent with a task, the model's address, and a function that another thread calls at the end.
+            It raises WorkerError if a command can't be started.
     """
 
     name: str
@@ -107,7 +107,7 @@ def find_agent(agent: str | Play) -> Agent:
             such as ``node agent.js``.
 
     Raises:
-        ConfigError: The module can't be imported, or has no such function; or there is no such command.
+        ConfigError: There is no such function or command, or the module can't be imported.
     """
     if callable(agent):
         if not accepts(agent, {}, "") or getattr(agent, "__annotations__", {}).get("return", 0) in (None, "None"):
@@ -127,8 +127,7 @@ def find_agent(agent: str | Play) -> Agent:
 
 
 def read_verdict(value: Any) -> Ended:
-    """Reads what an agent returned: its reward, or True or False; or an object with these as ``reward`` and
-    ``success``.
+    """Reads what an agent returned: a reward, True or False, or an object with ``reward`` and ``success``.
 
     >>> read_verdict(0.5), read_verdict(True)
     (Ended(reward=0.5, success=None, failure='', trace=''), Ended(reward=1.0, success=True, failure='', trace=''))
@@ -139,7 +138,7 @@ def read_verdict(value: Any) -> Ended:
     """
     given = value if isinstance(value, Mapping) else {"reward": value}
     found: list[Any] = [given.get("reward"), given.get("success")]
-    # an array or a tensor may hold the one number
+    # an array or a tensor may hold one number
     reward, success = (one.item() if getattr(one, "shape", None) == () else one for one in found)
     if not is_reward(reward):
         return Ended(
@@ -168,7 +167,7 @@ def _imported(module: str, name: str) -> Play:
 
 
 def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """Runs a function in a thread; an async one in an event loop there, which can be cancelled."""
+    """Runs a function; an async one in an event loop, so that it can be cancelled."""
     cancel: list[Callable[[], Any]] = []
 
     async def wait(answer: Any) -> Any:
@@ -178,7 +177,7 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
         return await answer
 
     def work() -> Ended:
-        answer = play(copy.deepcopy(dict(task)), base_url)  # a copy: the next episode gets the task unchanged
+        answer = play(copy.deepcopy(dict(task)), base_url)  # the next episode gets the task unchanged
         return read_verdict(asyncio.run(wait(answer)) if inspect.isawaitable(answer) else answer)
 
     def kill() -> None:
@@ -189,7 +188,7 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
 
 
 def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """Runs a command under a keeper, which ends its processes with it. The last line of its stdout is the verdict."""
+    """Runs a command under a keeper. The last line of its stdout is the verdict."""
     own = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any", "EH_TASK": json.dumps(dict(task))}
     try:
         process = subprocess.Popen(
@@ -243,7 +242,6 @@ class _Tail:
         self._thread.start()
 
     def lines(self) -> list[str]:
-        """The lines so far that are not blank."""
         self._thread.join(_DRAIN_S)
         lines = (line.decode("utf-8", "replace") for line in self._kept.splitlines())
         return [line for line in lines if line.strip()]

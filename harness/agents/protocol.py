@@ -1,9 +1,9 @@
 """OpenAI's chat completions and responses, as far as agent frameworks use them: reading requests.
 
 Both APIs become one form. The arguments of a call are an object, because frameworks repeat a call's JSON with other
-spaces. So a model's answer in a later request equals `ModelAnswer.message`. What the run can't do is refused with a
-sentence. ``tool_choice="required"`` and ``parallel_tool_calls``, which the agent can check by itself, are accepted but
-do not constrain the model. The run's sampling replaces a request's, and a ``response_format`` is a wish.
+spaces. So a model's answer in a later request equals `ModelAnswer.message`. Unsupported options are refused.
+``tool_choice="required"`` and ``parallel_tool_calls`` are accepted but do not constrain the model. The run's sampling
+replaces a request's, and a ``response_format`` has no effect.
 """
 
 import hashlib
@@ -22,8 +22,7 @@ MODEL = "policy"
 """The model's name in the list of models. A request may name any other."""
 
 OVER = 404
-"""The status of every answer after the end of an episode. LangChain.js tries a 410 again, and mini-swe-agent a 400 and
-a 403."""
+"""The status of every answer after the end of an episode. Some frameworks retry a 400, 403 or 410."""
 
 # The options of a request, in both forms. A null counts as no option.
 _TAKEN = {
@@ -47,9 +46,7 @@ _OVERRIDDEN: dict[str, tuple[Any, ...]] = {
 
 
 class Refusal(EHError):
-    """An error for the client: an HTTP status and OpenAI's error object. Clients compare its `code`, and do not retry
-    it.
-    """
+    """An error for the client: an HTTP status and OpenAI's error object."""
 
     def __init__(self, message: str, *, status: int = 400, code: str = "unsupported_value") -> None:
         super().__init__(message)
@@ -74,17 +71,16 @@ class ModelCall:
 
     Attributes:
         messages: The conversation. Each message has ``"role"`` (system, user, assistant or tool) and ``"content"``, a
-            text; an assistant's may have ``"tool_calls"`` with the arguments as objects, a tool's has
-            ``"tool_call_id"``.
-        tools: The functions on offer, in chat form, as `tool_choice` leaves them.
-        max_tokens: The most tokens of the answer; None if the agent sets no limit.
+            text. An assistant's may have ``"tool_calls"``, a tool's has ``"tool_call_id"``.
+        tools: The functions on offer, in chat form, after `tool_choice`.
+        max_tokens: The most tokens of the answer, or None.
         stop: Texts that end the answer.
         stream: Whether the answer is sent as events.
         api: The form of the request and of its answer.
         body_hash: A hash of the request's body.
         logprobs: Whether the answer shows the log-probability of each token.
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
-        model: The name that the request gives the model; the answer repeats it.
+        model: The model's name in the request; the answer repeats it.
         usage_in_stream: Whether a streamed chat ends with the numbers of tokens.
         overridden: The options that have no effect.
     """
@@ -111,9 +107,9 @@ class ModelAnswer:
         text: The words.
         calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``. Their
             arguments are objects. Ids are unique in a session.
-        reasoning: The thought; empty if there was none.
-        prompt_tokens: The tokens of the conversation.
-        completion_tokens: The sampled tokens.
+        reasoning: The thought, or empty.
+        prompt_tokens: The number of tokens of the conversation.
+        completion_tokens: The number of sampled tokens.
         logprobs: Each sampled token's text and log-probability; None if they are not shown.
     """
 
@@ -133,7 +129,7 @@ class ModelAnswer:
 
 
 class AgentProgram(Protocol):
-    """What a rollout asks of the agent of an episode. The info of a reset has it, as ``info["agent_program"]``."""
+    """The agent of an episode, as a rollout sees it: ``info["agent_program"]`` of a reset."""
 
     def waiting(self) -> list[ModelCall]:
         """The agent's further requests at this moment. The next steps return them in this order."""
@@ -142,17 +138,17 @@ class AgentProgram(Protocol):
     def stop_agent(self, why: str) -> None:
         """Ends the episode because of K (`why` is "horizon") or another reason. Does nothing if the agent has ended.
 
-        Further requests of the agent get an error. An agent that does not end by itself is soon killed.
+        Further requests of the agent get an error, and soon it is killed.
         """
         ...
 
     def verdict(self) -> tuple[str, float, bool, bool, Json]:
-        """Waits a few seconds until a stopped agent has ended, and returns what it says, as the answer to a step."""
+        """Waits some seconds for a stopped agent's end, and returns its verdict as a step does."""
         ...
 
 
 def model_list(name: str = MODEL) -> Json:
-    """The answer to ``GET /models``, whose one model answers to any name."""
+    """The answer to ``GET /models``."""
     return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "elastic-horizon"}]}
 
 
@@ -160,7 +156,7 @@ def read_call(content: bytes, api: Api, temperature: float | None = None, *, str
     """Reads the body of a request. `temperature` is the run's. With `strict`, options that have no effect are refused.
 
     Raises:
-        Refusal: The body is broken, or asks for something that is not possible.
+        Refusal: The body is broken, or asks for something unsupported.
     """
     try:
         body = json.loads(content)
@@ -223,7 +219,7 @@ def _message(message: Json) -> Json:
 
 
 def _response_messages(body: Json) -> list[Json]:
-    """The items of a responses request as messages. The calls after an assistant's words belong to its message."""
+    """The items of a responses request as messages. Calls after an assistant's words belong to its message."""
     items = body["input"]
     messages = [_message({"role": "system", "content": body["instructions"]})] if body.get("instructions") else []
     if isinstance(items, str):
@@ -251,7 +247,7 @@ def read_function_call(name: Any, function: Json) -> Json:
     try:
         arguments = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        arguments = None  # the agent's own or edited call: a model's has an object
+        arguments = None  # not a call of the model, which has an object
     function = {
         "name": _string(function["name"]),
         "arguments": arguments if isinstance(arguments, dict) else text,
@@ -260,7 +256,6 @@ def read_function_call(name: Any, function: Json) -> Json:
 
 
 def _text(content: Any) -> str:
-    """A message's content, which may be a text, a list of its parts, or null."""
     if content is None or isinstance(content, str):
         return escaped(content or "")
     read = []
@@ -268,13 +263,12 @@ def _text(content: Any) -> str:
         kind = part["type"]
         if kind in ("text", "input_text", "output_text", "refusal"):
             read.append(_string(part["refusal" if kind == "refusal" else "text"]))
-        elif kind not in ("thinking", "redacted_thinking", "reasoning"):  # frameworks keep a thought as a part
+        elif kind not in ("thinking", "redacted_thinking", "reasoning"):  # a thought
             raise Refusal(f"the model reads and writes text only, got a part of type {_short(kind)}")
     return "\n".join(read)
 
 
 def _tools(body: Json, api: Api) -> tuple[list[Json], str]:
-    """The functions on offer in chat form, and the choice among them."""
     tools: list[Json] = []
     for tool in body.get("tools", ()):
         if tool["type"] != "function":

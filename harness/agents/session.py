@@ -1,9 +1,9 @@
 """The session of one agent: its calls in line, their answers, and its connections.
 
-**Retries.** A request is a retry if an earlier request of its session has the same content, and either the header
+A request is a retry if an earlier request of its session has the same content, and either the header
 ``x-stainless-retry-count`` of OpenAI's clients says so, or the client of the earlier one hung up before its answer. A
-retry gets the earlier answer, which is not sampled or counted again. Without these signs, the same request again is
-another call. If a client hangs up before its request is taken, the request leaves the line.
+retry gets the earlier answer, which is not sampled or counted again. If a client hangs up before its request is taken,
+the request leaves the line.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal
 Answer = ModelAnswer | Refusal
 
 _KEPT = 16  # answers, for late retries
-_LOOK_S = 0.5  # from one check that a waiting client is still there to the next
+_LOOK_S = 0.5  # between two checks that a waiting client is still there
 _MOST_WAITING = 256  # requests of a session
-_MOST_CONNECTIONS = 320  # of a session: those that wait, and some that are idle
+_MOST_CONNECTIONS = 320  # of a session
 
 
 class Server(Protocol):
@@ -69,8 +69,8 @@ class Session:
         """Waits at most `timeout_s` seconds for the agent's next request.
 
         Returns:
-            The request that was taken and isn't answered yet, or else the first in line; None if none came in time, or
-            if the session has ended.
+            The request that was taken and isn't answered yet, or else the first in line; None after `timeout_s` or the
+            session's end.
         """
         until = time.monotonic() + timeout_s
         with self._changed:
@@ -89,7 +89,7 @@ class Session:
             return [waiting.call for waiting in self._line]
 
     def answer(self, call: ModelCall, answer: ModelAnswer) -> None:
-        """Answers the request that `next_call` returned. Does nothing if the session has ended meanwhile."""
+        """Answers the request that `next_call` returned. Does nothing after the session's end."""
         with self._changed:
             if self._taken is not None and self._taken.call is call:
                 self._taken.answer = answer
@@ -100,10 +100,7 @@ class Session:
                 assert self._end is not None, "next_call() did not return this call, or it is answered"
 
     def end(self, answer: Refusal, last: ModelAnswer | None = None) -> None:
-        """Answers every waiting and every later request with `answer`. A second end does nothing.
-
-        The first of these requests gets `last` instead.
-        """
+        """Answers waiting and later requests with `answer`, the first of them with `last`. Works once."""
         with self._changed:
             if self._end is None:
                 self._end, self._last = answer, last
@@ -155,7 +152,7 @@ class Session:
             return None
 
     def begin(self, connection: socket.socket) -> None:
-        """A request begins on a connection. If the session has too many, one that is idle makes room."""
+        """A request begins on a connection. If there are too many, an idle one is closed."""
         with self._changed:
             share = self._gateway.descriptors // 8 // max(1, len(self._gateway.sessions))
             if connection not in self._connections and len(self._connections) >= max(1, min(share, _MOST_CONNECTIONS)):
@@ -171,7 +168,7 @@ class Session:
             self._connections[connection] = False
 
     def pause(self, connection: socket.socket) -> bool:
-        """A connection waits for its next request. Returns False if there is none, because the session is closed."""
+        """A connection waits for its next request. Returns False if the session is closed."""
         with self._changed:
             self._connections[connection] = True
             return not self._closed
@@ -182,7 +179,6 @@ class Session:
             self._connections.pop(connection, None)
 
     def _end_one(self, waiting: Waiting) -> None:
-        """Answers a request after the end."""
         waiting.answer = self._last or self._end
         self._answered.append(waiting)
         self._last = None

@@ -13,7 +13,7 @@ _EMPTY: dict[str, Json] = {"message": {"content": []}, "function_call": {"argume
 
 
 def write_answer(call: ModelCall, answer: ModelAnswer) -> bytes:
-    """The body of an answer in the form that the request asks for: a JSON object, or all of its events."""
+    """The body of an answer: a JSON object, or all of its events."""
     if call.stream and call.api == "chat":
         return _events(_chat_chunks(call, answer), "data: [DONE]\n\n")
     if call.stream:
@@ -34,7 +34,7 @@ def written_calls(calls: Iterable[Json]) -> list[Json]:
 
 
 def _text(arguments: Any) -> str:
-    """The arguments as JSON. A text is no object, and stays as it is."""
+    """The arguments as JSON. A text stays as it is."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
@@ -49,7 +49,7 @@ def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
 
 
 def _chat_chunks(call: ModelCall, answer: ModelAnswer) -> Iterator[Json]:
-    """The answer in three events (words, calls, end), and a fourth if the numbers of tokens are asked for."""
+    """The answer in up to four events: words, calls, end, numbers of tokens."""
     head = _head(call, "chat.completion.chunk")
 
     def chunk(delta: Json, finish: str | None = None, logprobs: Json | None = None) -> Json:
@@ -133,7 +133,6 @@ def _response(call: ModelCall, answer: ModelAnswer) -> Json:
 
 
 def _response_events(response: Json) -> Iterator[Json]:
-    """The response's events: its beginning, each item's text or arguments as one piece, its end."""
     begun = response | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     events: list[Json] = [
         {"type": "response.created", "response": begun},

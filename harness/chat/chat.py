@@ -1,12 +1,10 @@
 """Turns messages into token ids, and what the model wrote into an action.
 
-An episode is one list of token ids that only grows: the prompt, what the model sampled, the next observation, and so
-on. Sampled ids are kept as they are; only new text is tokenised. To find the text that the template puts between two
-messages, a conversation of marker texts is rendered once. So any template works that delimits its turns (Qwen, Llama 3,
-ChatML, …).
+An episode is one list of token ids that only grows. Sampled ids are kept as they are; only new text is tokenised. A
+conversation of marker texts, rendered once, shows the text that the template puts between two messages.
 
-So the ids of a conversation are always a prefix of those of its next turn. Some templates would change earlier
-messages: Qwen3's strips the thinking of earlier replies. `ChatFormat.notes` reports this. What the model wrote stays.
+Some templates would change earlier messages: Qwen3's strips the thinking of earlier replies. Here it stays, and
+`ChatFormat.notes` reports this.
 """
 
 import json
@@ -24,12 +22,12 @@ from harness.chat.template import Message, Template
 from harness.chat.tools import ToolFormat, call_names, result_message
 from harness.settings.model import Model
 
-# The markers have upper and lower case, so that a template that changes the case is detected.
+# Upper and lower case detect a template that changes the case.
 _REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"
 _THOUGHT, _SYSTEM = "Eh-Thought-Mark", "Eh-System-Mark"
 _ASKED: Message = {"role": "user", "content": "question"}
 
-_CHARACTERS = 128  # The length of the longest tokens of the usual vocabularies, which are spaces.
+_CHARACTERS = 128  # of the longest tokens of the usual vocabularies
 
 
 @dataclass(frozen=True)
@@ -37,10 +35,10 @@ class Reply:
     """What the model wrote in one turn.
 
     Attributes:
-        action: The answer without the thought, which the environment gets. With tools, the assistant's message as JSON.
+        action: The answer without the thought. With tools, the assistant's message as JSON.
         reasoning: The thought, without its tags.
         thought_tokens: The number of ids of the thought, including the tags.
-        unfinished: Whether a thought began and did not end. Then there is no action.
+        unfinished: Whether a thought began and did not end; `action` is then empty.
         malformed: Whether the reply has calls that can't be read.
     """
 
@@ -59,14 +57,13 @@ class ChatFormat:
 
     Args:
         tokenizer: A tokenizer with a chat template.
-        settings: How the chat is written. Of an observation of more than ``max_observation_tokens``, a note replaces
-            the middle. The note counts the tokens left out, or the characters if there are more than 128 per token of
-            the limit.
+        settings: How the chat is written. A note replaces the middle of an observation of more than
+            ``max_observation_tokens``.
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
 
     Attributes:
         stop_ids: All tokens that end a reply.
-        notes: What the template would do to a growing conversation and is not done here; one sentence each.
+        notes: Sentences about what is done otherwise than by the template.
 
     Raises:
         ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
@@ -82,15 +79,17 @@ class ChatFormat:
         self.reasoning = find_reasoning(tokenizer, self._template.source, self._before_reply, settings.reasoning_format)
         self._system_apart = self._takes_system()
         self.notes = self._notes()
-        # `all_special_ids` lacks tokens without a role, such as <|eot_id|> if Llama's eos is <|end_of_text|>.
+        # `all_special_ids` may lack tokens, such as <|eot_id|> if Llama's eos is <|end_of_text|>.
         added = tokenizer.added_tokens_decoder
         self._special = frozenset(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
         self.stop_ids = self._find_stop_ids(stop_ids)
-        self._tool_format: ToolFormat | None = None  # made when functions are on offer, because a parser may need TRL
+        self._tool_format: ToolFormat | None = None  # made when needed, because a parser may need TRL
 
     def tool_format(self) -> ToolFormat:
-        """How the model writes function calls. Raises as `ToolFormat` does. The token that ends calls joins
-        `stop_ids`.
+        """How the model writes function calls. The token that ends calls joins `stop_ids`.
+
+        Raises:
+            ConfigError, MissingExtraError: As `ToolFormat`.
         """
         if self._tool_format is None:
             self._tool_format = ToolFormat(self._tokenizer, self._template, self._special)
@@ -101,7 +100,7 @@ class ChatFormat:
     def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
         """The ids of the first prompt, up to the place where the model starts to write.
 
-        A template without a system role gets the system prompt in the first message. An empty one is left out.
+        An empty system prompt is left out.
         """
         if tools:
             self.tool_format()  # raises for a model without calls
@@ -120,19 +119,16 @@ class ChatFormat:
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         """The ids that follow a reply, up to the place where the model writes again.
 
-        If the reply was not `stopped` by a stop token, the template's end of a reply is added, which the model did not
-        write.
+        If the reply was not `stopped` by a stop token, the template's end of a reply is added.
         """
         return self.following_ids([], [{"role": "user", "content": self.cut(observation)}], stopped=stopped)
 
     def messages_ids(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
-        """The ids of any conversation as the template renders it, up to the place where the model starts to write."""
+        """The ids of any conversation, up to the place where the model starts to write."""
         return self._ids(self._template(messages, tools=tools))
 
     def following_ids(self, names: Sequence[str], new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """As `observation_ids`, for any messages, which follow calls of the functions `names` or, without names,
-        words.
-        """
+        """As `observation_ids`, for any messages after calls of the functions `names`, or after words without names."""
         if names:
             return self._following(self.tool_format().after_calls(names, new), stopped)
         if [message["role"] for message in new] == ["user"]:
@@ -141,7 +137,7 @@ class ChatFormat:
         return self._following(text.partition(_REPLY)[2], stopped)
 
     def with_system_apart(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages for the template. Without a system role, the first message begins with the system prompt."""
+        """The messages for the template. If it has no system role, the first message begins with the system prompt."""
         if self._system_apart or not messages or messages[0]["role"] != "system":
             return list(messages)
         system, *rest = messages
@@ -150,14 +146,14 @@ class ChatFormat:
         return [{**rest[0], "content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
 
     def until(self, ids: Sequence[int], stops: Sequence[str]) -> int:
-        """The number of ids of a reply up to the first stop text in its answer; all if no stop text is there."""
+        """The number of ids of a reply up to the first stop text in its answer, or of all its ids."""
         begin = self.reasoning.thought(self._tokenizer, ids)
         answer = list(ids[begin:]) if begin is not None else []
         ends = [first_with(self._tokenizer, answer, stop) for stop in stops if stop in self.text(answer)]
         return min((begin or 0) + end for end in ends) if ends else len(ids)
 
     def reply_ids(self, action: str) -> list[int]:
-        """The ids of a reply that the model did not write (a demonstration), including the stop token."""
+        """The ids of a demonstrated reply, including the stop token."""
         if call_names(action):
             return [*self._ids(self.tool_format().call_text(json.loads(action))), self.tool_format().end_id]
         begin = self.reasoning.end if self.reasoning.name == "opened" else self.reasoning.answer
@@ -183,7 +179,7 @@ class ChatFormat:
         if parsed is None:
             return Reply(answer, thought, length, malformed=True)
         words, calls = parsed
-        # Some parsers, such as GLM-4.5's, count the stop token as words.
+        # GLM-4.5's parser counts the stop token as words.
         words = words.removesuffix(self.text(ids[len(body) :]))
         message: Message = {"role": "assistant", "content": words}
         if calls:
@@ -207,7 +203,7 @@ class ChatFormat:
         return ids[end + 1 :] if end is not None and blank else ids
 
     def cut(self, observation: str, share: int = 1) -> str:
-        """The text that the model reads, without its middle if it is too long. `share` texts share the limit."""
+        """The text without its middle if it is too long. `share` texts share the limit."""
         limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)
         # A token holds at least one byte, so a text with no more bytes than the limit fits.
         observation = escaped(observation)
@@ -226,7 +222,6 @@ class ChatFormat:
         return f"{head}\n[{left} {'characters' if long else 'tokens'} left out]\n{tail}"
 
     def _find_stop_ids(self, more: Iterable[int]) -> frozenset[int]:
-        """The tokenizer's end-of-sequence token, the token with which the template ends a reply, and `more`."""
         after = self._ids(self._after_reply)
         eos = self._tokenizer.eos_token_id
         ends = frozenset({int(eos)} if eos is not None else set()) | frozenset(more)
@@ -259,11 +254,10 @@ class ChatFormat:
             text = self._template([{"role": "system", "content": _SYSTEM}, _ASKED])
         except ConfigError:
             return False
-        # A template that names the role and drops the text does so on purpose, as those of the tiny models.
+        # A template that names the role drops the text on purpose.
         return _SYSTEM in text or "system" in self._template.source
 
     def _notes(self) -> tuple[str, ...]:
-        """What the template does to messages when later ones follow, found by rendering marker texts."""
         notes = []
         if not self._system_apart:
             notes.append(

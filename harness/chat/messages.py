@@ -1,7 +1,7 @@
 """Conversations of agents, which are lists of chat messages with function calls, in the tokens of a model.
 
-If the model's chat template has no functions, the system prompt describes them. The model then writes calls as JSON in
-``<tool_call>`` tags, and reads their results in ``<tool_response>`` tags, as Hermes' and Qwen's models do.
+If the model's chat template has no functions, the system prompt describes them. The model then writes calls and reads
+results in ``<tool_call>`` and ``<tool_response>`` tags, as Hermes' and Qwen's models do.
 """
 
 import json
@@ -50,7 +50,7 @@ class MessageFormat:
         return _joining(lambda some: self._chat.messages_ids(some, offered), self._rendered(messages))
 
     def following_ids(self, reply: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """The ids of the messages `new`, which follow `reply`, up to the place where the model writes again."""
+        """The ids of `new` messages after `reply`, up to the place where the model writes again."""
         rendered = self._rendered([reply, *new], begins=False)
         names = [] if self._written_out else [call["function"]["name"] for call in reply.get("tool_calls", ())]
         return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])
@@ -84,7 +84,7 @@ class MessageFormat:
         return {"role": "assistant", "content": reply.action}
 
     def _rendered(self, messages: Sequence[Message], *, begins: bool = True) -> list[Message]:
-        """The messages as the template takes them. `begins` adds the functions to the system prompt if need be."""
+        """The messages for the template. `begins` adds the functions to the system prompt if need be."""
         rendered: list[Message] = []
         if begins and self._written_out:
             functions = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in self.tools)
@@ -92,7 +92,7 @@ class MessageFormat:
             if messages and messages[0]["role"] == "system":
                 system, messages = f"{messages[0]['content']}\n\n{system}", messages[1:]
             messages = [{"role": "system", "content": system}, *messages]
-        # For the id of each call so far, its function and its place in its message.
+        # Id of a call -> its function and its place in its message.
         places: dict[str, tuple[str, int]] = {}
         for message in messages:
             role, content = message["role"], message["content"]
@@ -123,7 +123,7 @@ class MessageFormat:
 
 
 def _joining(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:
-    """Renders messages. If the template refuses two messages of the user in a row, as Gemma's does, joins them."""
+    """Renders messages. If the template refuses two user messages in a row, as Gemma's does, joins them."""
     try:
         return render(messages)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""How families of models write their thoughts, by their chat templates, and where a sampled thought ends."""
+"""How families of models write their thoughts, and where a sampled thought ends."""
 
 import bisect
 import re
@@ -21,7 +21,7 @@ class Reasoning:
         opening: The text that begins a thought.
         closing: The text that ends it.
         end: The text between a thought and the first token of the answer.
-        answer: The text that begins an answer, with channels; otherwise empty.
+        answer: The text that begins an answer, with channels only.
     """
 
     name: str
@@ -31,10 +31,7 @@ class Reasoning:
     answer: str = ""
 
     def thought(self, tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> int | None:
-        """The number of ids of a reply's thought, including all tags; None if a thought began and did not end.
-
-        `ids` are the reply without its stop token.
-        """
+        """The number of ids of a thought, with its tags, in a reply without stop token; None if it did not end."""
         if self.name == "none":
             return 0
         text = str(tokenizer.decode(list(ids)))
@@ -64,7 +61,7 @@ _HARMONY = Reasoning(
     "<|end|><|start|>assistant<|channel|>final<|message|>",
     "<|channel|>final<|message|>",
 )
-# A text in the chat template or the vocabulary, and its family. The first match counts.
+# A text in the chat template or vocabulary, and its family. The first match counts.
 _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
     ("<|channel|>analysis", _HARMONY),
     (
@@ -96,9 +93,8 @@ def find_reasoning(
         tokenizer: The model's tokenizer.
         template: The source of the chat template.
         before_reply: The text that the template writes between an observation and the reply.
-        wanted: One of `REASONING_FORMATS`, or the two tags around a thought with a blank between them. "auto" knows
-            some families by their template or vocabulary, and takes the tags of others from the tokenizer's
-            ``response_template``.
+        wanted: One of `REASONING_FORMATS`, or the two tags around a thought with a blank between them. "auto" looks at
+            the template, the vocabulary and the tokenizer's ``response_template``.
     """
     if wanted == "none":
         return NO_REASONING
@@ -131,7 +127,7 @@ def _from_schema(schema: Any) -> list[Reasoning]:
 
 
 def _until(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, count: int) -> int:
-    """The number of ids up to the end of the last `mark`, which is `count` times in their text."""
+    """The number of ids up to the end of the last `mark`, the `count`-th in their text."""
     token = tokenizer.added_tokens_encoder.get(mark)
     if token is not None and token in ids:
         return len(ids) - list(ids)[::-1].index(token)

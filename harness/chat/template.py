@@ -11,12 +11,11 @@ from transformers import PreTrainedTokenizerBase
 from eh_gym.errors import ConfigError
 
 Message = dict[str, Any]
-"""A message as chat templates take it: ``{"role": …, "content": …}``, with ``"tool_calls"`` if there are some."""
+"""A message as chat templates take it: ``{"role": …, "content": …}``, perhaps with ``"tool_calls"``."""
 
-# Some templates state today's date. A fixed one gives a run the same prompts on every day. Llama 3's templates fall
-# back to it.
+# Some templates state today's date. With a fixed one, prompts are the same on every day.
 _DATE = datetime.datetime(2024, 7, 26)
-# transformers' strftime_now can't be replaced by an argument, but by a macro before the template's text.
+# A macro before the template's text replaces transformers' strftime_now.
 _CLOCK = (
     "{%- macro strftime_now(format) -%}{{ format"
     + "".join(f" | replace({f'%{letter}'!r}, {_DATE.strftime(f'%{letter}')!r})" for letter in "aAbBdeHIjmMpSyYZ")
@@ -25,7 +24,7 @@ _CLOCK = (
 
 
 class Template:
-    """A tokenizer's chat template. Its errors become a ConfigError that names the model. `source` is its text.
+    """A tokenizer's chat template; `source` is its text.
 
     Args:
         tokenizer: A tokenizer with a chat template.
@@ -40,7 +39,7 @@ class Template:
         self.name = tokenizer.name_or_path or "the tokenizer"
         if not tokenizer.chat_template:
             raise ConfigError(f"{self.name} has no chat template; use an instruction-tuned model or add a template")
-        self.source = str(tokenizer.get_chat_template(tools=None))  # a list would choose the template for calls
+        self.source = str(tokenizer.get_chat_template(tools=None))
         for name in self._kwargs:
             if not re.search(rf"\b{re.escape(name)}\b", self.source):
                 raise ConfigError(
@@ -49,9 +48,7 @@ class Template:
                 )
 
     def __call__(self, messages: Sequence[Message], *, tools: Sequence[Any] = (), reply_next: bool = True) -> str:
-        """The conversation as text, with `reply_next` up to where the model starts to write. Raises ConfigError if
-        refused.
-        """
+        """The conversation as text, with `reply_next` up to where the model writes. ConfigError if it is refused."""
         offered = list(tools) or None
         source = str(self._tokenizer.get_chat_template(tools=offered))
         try:

@@ -50,19 +50,19 @@ class ToolFormat:
     def after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
         """The text from the end of a reply with calls to the place where the model writes again.
 
-        `answers` are the messages after calls of the functions `names`: the results, or others.
+        `answers` are the messages after calls of the functions `names`.
         """
         try:
             return self._after_calls(names, answers)
         except ConfigError:
             if len(names) == 1 or any(answer["role"] != "tool" for answer in answers):
                 raise
-            # Llama's templates take one call per message, which then gets all results.
+            # Llama's templates take one call per message; it gets all results.
             joined = "\n".join(answer["content"] for answer in answers)
             return self._after_calls(names[:1], [result_message(names[0], joined)])
 
     def _after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
-        """The template's text after calls, found by rendering calls of the same functions with a mark at their end."""
+        """The template's text after calls, found by rendering calls with a mark at their end."""
         calling = _calling(names)
         alone = self._template([_ASKED, calling], reply_next=False).split(_CALL, len(names))[-1].rstrip()
         text = self._template([_ASKED, calling, *answers]).split(_CALL, len(names))[-1]
@@ -87,8 +87,7 @@ class ToolFormat:
     def parse(self, reply: str, tools: Sequence[Any]) -> tuple[str, list[dict[str, Any]]] | None:
         """The words and the calls of a reply; None if it has calls that can't be read.
 
-        `reply` is its whole text with special tokens. The schemas of `tools` give the types of arguments that are plain
-        text.
+        `reply` has its special tokens. The schemas of `tools` give the types of arguments that are plain text.
         """
         try:
             message = parse_response(reply, self._parser, prefix=self._before_reply, tools=list(tools))
@@ -110,7 +109,7 @@ class ToolFormat:
 
 
 def call_names(action: str) -> list[str]:
-    """The names of the functions that an action in the native format calls; empty if it has no calls."""
+    """The names of the functions that an action in the native format calls."""
     try:
         message = json.loads(action)
         return [call["function"]["name"] for call in message["tool_calls"]]
@@ -155,5 +154,5 @@ def result_message(name: str, result: str, at: int = 0) -> Message:
 
 
 def call_id(at: int) -> str:
-    """The id that a call and its result share. `at` is the index of the call in its message."""
+    """The id that a call and its result share."""
     return f"call{at:05d}"  # Mistral's templates need nine letters or digits

@@ -1,8 +1,7 @@
 """Decodes a model's text into calls as bfcl-eval does, but without eval(). Also writes ground-truth calls as text.
 
-bfcl-eval turns each call into source text and evaluates it. Here only a call whose text can mean something else becomes
-source text: one that is nested, or has a bracket in a text argument. This saves a third of an episode's time. Quirks of
-bfcl-eval that decide verdicts are kept, with a comment at each. `execution` carries out the calls.
+bfcl-eval turns each call into source text and evaluates it. To save time, only a call that is nested, or has a bracket
+in a text argument, becomes source text here. Quirks of bfcl-eval that decide verdicts are kept.
 """
 
 from __future__ import annotations
@@ -37,10 +36,8 @@ Methods = dict[str, Callable[..., Any]]
 
 _ARITHMETIC_DEPTH = 20
 _REPEAT_CAP = 10_000  # characters of a repeated text
-LONGEST = 200_000  # characters of one message; a longer message counts as one without a call
-# The same for the python format, because Python's parser is slow. All calls of a turn's ground truth have 6,910
-# characters at most, and upstream lets its own models write 4,096 tokens.
-LONGEST_PYTHON = 16_000
+LONGEST = 200_000  # characters of one message; a longer one has no call
+LONGEST_PYTHON = 16_000  # the same for the python format, whose parser is slow; ground-truth turns have up to 6,910
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -57,7 +54,7 @@ class DecodeError(ValueError):
 
 
 class PlainCall(NamedTuple):
-    """A call whose arguments are plain values, so that its source text would evaluate to exactly this call."""
+    """A call whose source text would evaluate to exactly this call."""
 
     name: str
     arguments: dict[str, Any]
@@ -110,8 +107,7 @@ def decode_hermes(text: str) -> list[Call]:
 def decode_native(text: str) -> list[Call]:
     r"""The ``tool_calls`` of an assistant's message as JSON, in OpenAI's form; any other text has no call.
 
-    As in upstream's handlers for function calling, arguments that are no JSON object make the whole message
-    undecodable.
+    As upstream, arguments that are no JSON object make the whole message undecodable.
 
     >>> decode_native('{"tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}')
     [PlainCall(name='f', arguments={'a': 1})]
@@ -157,7 +153,7 @@ def to_hermes(calls: list[str], methods: Methods) -> str:
 
 
 def to_native(calls: list[str], methods: Methods) -> str:
-    """Ground-truth calls as an assistant's message in JSON, with ``tool_calls`` in OpenAI's form."""
+    """Ground-truth calls as a message in the native format."""
     tool_calls = [{"type": "function", "function": call} for call in _as_json(calls, methods)]
     return json.dumps({"role": "assistant", "content": "", "tool_calls": tool_calls})
 
@@ -219,10 +215,7 @@ def _value_text(value: Any) -> str:
 
 
 def _tool_calls(text: str) -> Iterator[str]:
-    r"""The same blocks as ``re.findall(r"<tool_call>\n(.*?)\n</tool_call>", text, re.DOTALL)``, in linear time.
-
-    The regular expression takes seconds for a text that consists of opening tags.
-    """
+    r"""As ``re.findall(r"<tool_call>\n(.*?)\n</tool_call>", text, re.DOTALL)``, but in linear time."""
     opening, closing = "<tool_call>\n", "\n</tool_call>"
     at = text.find(opening)
     while at >= 0:

@@ -1,6 +1,6 @@
 """Reads BFCL's entries, ground truth and function documents from the JSON files inside bfcl-eval.
 
-bfcl-eval's own loader is not used, because it needs packages that are not installed and creates folders on import.
+bfcl-eval's own loader needs packages that are not installed, and creates folders on import.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A turn is a user message and the steps that follow it. A step is one message of the agent with any number of calls. A
 message without a call ends the turn. More than 20 executed steps in a turn end the entry.
 
-The verdict is success if every turn whose ground truth is not empty passes three checks at its end:
-at least one step was executed, every public attribute of every simulator equals the ground truth's, and the results of
-the turn's ground-truth calls are among all results so far.
+The verdict is success if every turn with ground-truth calls passes three checks at its end: a step was executed, every
+public attribute of every simulator equals the ground truth's, and the results of the turn's ground-truth calls are
+among all results so far.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROMPTS = ("compact", "official")
 STEP_LIMIT = 20  # bfcl_eval.constants.default_prompts.MAXIMUM_STEP_LIMIT
 REVEAL = "I have updated some more functions you can choose from. What about now?"
 END_OF_TURN = "Done."  # not a call in any format
-_STEPS_PER_TURN = 18  # if a turn has more calls than this, the expert puts several calls into each step
+_STEPS_PER_TURN = 18  # in a turn with more calls, the expert puts several into each step
 _WRITERS = {"python": to_python, "hermes": to_hermes, "native": to_native}
 
 
@@ -41,9 +41,8 @@ class Task:
     """The data that all episodes of an entry share.
 
     Attributes:
-        start: The simulators at the start, pickled. Loading them is faster than building them, and episodes share no
-            object.
-        checks: For each turn, the ground truth's results and its simulators' public attributes; None if the turn has no
+        start: The simulators at the start, pickled: loading them is faster than building them.
+        checks: For each turn, the ground truth's results and its simulators' public attributes; None without a
             ground-truth call.
     """
 
@@ -77,9 +76,7 @@ class StepResult:
 
 
 class EntryEpisode:
-    """A running episode of an entry. ``prompt``, "compact" or "official", is the form of results and held-back
-    functions.
-    """
+    """A running episode of an entry. ``prompt`` is the form of results and held-back functions."""
 
     def __init__(self, task_id: str, action_format: str, prompt: str = "compact") -> None:
         self._task = task_of(task_id)
@@ -105,7 +102,7 @@ class EntryEpisode:
         return "\n".join([*(json.dumps(d, separators=(",", ":")) for d in map(compact_document, revealed)), REVEAL])
 
     def step(self, action: str) -> StepResult:
-        """Carries out one message of the agent. What it raises ends the episode: see `execute` and `limits`."""
+        """Carries out one message of the agent. An exception ends the episode."""
         undecodable = False
         try:
             calls = FORMATS[self._format](action)
@@ -135,9 +132,7 @@ class EntryEpisode:
         return self._result(observation, done=False, results=results)
 
     def expert(self) -> str:
-        """The ground truth's next message: usually one call for each step, then a message without a call to end the
-        turn.
-        """
+        """The ground truth's next message: usually one call, or a message without a call to end the turn."""
         calls = list(self._task.entry.ground_truth[self._turn]) if self._turn < len(self._task.entry.turns) else []
         per_step = -(-len(calls) // _STEPS_PER_TURN) or 1
         due = calls[self._steps * per_step : (self._steps + 1) * per_step]
@@ -166,7 +161,6 @@ class EntryEpisode:
             self._fail("missing_result")
 
     def _same(self, states: dict[str, dict[str, Any]]) -> bool:
-        """Whether every public attribute of the ground truth's simulators has the same value in this episode."""
         return all(
             getattr(self._simulators[name], key) == value
             for name, state in states.items()
@@ -193,7 +187,7 @@ class EntryEpisode:
 
 @functools.cache
 def task_of(task_id: str) -> Task:
-    """Builds an entry's start state and replays its ground truth. The result is cached."""
+    """Builds an entry's start state and replays its ground truth, once per process."""
     entry = load_entry(task_id)
     start = pickle.dumps(_build(entry))
     simulators = pickle.loads(start)
@@ -220,9 +214,7 @@ def instruction(entry: Entry) -> str:
 
 
 def compact_document(document: dict[str, Any]) -> dict[str, Any]:
-    """A shorter function document: without the fields of the result and the preamble that all functions of a simulator
-    repeat.
-    """
+    """A function document without the result's fields and the preamble that all functions of a simulator repeat."""
     text = document["description"]
     return {
         "name": document["name"],

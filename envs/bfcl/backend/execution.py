@@ -1,8 +1,7 @@
 """Carries out calls as bfcl-eval does, but without eval().
 
-bfcl-eval evaluates a model's text as Python, so imports, open() and everything else run. Here a call must be the bare
-name of a simulator's method, and its arguments must be literals or further such calls. This changes none of the 5,887
-ground-truth calls. Python's own functions, which upstream runs if a model names one, are errors here.
+bfcl-eval evaluates a model's text as Python, so everything runs, even open(). Here a call must be the bare name of a
+simulator's method, and its arguments must be literals or further such calls. This changes no ground-truth call.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ from typing import Any
 from .calls import Call, Methods, PlainCall, combined
 from .limits import LONGEST_RESULTS, TOO_LONG, refuse_long
 
-# A cap for MathAPI's exponents, precisions and decimal places: the ground truth has 10 at most, 10**8 would hang the
-# process.
-_MATH_CAP = 10_000
+_MATH_CAP = 10_000  # for MathAPI's exponents, precisions and decimal places; the ground truth has 10 at most
 _POWER_CAP = 200_000  # bits of an integer power
 _BLOCKED = {"kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run"}
 _BEFORE_BRACKET = re.compile(r"\b([a-zA-Z_]\w*)\s*(?=\()")
@@ -31,11 +28,11 @@ _BEFORE_BRACKET = re.compile(r"\b([a-zA-Z_]\w*)\s*(?=\()")
 def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested: bool = True) -> str:
     """Carries out one call and returns its result in bfcl-eval's words. An error is a result too.
 
-    A result of more than `room` characters is an error. `nested` is whether this call or an earlier one of the episode
-    may have had a call as an argument.
+    A result of more than `room` characters is an error. `nested` says whether a call of the episode so far may have had
+    a call as an argument.
 
     Raises:
-        MemoryError: This must end the episode, so that its memory is free for the other episodes.
+        MemoryError: The episode must end, so that its memory is free for the others.
     """
     try:
         if isinstance(call, PlainCall):
@@ -58,7 +55,7 @@ def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested
 
 
 def _text(result: Any) -> str:
-    with contextlib.suppress(Exception):  # as upstream: for example of an object, or a dict that holds itself
+    with contextlib.suppress(Exception):  # as upstream
         if type(result) is dict:
             return json.dumps(result)
     return str(result)
@@ -67,10 +64,8 @@ def _text(result: Any) -> str:
 def _admitted(source: str, methods: Methods) -> tuple[ast.expr, str]:
     """Parses a call's text as upstream does. Returns it, and the name of the instance that its methods belong to.
 
-    It need not be a call: the name ``send-message`` makes it a subtraction, and the empty name an empty tuple.
-
-    Upstream replaces every ``name(`` by ``instance.name(`` with a regular expression, also in a text argument, and lets
-    Python compile the result. A method in any other spelling, such as ``(name)(``, is an unknown name.
+    It need not be a call: the name ``send-message`` makes it a subtraction. Upstream replaces every ``name(`` by
+    ``instance.name(`` with a regular expression, also in a text argument.
     """
     used = re.findall("_inst_*", unicodedata.normalize("NFKC", source))  # which is how Python reads names
     instance = max(used, key=len) + "_" if used else "_inst"

@@ -1,7 +1,6 @@
 """The limits on the time and memory that an agent's message may take in a worker, which other episodes share.
 
-bfcl-eval has no such limits. They are far beyond what a sensible message needs. If calls are arguments of calls, 2,000
-characters can ask for gigabytes or for years, because a result that becomes an argument is not copied.
+bfcl-eval has none. With calls as arguments of calls, 2,000 characters can ask for gigabytes or for years.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 CPU_S = 5.0  # the default processor time for one message; the ground truth's messages take milliseconds
-# Characters of all results of one message. Along the ground truth a result has up to 32,000, and a message could have
-# 34 of them. In the native format the worker sends each result twice, with up to 12 bytes for a character, in a frame
-# of 64 MiB.
+# Characters of all results of one message. In the native format the worker sends each result twice, with up to 12
+# bytes for a character, in a frame of 64 MiB.
 LONGEST_RESULTS = 2_000_000
 TOO_LONG = f"the results of one message may have {LONGEST_RESULTS:,} characters"
 _MEMORY = 1 << 30  # bytes; a worker with the ground truth of all entries takes 49 MB
@@ -30,10 +28,9 @@ class _OutOfTime(BaseException):
 
 
 def prepare() -> None:
-    """Prepares the worker: for ``limited``, and so that beyond ``_MEMORY`` Python raises MemoryError.
+    """Prepares the worker for ``limited``, and limits its memory where there is /proc. Call this in the main thread.
 
-    If the machine's memory runs out, the kernel kills the worker before the trainer. Call this in the main thread.
-    Where there is no /proc, memory is not limited.
+    If the machine's memory runs out, the kernel kills the worker before the trainer.
     """
     signal.signal(signal.SIGPROF, _interrupt)
     with contextlib.suppress(OSError):
@@ -47,7 +44,7 @@ def prepare() -> None:
 def limited(do: Callable[[], _Result], seconds: float) -> _Result:
     """Returns ``do()``, interrupted after ``seconds`` of this process's processor time.
 
-    C code that does not return to Python is not interrupted.
+    C code is not interrupted.
 
     Raises:
         TimeoutError: It took longer.
@@ -72,8 +69,7 @@ def limited(do: Callable[[], _Result], seconds: float) -> _Result:
 def refuse_long(value: Any, most: int = LONGEST_RESULTS) -> None:
     """Raises ValueError if ``value`` as text has more than ``most`` characters, without making the text.
 
-    A part that occurs several times counts each time, and a container that holds itself is too long. Nested calls can
-    make values that are much smaller than their text.
+    Nested calls can make values that are much smaller than their text.
     """
     parts = [value]
     while parts:

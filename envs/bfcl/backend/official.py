@@ -1,10 +1,10 @@
-"""BFCL's own prompts, as bfcl-eval gives them to models that are not trained by this project.
+"""BFCL's own prompts.
 
-In the python format these are the prompts of its prompt mode, with bfcl-eval's default system prompt. In the hermes
-format they are those of its handler for Qwen's function calling. In the native format there is no system prompt, and
-the documents are tools, as in the function-calling mode of its handler for OpenAI's chat completions. The texts are
-read from bfcl-eval, except some in modules that need packages which the backend leaves out. Tests compare all texts
-with those of upstream's functions.
+- python: those of bfcl-eval's prompt mode, with its default system prompt.
+- hermes: those of its handler for Qwen's function calling.
+- native: no system prompt, and the documents are tools, as in its handler for OpenAI's function calling.
+
+Texts of modules that need packages which the backend leaves out are copied here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 Document = dict[str, Any]
 
-# bfcl_eval.utils._get_language_specific_hint; upstream adds it to the documents that are shown from the start.
+# bfcl_eval.utils._get_language_specific_hint
 _HINT = " Note that the provided function is in Python 3 syntax."
 # bfcl_eval.model_handler.utils._cast_to_openai_type
 _FLOAT = " This is a float type value."
@@ -38,14 +38,12 @@ For each function call, return a json object with function name and arguments wi
 
 
 def with_hint(document: Document) -> Document:
-    """A copy of a function's complete document, as upstream shows it from the start."""
+    """A copy of a function's document, as upstream shows it from the start."""
     return {**document, "description": document["description"] + _HINT}
 
 
 def tool_document(document: Document) -> Document:
-    """A copy of a function's complete document in JSON Schema's types, as
-    bfcl_eval.model_handler.utils.convert_to_tool.
-    """
+    """A copy of a document in JSON Schema's types, as bfcl_eval.model_handler.utils.convert_to_tool."""
     return {
         **document,
         "parameters": {**document["parameters"], "type": "object"} | _properties(document["parameters"]),
@@ -72,7 +70,7 @@ def _schema(about: Document) -> Document:
 
 
 def system_prompt(functions: Sequence[Document], action_format: str) -> str:
-    """The system prompt with the complete documents of the functions that are shown from the start."""
+    """The system prompt with the documents of the functions that are shown from the start."""
     if action_format == "native":
         return ""
     from bfcl_eval.constants import default_prompts as texts
@@ -105,7 +103,5 @@ def reveal_message(functions: Sequence[Document]) -> str:
 
 
 def results_message(calls: Sequence[str], results: Sequence[str]) -> str:
-    """The results of a message's calls in prompt mode, as
-    bfcl_eval.model_handler.utils.format_execution_results_prompting.
-    """
+    """The results of calls, as bfcl_eval.model_handler.utils.format_execution_results_prompting."""
     return repr([{"role": "tool", "name": c, "content": r} for c, r in zip(calls, results, strict=True)])

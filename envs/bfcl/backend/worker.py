@@ -11,7 +11,7 @@ from .episode import PROMPTS, EntryEpisode, compact_document, instruction, load_
 from .limits import CPU_S, limited, prepare
 from .official import system_prompt, tool_document, with_hint
 
-load_simulators()  # before memory is limited: an import that fails for want of it can leave a broken module behind
+load_simulators()  # before memory is limited: a failed import can leave a broken module behind
 prepare()
 _episodes: dict[int, EntryEpisode] = {}
 
