@@ -14,7 +14,7 @@ from typing import Any
 from eh_gym.errors import EHError, MissingBackendError
 from envs import backends, check, serve
 from envs.cache import cache_dir
-from envs.description import descriptions
+from envs.description import Backend, descriptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,12 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _chosen(names: Sequence[str]) -> list[backends.Backend]:
+def _chosen(names: Sequence[str]) -> list[Backend]:
     every = not names or "all" in names
     return [backends.get_backend(name) for name in (backends.all_backends() if every else dict.fromkeys(names))]
 
 
-def _installer(backend: backends.Backend) -> Any:
+def _installer(backend: Backend) -> Any:
     return importlib.import_module(backend.installer)
 
 
@@ -113,7 +113,7 @@ def _list(_: argparse.Namespace) -> int:
     return 0
 
 
-def _state(backend: backends.Backend) -> str:
+def _state(backend: Backend) -> str:
     try:
         backends.backend_python(backend.name)
     except MissingBackendError:

@@ -9,38 +9,15 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError, MissingBackendError
 from envs.cache import cache_dir
 from envs.commands import held, run
-from envs.description import descriptions
+from envs.description import Backend, descriptions
 
 _MARKER = ".complete"
-
-
-@dataclass(frozen=True)
-class Backend:
-    """The contents of a backend's virtualenv.
-
-    Attributes:
-        name: The backend's name, as in ``python -m envs install NAME``.
-        version: The version of the first requirement; a part of the folder's name.
-        requirements: Distribution -> exact version. They are installed without their dependencies.
-        python: The oldest Python that the backend runs on, as (major, minor).
-        finish: A script that the new interpreter runs after the installation, or None.
-        installer: A module with ``install(force, benchmark)``, which also installs data, and ``report(python)``, which
-            returns whether the data are there, and lines for ``doctor``. Empty if there are no data.
-    """
-
-    name: str
-    version: str
-    requirements: Mapping[str, str] = field(hash=False)
-    python: tuple[int, int] = (3, 10)
-    finish: Path | None = None
-    installer: str = ""
 
 
 def read_pins(path: Path) -> dict[str, str]:

@@ -4,13 +4,33 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from eh_gym.errors import EHError
 from eh_gym.registration import ENTRY_POINTS
 
-if TYPE_CHECKING:
-    from envs.backends import Backend
+
+@dataclass(frozen=True)
+class Backend:
+    """The contents of a backend's virtualenv.
+
+    Attributes:
+        name: The backend's name, as in ``python -m envs install NAME``.
+        version: The version of the first requirement; a part of the folder's name.
+        requirements: Distribution -> exact version. They are installed without their dependencies.
+        python: The oldest Python that the backend runs on, as (major, minor).
+        finish: A script that the new interpreter runs after the installation, or None.
+        installer: A module with ``install(force, benchmark)``, which also installs data, and ``report(python)``, which
+            returns whether the data are there, and lines for ``doctor``. Empty if there are no data.
+    """
+
+    name: str
+    version: str
+    requirements: Mapping[str, str] = field(hash=False)
+    python: tuple[int, int] = (3, 10)
+    finish: Path | None = None
+    installer: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,7 +52,7 @@ class Description:
 
     splits: Sequence[str]
     task_ids: Callable[[str], Sequence[str]]
-    backend: "Backend | None" = None
+    backend: Backend | None = None
     recipe: str = ""
     model_split: str = "test"
     script_split: str = "all"

@@ -208,3 +208,11 @@ class _InTurn(LazyIds):
 
     def _before(self, turn: int) -> int:
         return sum(min(len(part), turn) for part in self._parts)
+
+
+def spec_of(env: str | EnvSpec) -> str | EnvSpec:
+    """Returns what ``gym.make`` takes for `--env`: the id, or a spec that mixes several."""
+    if not isinstance(env, str):
+        return env
+    names = list(read_environments(env))
+    return names[0] if len(names) == 1 else mixed({name: name for name in names})

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eh_gym.errors import ConfigError, EHError, MissingBackendError
-from envs.backends import Backend, read_pins
+from envs.backends import read_pins
 from envs.cache import cache_dir
+from envs.description import Backend
 
 _HERE = Path(__file__).parent
 BENCHMARK: Mapping[str, int] = {"train": 90, "dev": 57, "test_normal": 168, "test_challenge": 417}  # split -> tasks

@@ -22,10 +22,10 @@ from eh_gym.horizon.controller import is_whole
 from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
-from envs.backends import Backend, backend_python
+from envs.backends import backend_python
 from envs.bfcl.backend.calls import LONGEST, LONGEST_PYTHON
 from envs.bfcl.splits import SPLITS, task_ids
-from envs.description import Description
+from envs.description import Backend, Description
 from envs.options import chosen_task
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound

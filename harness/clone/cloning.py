@@ -20,7 +20,6 @@ import torch
 
 from eh_gym.errors import ConfigError
 from envs.expert import check_expert, demonstrated_tasks
-from harness.agents.protocol import ModelCall
 from harness.chat.chat import ChatFormat
 from harness.clone.demonstrations import Action, Expert
 from harness.machine.runtime import return_memory
@@ -118,7 +117,7 @@ class _Written(EnvironmentConversation):
         super().__init__(chat, sys.maxsize, trajectory, info, Rollout())
         trajectory.system_prompt = info["system_prompt"]  # without the functions, which do not count in `_batches`
 
-    def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> Any:
+    def request(self, session: Hashable, prompt: Any, seed: int, call: Any = None) -> Any:
         return ScriptRequest(session, self._next)
 
     def act(self, reply: Any) -> tuple[Turn, str]:

@@ -10,8 +10,9 @@ import numpy as np
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError
 from envs.making import checked_environment
+from envs.mixed import spec_of
 from harness.evaluation.requests import evaluation_requests
-from harness.rollout.environment import Environments, check_environment, spec_of, tasks_of
+from harness.rollout.environment import Environments, check_environment, tasks_of
 from harness.rollout.rollout import play, rollout
 from harness.rollout.script import Script, ScriptConversation
 from harness.settings.rollout import Rollout

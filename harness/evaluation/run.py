@@ -22,9 +22,8 @@ from harness.evaluation.result import EvalResult, result_table, summarise
 from harness.evaluation.saturation import saturation, saturation_table
 from harness.records.episode_log import episode_line
 from harness.records.files import sha256
-from harness.rollout.environment import Environments
+from harness.rollout.environment import Environments, environment, name_of, spec_from
 from harness.rollout.faults import check_faults
-from harness.rollout.source import environment, name_of, spec_from
 from harness.settings.environment import GIVEN
 from harness.settings.evaluate import ENDPOINT, EvaluateConfig, default_split, official
 from harness.settings.extras import require_extras

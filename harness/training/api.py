@@ -19,7 +19,7 @@ from eh_gym.horizon.controller import is_controller
 from envs.making import absolute, takes_split
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import saved_config
-from harness.rollout.source import Given, name_of, spec_from
+from harness.rollout.environment import Given, name_of, spec_from
 from harness.settings.environment import GIVEN
 from harness.settings.extras import require_extras
 from harness.settings.grpo import GRPOConfig, from_recipe

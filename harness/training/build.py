@@ -23,9 +23,8 @@ from harness.records.clock import Clock
 from harness.records.metrics import MetricsLog
 from harness.records.run_folder import checkpoint_to_resume
 from harness.rollout.batches import Batches
-from harness.rollout.environment import Environments, check_kinds, parts_of
+from harness.rollout.environment import Environments, Given, check_kinds, environment, parts_of, task_environment
 from harness.rollout.outcomes import check_controller
-from harness.rollout.source import Given, environment, task_environment
 from harness.rollout.tasks import BatchPlan, TaskStream
 from harness.sampling.agreement import check_agreement
 from harness.sampling.make import check_engine, make_sampler

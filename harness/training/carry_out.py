@@ -17,7 +17,7 @@ from harness.machine.runtime import choose_dtype, library_settings, pick_device
 from harness.records.files import DiskFull, lock_folder, room_for
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import folder_of, forget, latest_checkpoint, prepare, update_of
-from harness.rollout.source import Given
+from harness.rollout.environment import Given
 from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import advice_in_python, python_names

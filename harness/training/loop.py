@@ -13,8 +13,8 @@ from typing import Any
 from harness.machine.ranks import Ranks
 from harness.records.files import room_for, write_whole
 from harness.records.run_folder import lengthen
+from harness.rollout.environment import Given
 from harness.rollout.outcomes import tell_controller
-from harness.rollout.source import Given
 from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
 from harness.terminal.interrupts import Interrupts, Stopped

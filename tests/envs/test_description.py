@@ -16,7 +16,7 @@ from harness.training.command import recipe_config
 
 NAME = "EH-MadeUp-v0"
 FOLDER = """
-from envs.backends import Backend
+from envs.description import Backend
 from envs.cabinet.env import CabinetEnv
 from envs.cabinet.tasks import task_ids
 from envs.description import Description

@@ -14,7 +14,7 @@ from rich.console import Console
 from harness.clone.clones import clone_expert
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
-from harness.rollout.source import task_environment
+from harness.rollout.environment import task_environment
 from harness.settings.grpo import GRPOConfig, from_recipe
 from harness.settings.section import changed
 from harness.terminal.display import Display

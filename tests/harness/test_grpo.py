@@ -29,7 +29,7 @@ from harness.records.episode_log import read_system_prompt
 from harness.records.files import lock_folder
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import prepare
-from harness.rollout.source import task_environment
+from harness.rollout.environment import task_environment
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import new_controller
 from harness.settings.section import changed

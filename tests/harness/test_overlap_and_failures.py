@@ -12,7 +12,7 @@ from eh_gym.errors import UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluation.play import play_policy
 from harness.records.metrics import read_metrics
-from harness.rollout.source import task_environment
+from harness.rollout.environment import task_environment
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
 from harness.training import build

@@ -435,7 +435,6 @@ def test_a_copy_forked_during_a_call_does_not_deadlock_and_may_neither_call_nor_
 
 
 def test_c_code_that_keeps_pythons_lock_does_not_outlive_the_parent_for_long(make_backend, tmp_path):
-    """Where no thread of the worker can look for the parent; with a limit of two seconds for this test."""
     python, _, child, backend = make_backend()
     short = tmp_path / "short.py"
     short.write_text(

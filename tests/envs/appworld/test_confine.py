@@ -370,7 +370,6 @@ def test_only_what_was_named_can_be_read(host, scratch):
 
 
 def test_a_hidden_folder_cannot_be_found(host, scratch):
-    """A file's size can be asked for by its path, so an answer's path must be one that nobody can guess."""
     with tempfile.TemporaryDirectory() as name:
         installed = Path(name)
         hidden = installed / "root-7"

@@ -68,7 +68,6 @@ def answered(messages):
 
 
 def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make, isolated, perturbed, chat_server):
-    """Every request: the messages in their order, the tools, and the functions that are announced later."""
     pytest.importorskip("openai")
     from harness.evaluation.endpoint import ChatEndpoint
     from harness.evaluation.play_endpoint import play_with_endpoint

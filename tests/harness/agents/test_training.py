@@ -66,7 +66,6 @@ def config(quick: GRPOConfig, model: Path, tasks: Path) -> GRPOConfig:
 def test_an_agent_is_trained_as_the_environment_that_it_plays(
     config: GRPOConfig, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metrics are the same numbers, but for what the agent's tasks do not tell: the expert's steps."""
     monkeypatch.setattr(Episode, "_draw", lambda self, ids: ("turn", self.trajectory.length))  # as environments do
     rows = rows_of_run(config)
     ids = {

@@ -238,7 +238,6 @@ def agents_turn(
 @pytest.mark.parametrize("tools", [False, True])
 @ALL
 def test_an_agents_conversation_grows_by_its_new_messages_alone(family: str, tools: bool) -> None:
-    """With calls, in the family's own form or written out, and between them words; without, words alone."""
     chat = chat_of(family)
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Be brief."},
@@ -325,7 +324,6 @@ def test_tags_that_no_family_has_can_be_set() -> None:
 
 
 def test_arguments_nested_too_deeply_for_the_template_are_an_error_of_ours() -> None:
-    """A model may write brackets without an end. The conversation then goes on without the template."""
     nested: Any = []
     for _ in range(5000):
         nested = [nested]

@@ -18,7 +18,7 @@ from harness.clone.cloning import Cloned, clone_key, demonstrations, warm_start
 from harness.clone.tiny import new_tiny_policy
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
-from harness.rollout.source import task_environment
+from harness.rollout.environment import task_environment
 from harness.settings.grpo import from_recipe
 from harness.settings.model import Model
 from harness.settings.section import changed

@@ -81,7 +81,6 @@ def part(group: int, *, success: bool, **info: Any) -> Trajectory:
 
 
 def test_categories_count_alike_whatever_their_size() -> None:
-    """base: 3 of 4 tasks; long_context: 0 of 1 task; the mean of the categories is (0.75 + 0) / 2."""
     played = [part(g, success=g != 0, category="base") for g in range(4)]
     result = summarise([*played, part(4, success=False, category="long_context")])
     assert [(p.kind, p.name, p.tasks, p.mean_at_k) for p in result.parts] == [
@@ -123,7 +122,6 @@ def test_a_scenario_counts_when_all_its_tasks_do_and_not_when_one_is_lost() -> N
 
 
 def test_scenarios_are_counted_round_by_round() -> None:
-    """Two episodes of each of two tasks: in the first round both are solved, in the second only one is."""
     played = [part(g, success=s, scenario="a") for g, ss in enumerate([(True, True), (True, False)]) for s in ss]
     assert summarise(played).scenarios_at_k == 0.5
 

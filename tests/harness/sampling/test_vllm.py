@@ -28,7 +28,6 @@ Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 
 @pytest.mark.parametrize("kind", ["vllm", "vllm-untied"])
 def test_the_engine_has_its_own_weights(made: Made, kind: str) -> None:
-    """The optimizer writes into the policy's tensors; the engine may see that only in `weights_changed`."""
     model, sampler = made(kind)
     before = copy.deepcopy(model)
     sampler.weights_changed()
