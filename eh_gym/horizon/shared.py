@@ -120,8 +120,8 @@ class SharedHorizon:
         info = {key: str(outcome.info[key]) for key in keys}
         texts = json.dumps([outcome.task_id, info]) if info or outcome.task_id is not None else "[null, {}]"
         numbers = outcome.length, outcome.horizon, outcome.success, outcome.truncated
-        # With O_APPEND and one write, only SIGKILL at a page boundary can cut a line. The newline in front separates the
-        # line from a cut one before it.
+        # With O_APPEND and one write, only SIGKILL at a page boundary can cut a line. The newline in front separates it
+        # from the line before, which may be cut.
         line = b"\n[%d, %d, %d, %d, %s]\n" % (*numbers, texts.encode())
         written = os.write(self._journal, line)
         if written != len(line):
