@@ -1,4 +1,4 @@
-"""How the horizon K is chosen: fixed, by schedule, or from the agent's own successes."""
+"""Controllers of the horizon K."""
 
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.horizon.elastic import ElasticHorizon

@@ -29,9 +29,7 @@ def check_bounds(k_min: int, k_max: int) -> None:
 
 
 def floor_to_steps(k: float) -> int:
-    """The floor of `k`, where a number that is whole up to rounding error counts as whole.
-
-    In floating point 7 + 0.7 * 170 is 125.99999999999999. The tolerance, 1e-9 of a step, is far above such errors.
+    """The floor of `k`, up to rounding errors: 7 + 0.7 * 170 is 125.99999999999999 in floating point.
 
     >>> floor_to_steps(7 + 0.7 * 170), floor_to_steps(19.999)
     (126, 19)

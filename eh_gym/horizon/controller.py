@@ -1,4 +1,4 @@
-"""The protocol of a horizon controller, and the outcome of an episode, which it records."""
+"""The protocol of a horizon controller, and the outcome of an episode."""
 
 import numbers
 from collections.abc import Callable, Mapping
@@ -20,11 +20,11 @@ class EpisodeOutcome:
     Attributes:
         length: The number of steps taken, in 1..horizon.
         horizon: The K that the episode was given at its reset, >= 1.
-        success: The environment's own verdict. A truncated episode is a success only in tasks of survival; see
+        success: The environment's verdict. A truncated episode succeeds only in tasks of survival; see
             `ElasticTimeLimit`.
-        truncated: Whether K or the environment's own limit stopped the episode before its task's rules ended it.
+        truncated: Whether K or the environment's own limit stopped the episode.
         task_id: The task, if the environment names it.
-        info: The info of the environment's reset; may be empty. It is not compared and not shown.
+        info: The info of the environment's reset; may be empty. It is not compared.
 
     Raises:
         ConfigError: The values are impossible, such as 0 steps, or more steps than K.
@@ -59,7 +59,7 @@ class EpisodeOutcome:
         for name, flag in (("success", success), ("truncated", truncated)):
             if not isinstance(flag, (bool, np.bool_)):
                 raise ConfigError(f"{name} must be True or False, got {flag!r}; pass a bool")
-        # At once: the __init__ of a frozen dataclass sets each field with a call, and takes twice as long as a step.
+        # The __init__ of a frozen dataclass takes twice as long as a step.
         vars(self).update(
             length=length,
             horizon=horizon,
@@ -74,13 +74,13 @@ class EpisodeOutcome:
 class HorizonController(Protocol):
     """Decides how many steps the next episodes may take. Any object with these five members is a controller.
 
-    A controller may have more members: ``horizon_for(info, seed) -> int`` gives each episode its own K (see
-    `episode_horizon`), and `ReadsInfo` and `MadeIn` declare one attribute each.
+    Optional members: ``horizon_for(info, seed) -> int`` gives each episode its own K (see `episode_horizon`), and those
+    of `ReadsInfo` and `MadeIn`.
     """
 
     @property
     def horizon(self) -> int:
-        """The budget K that an episode starting now gets, in steps."""
+        """The K of an episode that starts now, in steps."""
         ...
 
     def record(self, outcome: EpisodeOutcome) -> None:
@@ -88,11 +88,11 @@ class HorizonController(Protocol):
         ...
 
     def update(self) -> dict[str, float]:
-        """Moves K once; called once per training step. Returns metrics named ``horizon/...``."""
+        """Moves K; called once per training step. Returns metrics named ``horizon/...``."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue from here, as JSON-serialisable values."""
+        """Everything needed to continue, as JSON-serialisable values."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -102,18 +102,16 @@ class HorizonController(Protocol):
 
 @runtime_checkable
 class ReadsInfo(Protocol):
-    """A controller whose `record` reads these keys of an outcome's info. With ``horizon_for``, a `SharedHorizon` needs
-    it.
-    """
+    """A controller whose `record` reads these keys of an outcome's info."""
 
     info_keys: tuple[str, ...]
 
 
 @runtime_checkable
 class MadeIn(Protocol):
-    """A controller that knows which process made it (``os.getpid()`` in its ``__init__``).
+    """A controller that keeps ``os.getpid()`` from its ``__init__``.
 
-    `ElasticTimeLimit` warns if a copy in another process records outcomes, because the original does not get them.
+    `ElasticTimeLimit` warns if a copy in another process records outcomes.
     """
 
     made_in: int
@@ -126,15 +124,15 @@ def horizon_for_of(controller: HorizonController) -> HorizonFor | None:
 
 
 def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed: int | None) -> int:
-    """The budget K of one episode that starts now, in steps.
+    """The K of one episode that starts now, in steps: the controller's ``horizon_for``, or else its `horizon`.
 
     Args:
-        controller: The source of K: its method ``horizon_for`` if it has one, otherwise its `horizon`.
+        controller: Decides K.
         info: The info of the environment's reset, such as its ``task_id``.
         seed: The seed of the reset. The same info and seed give the same K until the next update.
 
     Raises:
-        ConfigError: The controller's answer is not a whole number >= 1. NaN and infinity would never stop an episode.
+        ConfigError: The controller's answer is not a whole number >= 1.
     """
     decide = horizon_for_of(controller)
     k = controller.horizon if decide is None else decide(info, seed)
@@ -158,7 +156,7 @@ def check_outcome(outcome: object) -> EpisodeOutcome:
 
 def is_whole(value: object) -> bool:
     """Whether `value` is a whole number, numpy's included."""
-    # Nearly always an int, and the check of an abstract class takes ten times as long.
+    # The check of an abstract class takes ten times as long.
     return type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
 
 

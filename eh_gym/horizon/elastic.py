@@ -1,4 +1,4 @@
-"""Elastic Horizon: K follows the lengths of the agent's own successes, up and down, and nothing else."""
+"""Elastic Horizon: K follows the lengths of the agent's own successes."""
 
 import math
 import sys
@@ -31,14 +31,13 @@ class ElasticHorizon(Saved):
         target   = clip(boundary + delta, k_min, k_max)                     (Eq. 6, clipped as in Eq. 7; line 16)
         K        = (1 - alpha) K + alpha target                             (Eq. 7, restated as Eq. 9; line 17)
 
-    The percentile is numpy's, with linear interpolation (``np.percentile(lengths, 90)``); the paper does not name the
-    interpolation. Until the buffer holds `min_successes`, K stays (line 14).
+    The percentile is ``np.percentile(lengths, 90)``, with linear interpolation; the paper names none. With fewer
+    successes, K stays (line 14).
 
-    The paper contradicts itself about rounding. Algorithm 1 keeps K real; the appendix's Algorithm 2 (line 31) stores
-    the floor of each update. With alpha = 0.1 the stored integer cannot grow unless the target is at least 10 above it,
-    so it stalls below the frontier, and where it stalls depends on where it started. `rounding` has both.
+    The paper contradicts itself about rounding. Algorithm 1 keeps K real; Algorithm 2 (line 31) stores the floor of
+    each update, which with alpha = 0.1 only grows if the target is at least 10 above it. `rounding` has both.
 
-    A success can't be longer than its K, so the lengths are cut off at K. `delta` lets K grow beyond them.
+    A success can't be longer than its K. `delta` lets K grow beyond the successes.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -106,11 +105,11 @@ class ElasticHorizon(Saved):
                 self._lengths.append(int(outcome.length))
 
     def update(self) -> dict[str, float]:
-        """Moves K once, if there are enough successes (or, with `cold_growth`, if there are not).
+        """Moves K once.
 
         Returns:
-            ``horizon/k`` (the K of the next episodes), ``horizon/k_real``, ``horizon/boundary`` and ``horizon/target``
-            (NaN while there are too few successes), all in steps, and ``horizon/buffer_size``.
+            ``horizon/k`` (the next K), ``horizon/k_real``, ``horizon/boundary`` and ``horizon/target`` (NaN with too
+            few successes), all in steps, and ``horizon/buffer_size``.
         """
         with self._lock:
             boundary = target = math.nan
@@ -120,7 +119,7 @@ class ElasticHorizon(Saved):
                     lengths.mean() if self.statistic == "mean" else np.percentile(lengths, _PERCENTILE[self.statistic])
                 )
                 target = min(max(boundary + self.delta, float(self.k_min)), float(self.k_max))
-                # Eq. 7, written so that K stays exactly the same once it has reached the target.
+                # Eq. 7, written so that K at the target stays exactly the same.
                 self._k += self.alpha * (target - self._k)
             else:
                 self._k = min(self._k + self.cold_growth, float(self.k_max))

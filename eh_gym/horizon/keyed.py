@@ -1,4 +1,4 @@
-"""A separate controller for each kind of task: the K of a kind moves only after successes of that kind."""
+"""A separate controller for each kind of task."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,9 +19,8 @@ class KeyedHorizon(Saved):
     """Gives every episode the K of its task's kind.
 
     Args:
-        make: Makes the controller of a new kind, always with the same settings. For pickling, it must be a function of
-            a module.
-        key: The key of the kind in the reset's info, such as a task's difficulty, category, app or domain.
+        make: Makes the controller of a new kind, always with the same settings. For pickling, a function of a module.
+        key: The key of the kind in the reset's info, such as a task's difficulty.
 
     Raises:
         ConfigError: An argument is out of range, or an episode's info has no such key.
@@ -43,7 +42,7 @@ class KeyedHorizon(Saved):
         super().__init__()
         self._make, self._key = make, key
         self.info_keys: tuple[str, ...] = (key, *(made.info_keys if isinstance(made, ReadsInfo) else ()))
-        self._fresh = made  # the controller of the next new kind
+        self._fresh = made  # for new kinds
         self._controllers: dict[str, HorizonController] = {}
 
     @property
@@ -71,9 +70,7 @@ class KeyedHorizon(Saved):
         controller.record(outcome)
 
     def update(self) -> dict[str, float]:
-        """Moves each kind's K once. Returns ``horizon/k``, the largest, and ``horizon/k_of/KIND`` for each kind, in
-        steps.
-        """
+        """Moves each kind's K. Returns the largest as ``horizon/k``, and each as ``horizon/k_of/KIND``, in steps."""
         with self._lock:
             controllers = list(self._controllers.values())
         for controller in controllers:

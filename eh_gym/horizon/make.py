@@ -1,4 +1,4 @@
-"""make_controller: makes a controller from its name, this project's or your own."""
+"""make_controller: makes a controller from its name."""
 
 import importlib
 import inspect
@@ -21,16 +21,14 @@ HORIZONS: dict[str, type[HorizonController]] = {
     "tti": TTIHorizon,
     "task": TaskHorizon,
 }
-"""The controllers of this project by name: dataclasses whose fields are their arguments. ``--wrapper`` takes the same
-names."""
+"""The controllers of this project by name: dataclasses whose fields are their arguments."""
 
 
 def make_controller(name: str, **settings: Any) -> HorizonController:
-    """Makes a controller from its name, such as one in a configuration file.
+    """Makes a controller from its name.
 
     Args:
-        name: One of `HORIZONS`, such as ``"elastic"``; or ``"MODULE:CLASS"`` for a class, or a function that returns a
-            controller, in an importable module.
+        name: One of `HORIZONS`, such as ``"elastic"``; or ``"MODULE:CLASS"``, for a function too.
         **settings: The arguments of the class.
 
     Raises:
@@ -60,7 +58,7 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
 
 
 def find_controller(name: str) -> Callable[..., Any]:
-    """Returns the class or function that a controller's name stands for; see `make_controller`.
+    """Returns the class or function that a controller's name stands for.
 
     Raises:
         ConfigError: The name is wrong, or the module can't be imported.

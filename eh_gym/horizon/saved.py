@@ -16,8 +16,8 @@ S = TypeVar("S", bound="Saved")
 class Saved:
     """Checks the settings of a controller, saves it with them, and pickles it without its lock.
 
-    A subclass is a dataclass, or overrides `_settings`. Its fields are its settings, except those with ``init=False``.
-    Its `_state` returns what it has counted, and `_load` takes that back.
+    A subclass is a dataclass whose fields are its settings, or overrides `_settings`. Its `_state` returns what it has
+    counted, and `_load` takes that back.
     """
 
     def __new__(cls: type[S], *_: Any, **given: Any) -> S:

@@ -1,7 +1,4 @@
-"""Horizons that depend only on the number of updates: the baselines of Elastic Horizon.
-
-Each is a pure function of the update index, so a resumed run cannot drift.
-"""
+"""Horizons that depend only on the number of updates: the baselines of Elastic Horizon."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +12,6 @@ from eh_gym.ranges import Range
 
 
 class _Schedule(Saved):
-    """Counts updates. A subclass computes K from the count."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self._updates = 0
@@ -31,7 +26,7 @@ class _Schedule(Saved):
         raise NotImplementedError
 
     def record(self, outcome: EpisodeOutcome) -> None:
-        """Does nothing: a schedule does not depend on outcomes."""
+        """Does nothing."""
         check_outcome(outcome)
 
     def update(self) -> dict[str, float]:
@@ -73,9 +68,8 @@ class FixedHorizon(_Schedule):
 class LinearHorizon(_Schedule):
     """K = min(k_min + delta t, k_max) after t updates, floored (Elastic Horizon paper, Eq. 3).
 
-    The defaults are the paper's stand-in for AgentGym-RL's ScalingInter (Eq. 12), which reaches 50 at update 200;
-    AgentGym-RL's own code climbs in stages, see `StagedHorizon`. The paper does not state the rounding; we take the
-    floor.
+    The defaults are the paper's stand-in for AgentGym-RL's ScalingInter (Eq. 12). AgentGym-RL's own code climbs in
+    stages, see `StagedHorizon`. The paper does not state the rounding.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -166,7 +160,7 @@ class StagedHorizon(_Schedule):
         return self.stages[max(start for start in self.stages if start <= update)]
 
     def _settings(self) -> dict[str, Any]:
-        return {"stages": [[update, k] for update, k in self.stages.items()]}  # JSON would make the updates texts
+        return {"stages": [[update, k] for update, k in self.stages.items()]}  # JSON's keys are texts
 
 
 @dataclass(eq=False, repr=False)

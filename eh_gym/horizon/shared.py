@@ -1,9 +1,8 @@
 """One controller that many processes of a machine share.
 
-The process that makes a SharedHorizon owns it. A copy in another process (by fork, or by pickling under
-spawn and forkserver) reads K from a memory-mapped file and appends each outcome to a journal with a single write. If
-each episode has its own K, the copies read the controller from a file that the owner writes after each update.
-Processes share no lock, so a killed one leaves nothing locked. The journal only grows.
+The process that makes a SharedHorizon owns it. A copy in another process (forked or pickled) reads K from a
+memory-mapped file and appends each outcome to a journal with a single write. If each episode has its own K, the copies
+read the controller from a file. Processes share no lock, so a killed one leaves nothing locked.
 """
 
 from __future__ import annotations
@@ -38,23 +37,20 @@ from eh_gym.horizon.controller import (
 class SharedHorizon:
     """Lets environments in other processes read K and record outcomes.
 
-    Once `record` has returned, in any process, the outcome is counted exactly once, at the owner's next `update` or
-    `state_dict`, even if its process is killed. A kill inside `record` may lose this one outcome and no other. Outcomes
-    of one process keep their order.
+    Once `record` has returned, the outcome is counted exactly once, at the owner's next `update` or `state_dict`, even
+    if its process is killed. Outcomes of one process keep their order.
 
-    If the controller has ``horizon_for``, so has this one. The controller then needs ``info_keys`` (see `ReadsInfo`)
-    and must be picklable, as `TaskHorizon` and `KeyedHorizon` are. Only these keys of an outcome's info are handed
-    over, as texts.
+    A controller with ``horizon_for`` must have ``info_keys`` (see `ReadsInfo`) and be picklable, as `TaskHorizon` and
+    `KeyedHorizon` are. Only these keys of an outcome's info are handed over, as texts.
 
-    The journal takes about 35 bytes per outcome plus the task id. It is in shared memory (``/dev/shm``), or else in the
-    temporary folder. `close`, or the end of the owner, removes it. If the owner is killed, a file ``eh-horizon-*``
-    stays.
+    The journal takes about 35 bytes per outcome plus the task id. It only grows. It is in ``/dev/shm``, or else in the
+    temporary folder, until `close` or the end of the owner. If the owner is killed, a folder ``eh-horizon-*`` stays.
 
     Only the owner's `update` moves K. With environments in subprocesses, call it between two rollouts (in
     Stable-Baselines3 from a callback's ``_on_rollout_end``), and leave ``update_every`` of `ElasticTimeLimit` at None.
 
     Args:
-        controller: Do not call its `record` or `update` directly from now on.
+        controller: From now on, do not call its `record` or `update` directly.
 
     >>> from eh_gym.horizon import ElasticHorizon
     >>> with SharedHorizon(ElasticHorizon(k0=12, min_successes=1)) as shared:
@@ -94,14 +90,14 @@ class SharedHorizon:
 
     @property
     def horizon(self) -> int:
-        """The budget K of an episode that starts now, in steps; one memory read."""
+        """The K of an episode that starts now, in steps."""
         return self._k[0]
 
     @property
     def horizon_for(self) -> HorizonFor:
         """The controller's ``horizon_for``. Raises AttributeError if all episodes have one K."""
         if self._keys is None:
-            raise AttributeError("this controller has one K for all episodes")  # at each reset: no repr, which is slow
+            raise AttributeError("this controller has one K for all episodes")  # without a repr, which is slow
         if os.getpid() != self._owner:
             with contextlib.suppress(FileNotFoundError):  # the owner has closed it; the last controller stays
                 self._controller = pickle.loads((self._folder / "controller").read_bytes())
@@ -124,8 +120,8 @@ class SharedHorizon:
         info = {key: str(outcome.info[key]) for key in keys}
         texts = json.dumps([outcome.task_id, info]) if info or outcome.task_id is not None else "[null, {}]"
         numbers = outcome.length, outcome.horizon, outcome.success, outcome.truncated
-        # With O_APPEND and one write, the kernel appends the line as a whole. Only SIGKILL at a page boundary can cut
-        # it. The newline in front separates the next line from such a stump, which is not JSON.
+        # With O_APPEND and one write, only SIGKILL at a page boundary can cut a line. The newline in front separates it
+        # from the line before, which may be cut.
         line = b"\n[%d, %d, %d, %d, %s]\n" % (*numbers, texts.encode())
         written = os.write(self._journal, line)
         if written != len(line):
@@ -162,7 +158,7 @@ class SharedHorizon:
             self._publish(controller)
 
     def close(self) -> None:
-        """Removes the files, if called by the owner. Other processes can still read K, but none can join."""
+        """Removes the files, if called by the owner. Copies can still read K, but no new one can be made."""
         _remove_as_owner(self._folder, self._owner)
 
     def __enter__(self) -> SharedHorizon:
@@ -197,8 +193,7 @@ class SharedHorizon:
         self._folder = folder
         self._lock = threading.Lock()  # between the owner's threads
         with (folder / "k").open("r+b") as file:
-            # A memoryview stores 8 aligned bytes at once. struct.pack_into zeroes them first, and readers would see K =
-            # 0 (2 % of 3.7 million reads under constant writing).
+            # A memoryview stores 8 aligned bytes at once; struct.pack_into zeroes them first, so that readers see 0.
             self._k = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
         self._journal = os.open(folder / "journal", os.O_RDWR | os.O_APPEND)
         # Not at exit, because a thread may still record then.
@@ -219,7 +214,7 @@ class SharedHorizon:
 
     @contextlib.contextmanager
     def _owned(self, method: str) -> Iterator[HorizonController]:
-        """The owner's controller, locked, with every outcome that was recorded before."""
+        """The owner's controller, locked, with every outcome so far."""
         if self._controller is None or os.getpid() != self._owner:
             raise ConfigError(
                 f"{method}() was called on a copy of a SharedHorizon, where K can only be read and outcomes recorded; "
@@ -227,9 +222,9 @@ class SharedHorizon:
             )
         with self._lock:
             news = os.pread(self._journal, os.fstat(self._journal).st_size - self._read, self._read)
-            # A line without an end is being written, or its writer was killed. The next newline decides.
+            # A line without an end may still be being written.
             for line in news[: news.rfind(b"\n") + 1].splitlines(keepends=True):
-                self._read += len(line)  # first, so that an outcome that the controller refuses is not read again
+                self._read += len(line)  # first, so that a refused outcome is not read again
                 try:
                     length, horizon, success, truncated, (task_id, info) = json.loads(line)
                 except ValueError:  # an empty line, or the stump of a killed writer
@@ -240,5 +235,5 @@ class SharedHorizon:
 
 
 def _remove_as_owner(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child inherits the finalizer, and must leave the files to its parent
+    if os.getpid() == owner:  # a forked child inherits the finalizer
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A horizon for each task, because the tasks of a benchmark recur: BFCL has 480 for training, AppWorld 90."""
+"""A horizon for each task, because the tasks of a benchmark recur."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,24 +14,15 @@ from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.saved import Saved
 from eh_gym.ranges import Range
 
-_MOST_TASKS = 10_000  # beyond this number, the task that was met longest ago is forgotten
+_MOST_TASKS = 10_000  # beyond it, the task that was met longest ago is forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The record of a task.
-
-    Attributes:
-        lengths: The lengths of its last outcomes, in steps; 0 for a failure.
-        k: Its K before rounding; None while it is free.
-        meetings: The number of its meetings.
-        met: Whether it was met since the last update.
-    """
-
-    lengths: tuple[int, ...] = ()
-    k: float | None = None
+    lengths: tuple[int, ...] = ()  # of its last outcomes, in steps; 0 for a failure
+    k: float | None = None  # before rounding; None while the task is free
     meetings: int = 0
-    met: bool = False
+    met: bool = False  # since the last update
 
 
 @dataclass(eq=False, repr=False)
@@ -45,13 +36,11 @@ class TaskHorizon(Saved):
         bounded:  target = clip(P90 of the lengths of its successes + delta, k_min, k_max)
                   K = (1 - alpha) K + alpha target, from k_max on
 
-    In each `free_every`-th meeting, a bounded task is free again, because K and the lengths would otherwise shrink
-    together for ever. In its first meeting, a task has the K of an `ElasticHorizon` over all tasks, which begins at
-    `k0`. An episode without a task's name has this K, too.
+    In each `free_every`-th meeting, a bounded task is free again; otherwise K and the lengths could only shrink. A new
+    task, or an episode without a task's name, has the K of an `ElasticHorizon` over all tasks, which begins at `k0`.
 
-    The closest published rule is Toggle of Kimi K2.5 (arXiv 2602.02276, Sec. 4.4.2), which bounds the tokens of an
-    answer. ``TaskHorizon(delta=0, alpha=1, free_every=2)`` is that rule on steps, except that its phases alternate by
-    the meetings of a task, not by iterations.
+    ``TaskHorizon(delta=0, alpha=1, free_every=2)`` is Toggle of Kimi K2.5 (arXiv 2602.02276, Sec. 4.4.2) on steps
+    instead of tokens, with phases that alternate by the meetings of a task, not by iterations.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -123,7 +112,6 @@ class TaskHorizon(Saved):
         with self._lock:
             task = self._tasks.pop(outcome.task_id, _Task())
             lengths = (*task.lengths, length)[-self.window :]
-            # To the end, as the task that was met last.
             self._tasks[outcome.task_id] = dataclasses.replace(task, lengths=lengths, met=True)
             if len(self._tasks) > _MOST_TASKS:
                 del self._tasks[next(iter(self._tasks))]
@@ -132,8 +120,8 @@ class TaskHorizon(Saved):
         """Moves the K of every task that was met, and that of the elastic horizon.
 
         Returns:
-            The metrics of `ElasticHorizon.update`; ``horizon/k_tasks``, the mean K of the bounded tasks in steps (NaN
-            without one); and ``horizon/bounded``, the share of the known tasks that are bounded.
+            The metrics of `ElasticHorizon.update`; ``horizon/k_tasks``, the mean K of the bounded tasks in steps, or
+            NaN; and ``horizon/bounded``, the share of the known tasks that are bounded.
         """
         metrics = self._all.update()
         with self._lock:

@@ -1,1 +1,1 @@
-"""The elastic horizon in other trainers: one module for each. A module imports its trainer when it is imported."""
+"""The elastic horizon in other trainers. Each module imports its trainer."""

@@ -1,4 +1,4 @@
-"""One K for processes that share only a folder, such as the environment servers of another trainer."""
+"""One K for processes that share only a folder."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ _WAIT_S = 30.0  # for the owner to write the address of its horizon
 class FolderHorizon:
     """A controller that is shared by all processes that name the same folder.
 
-    The first process owns K. Whenever it starts or ends an episode, it moves K once for every `update_every` new
-    episodes of all processes. The other processes read K and record. If the owner ends, their K stays the same. The
-    owner writes ``state.json``, from which a later run continues, and ``horizon.jsonl`` with the metrics of each
-    update.
+    The first process owns K and moves it once for every `update_every` episodes of all processes, when it starts or
+    ends an episode itself. The other processes read K and record. If the owner ends, their K stays the same. The owner
+    writes ``state.json``, from which a later run continues, and ``horizon.jsonl`` with the metrics of each update.
 
     Args:
-        folder: A folder on this machine. It is made if it is missing.
+        folder: A folder on this machine, made if it is missing.
         controller: Decides K. Only the owner uses it.
         update_every: The number of episodes between two updates of K.
 
     Raises:
-        ConfigError: Another process owns the folder, but did not write the address of its K in time.
+        ConfigError: Another process owns the folder, but its K was not found in time.
         StateError: ``state.json`` belongs to another kind of controller.
     """
 
@@ -58,14 +57,14 @@ class FolderHorizon:
             try:
                 controller.load_state_dict(saved)
             except BaseException:
-                self._lock.close()  # otherwise the folder stays owned while the error is kept
+                self._lock.close()  # so that the folder is free again
                 raise
         self._pid, self._shared = os.getpid(), SharedHorizon(controller)
         self._write("address", pickle.dumps((self._pid, self._shared)))
 
     @property
     def owner(self) -> bool:
-        """Whether this process moves K. A child that was forked from the owner does not."""
+        """Whether this process moves K. A fork of the owner does not."""
         return self._pid == os.getpid()
 
     @property
@@ -75,7 +74,7 @@ class FolderHorizon:
         return self._shared.horizon
 
     def horizon_for(self, info: Mapping[str, Any]) -> int:
-        """The K of an episode that starts now, in steps, by the info of its reset, such as its ``task_id``."""
+        """The K of an episode that starts now, in steps, by the info of its reset."""
         self._move()
         return episode_horizon(self._shared, info, None)
 
@@ -85,7 +84,7 @@ class FolderHorizon:
         self._move()
 
     def close(self) -> None:
-        """Lets another process own the folder. Processes that have joined continue with the last K."""
+        """Lets another process own the folder. Other processes keep the last K."""
         self._move()
         self._shared.close()
         if not self._lock.closed:
@@ -110,7 +109,7 @@ class FolderHorizon:
             self._write("state.json", json.dumps({**self._shared.state_dict(), **since}).encode())
 
     def _write(self, name: str, content: bytes) -> None:
-        """Writes a file that other processes may be reading."""
+        # At once, because other processes may be reading.
         new = self._folder / f"{name}.new"
         new.write_bytes(content)
         new.replace(self._folder / name)

@@ -1,6 +1,4 @@
-"""SkyRL: any text environment as a ``BaseTextEnv``, and a generator that gives each rollout an elastic
-``max_turns``.
-"""
+"""SkyRL: any text environment as a ``BaseTextEnv``, and a generator with an elastic ``max_turns``."""
 
 from __future__ import annotations
 
@@ -27,10 +25,9 @@ _training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", def
 class GymTextEnv(BaseTextEnv):
     """Any Gymnasium environment with text actions, for `skyrl_gym.register`.
 
-    A row of the data names the environment in the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id``
-    or ``seed``. Its rules and first observation replace the row's prompt. An episode that is stopped earns 0: its last
-    reward takes back what the earlier ones gave. With ``zero_reward_on_truncation: false`` in its row it keeps its
-    rewards.
+    A row of the data has the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id`` or ``seed``. The
+    environment's rules and first observation replace its prompt. An episode that is stopped earns 0: its last reward
+    takes back what the earlier ones gave. With ``zero_reward_on_truncation: false`` in the row, it keeps its rewards.
     """
 
     def __init__(self, env_config: Any, extras: dict[str, Any]) -> None:
@@ -42,7 +39,7 @@ class GymTextEnv(BaseTextEnv):
         self._earned = 0.0
 
     def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
-        """Starts an episode; returns the system prompt and the first observation as messages."""
+        """Starts an episode. Returns its first messages and its ``task_id``."""
         task_id = self._extras.get("task_id")
         options = None if task_id is None else {"task_id": task_id}
         observation, info = self._env.reset(seed=self._extras.get("seed"), options=options)
@@ -67,7 +64,7 @@ class GymTextEnv(BaseTextEnv):
         return BaseTextEnvStepOutput(observations=messages, reward=reward, done=done, metadata={})
 
     def get_metrics(self) -> dict[str, Any]:
-        """turns, and as 0 or 1: success, truncated, environment_error."""
+        """Turns, and as 0 or 1: success, truncated, environment_error."""
         return self._metrics
 
     def close(self) -> None:
@@ -78,20 +75,19 @@ class GymTextEnv(BaseTextEnv):
 class ElasticGymGenerator(SkyRLGymGenerator):
     """SkyRL's generator whose training rollouts have the controller's K as ``max_turns``.
 
-    The columns of a row are the info from which a controller chooses the K of an episode: ``task_id``, or a key of its
-    own.
+    A controller can choose the K of a rollout by the columns of its row, such as ``task_id``.
 
     A step is a turn of the model. A rollout is truncated if its environment says so in `get_metrics` (``truncated``, as
     `GymTextEnv` does), if its tokens ran out before the environment was done, or if it took K turns without a success.
-    Its rewards are then 0. It is a success if its environment says so in `get_metrics` (``success``). Evaluation plays
-    under K and records nothing, nor is a rollout with an ``environment_error`` recorded.
+    Its rewards are then 0. Evaluation plays under K and records nothing. A rollout with an ``environment_error`` is not
+    recorded.
 
     Args:
         controller: Decides K.
         folder: Where the state and the log are kept; see `FolderHorizon`. A later run continues from it.
         update_every: The number of rollouts between two updates of K, such as those of one training batch.
-        success: Tells whether a rollout is a success from the sum of its rewards. By default the environment does, or
-            if it says nothing, a sum of at least 1.
+        success: Tells whether a rollout is a success from the sum of its rewards. By default ``success`` in
+            `get_metrics` does, or without it a sum of at least 1.
         zero_reward_on_truncation: False leaves the rewards of truncated rollouts as they are.
         **skyrl: The arguments of `SkyRLGymGenerator`.
     """
@@ -111,7 +107,7 @@ class ElasticGymGenerator(SkyRLGymGenerator):
         self._zero = zero_reward_on_truncation
 
     async def generate(self, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """One generation; its metrics name the K of its first rollouts."""
+        """One generation. Its metrics have the K at its start as ``horizon/k``."""
         batch, k = input_batch.get("batch_metadata"), self._horizon.horizon
         _training.set(batch is None or batch.training_phase == "train")
         output = await super().generate(input_batch, *args, **kwargs)

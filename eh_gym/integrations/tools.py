@@ -1,4 +1,4 @@
-"""A text environment as an object with one tool, ``act``: what TRL takes as an ``environment_factory``."""
+"""A text environment as an object with one tool, for TRL's ``environment_factory``."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ class ToolEnvironment:
         self.steps = 0
 
     def reset(self, task_id: str | None = None, seed: int | None = None, **_: Any) -> str:
-        """Starts an episode; returns the environment's rules and its first observation. Other columns of a row are
-        ignored.
-        """
+        """Starts an episode; returns the environment's rules and its first observation."""
         self.ended, self.cut, self.success, self.steps, self._score = False, False, None, 0, 0.0
         observation, info = self._env.reset(seed=seed, options=None if task_id is None else {"task_id": task_id})
         return escaped(f"{info.get('system_prompt', '')}\n\n{observation}".strip())

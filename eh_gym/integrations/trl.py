@@ -1,6 +1,4 @@
-"""TRL: an elastic ``max_tool_calling_iterations`` for any ``environment_factory`` or ``tools`` of a
-`trl.GRPOTrainer`.
-"""
+"""TRL: an elastic ``max_tool_calling_iterations`` for a `trl.GRPOTrainer` with tools."""
 
 from __future__ import annotations
 
@@ -36,27 +34,25 @@ def ending(messages: Any, ids: Any, environment: Any, eos_token_ids: Any) -> tup
 class ElasticToolCalls(TrainerCallback, ExportableState):
     """Gives each generation of a `trl.GRPOTrainer` the controller's K, and tells the controller how its episodes ended.
 
-    A step is a round of answered tool calls; an episode without them has one step. TRL stops an episode after K rounds.
-    An episode is truncated if its last message still calls a tool, or was cut at ``max_completion_length``. Its rewards
-    are then 0 (Elastic Horizon paper, Sec. 3.2), though TRL counts it as complete. An environment that can end an
-    episode has the attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does, and may have ``success``
-    (bool), its verdict.
+    A step is a round of answered tool calls; an episode without them has one step. An episode is truncated if its last
+    message still calls a tool, or was cut at ``max_completion_length``. Its rewards are then 0 (Elastic Horizon paper,
+    Sec. 3.2). An environment that can end an episode has the attributes ``ended`` (bool) and ``steps`` (int), as
+    `ToolEnvironment` does, and may have ``success`` (bool), its verdict.
 
-    All episodes of a generation have one K. Each generation of training moves K once, with the outcomes of all ranks.
-    An episode for which every reward function returns None is not recorded. Evaluation plays under K and records
-    nothing. TRL's checkpoints contain the controller's state, and a resumed run continues from it.
+    Each generation of training moves K once, with the outcomes of all ranks. An episode for which every reward function
+    returns None is not recorded. Evaluation plays under K and records nothing. TRL's checkpoints contain the
+    controller's state.
 
     Args:
-        trainer: The trainer. Its reward functions are replaced by wrapped ones. This object becomes one of its
-            callbacks.
+        trainer: The trainer. Its reward functions are wrapped, and this object becomes one of its callbacks.
         controller: Decides K.
         success: Tells whether an episode is a success from its weighted sum of rewards. By default the environment's
-            verdict does, or if there is none, a sum of at least 1.
+            verdict does, or without it a sum of at least 1.
         zero_reward_on_truncation: False leaves the rewards of truncated episodes as they are.
 
     Raises:
-        ConfigError: The trainer has no tools, a reward function is a model or asynchronous, or the controller gives
-            episodes different K (``horizon_for``), which TRL cannot do.
+        ConfigError: The trainer has no tools, a reward function is a model or asynchronous, or the controller has
+            ``horizon_for``, because TRL has one K for all episodes.
     """
 
     def __init__(
@@ -102,7 +98,6 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         return ending(columns["completions"][i], columns["completion_ids"][i], environment, self._trainer.eos_token_ids)
 
     def _move(self, endings: list[tuple[int, bool, bool | None]], log: Callable[[str, float], None]) -> None:
-        """Records the outcomes of all ranks, in the order of the ranks, moves K, and logs."""
         k, weights = self._trainer.max_tool_calling_iterations, self._trainer.reward_weights.tolist()
         local = []
         for row, (length, cut, verdict) in zip(zip(*self._scores, strict=True), endings, strict=True):
@@ -124,11 +119,11 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         self._trainer.max_tool_calling_iterations = self._controller.horizon
 
     def state(self) -> dict[str, Any]:
-        """The state that TRL's checkpoint keeps in ``trainer_state.json``."""
+        """The state for TRL's ``trainer_state.json``."""
         return {"args": {}, "attributes": {"controller": self._controller.state_dict()}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Continues from the checkpoint that is resumed, if there is one."""
+        """Continues from the checkpoint of a resumed run."""
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         self._controller.load_state_dict(saved["attributes"]["controller"])
         self._trainer.max_tool_calling_iterations = self._controller.horizon

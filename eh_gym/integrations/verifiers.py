@@ -27,19 +27,18 @@ def elastic(
 ) -> type[vf.Env]:
     """Subclasses an environment of verifiers so that each episode's ``max_turns`` is the controller's K.
 
-    A step is a turn of the model. K is read when the episode begins, and replaces ``max_turns`` of the seat's
-    configuration. Tasks are known by their names. An episode that verifiers stopped (``trace.is_truncated``) is
-    truncated, and its rewards become 0 (Elastic Horizon paper, Sec. 3.2). A trace with an error is not recorded. Each
-    trace gets the metrics ``horizon_k`` and ``truncated``.
+    A step is a turn of the model. A task's name is its ``task_id``. An episode that verifiers stopped
+    (``trace.is_truncated``) earns 0 (Elastic Horizon paper, Sec. 3.2). A trace with an error is not recorded. Each
+    recorded trace gets the metrics ``horizon_k`` and ``truncated``.
 
     Args:
         env_class: The environment, such as `verifiers.v1.SingleAgentEnv`, which plays any taskset.
         controller: Decides K.
-        folder: Where K is kept. All worker processes that name the same folder share it; see `FolderHorizon`.
+        folder: Where K is kept. Worker processes with the same folder share it; see `FolderHorizon`.
         update_every: The number of episodes, of all processes, between two updates of K.
         seat: The agent that gets K. Each of its traces counts as an episode.
-        success: Tells whether an episode that was not stopped is a success. By default the metric ``success`` does, as
-            `GymEnv` records it, or without it a reward of at least 1.
+        success: Tells whether an episode that was not stopped is a success. By default the metric ``success`` does, or
+            without it a reward of at least 1.
         zero_reward_on_truncation: False leaves the rewards of truncated episodes as they are.
 
     Returns:

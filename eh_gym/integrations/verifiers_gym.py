@@ -19,7 +19,7 @@ __all__ = ["ChatHarness", "GymConfig", "GymEnv", "GymTask", "GymTaskset"]
 
 
 class GymData(vf.TaskData):
-    """A task: the id for ``options["task_id"]``, or a seed that draws one."""
+    """A task: its id, or a seed that draws one."""
 
     task_id: str | None = None
     seed: int | None = None
@@ -33,7 +33,7 @@ class GymConfig(vf.TasksetConfig):
     make_args: dict[str, Any] = Field(default_factory=dict)
     """Further arguments for `gymnasium.make`."""
     task_ids: list[str] = Field(default_factory=list)
-    """The tasks. By default there is a task for each seed, without end."""
+    """The tasks. By default there is one for each seed, without end."""
     every_task: bool = False
     """Whether to play all tasks that the environment lists in its `task_ids`."""
 
@@ -51,7 +51,7 @@ class GymTaskset(vf.Taskset[GymTask, GymConfig]):
         return not (self.config.task_ids or self.config.every_task)
 
     def load(self) -> Iterator[GymTask]:
-        """The tasks that the configuration names, or all that the environment lists, or one for each seed from 0 on."""
+        """The tasks of the configuration, all of the environment, or one for each seed from 0 on."""
         names: Iterable[str] = self.config.task_ids
         if self.config.every_task and not names:
             with gym.make(self.config.gym_id, **self.config.make_args) as env:
@@ -72,7 +72,7 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):
         self._http = httpx.AsyncClient(timeout=None)  # verifiers has time limits of its own
 
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):  # type: ignore[no-untyped-def]
-        """One completion of the conversation so far. Where a limit refuses it, verifiers knows why."""
+        """One completion of the conversation so far."""
         system, prompt = self.resolve_prompt(data)
         messages = [{"role": "system", "content": system}] if system else []
         messages += [message_to_wire(message) for message in prompt]
@@ -84,7 +84,7 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):
 
 
 class GymEnvConfig(vf.EnvConfig):
-    """The one seat. It runs nothing, so it needs no sandbox."""
+    """One seat, without a sandbox."""
 
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
 
@@ -102,7 +102,7 @@ class GymEnv(vf.Env[GymEnvConfig]):
         env = self._idle.pop() if self._idle else await asyncio.to_thread(gym.make, config.gym_id, **config.make_args)
         try:
             await self._play(env, task, agents)
-        except BaseException:  # also if cancelled: the next episode must not continue in this environment's state
+        except BaseException:  # also if cancelled: the next episode must not continue this one
             await asyncio.to_thread(env.close)
             raise
         self._idle.append(env)
@@ -120,7 +120,7 @@ class GymEnv(vf.Env[GymEnvConfig]):
                 if "environment_error" in info:
                     raise RuntimeError(info["environment_error"])
                 total, ended = total + float(reward), terminated or truncated
-                if truncated and not terminated:  # a limit marks an end on its last step, too
+                if truncated and not terminated:  # a limit also truncates an episode that ends on its last step
                     interaction.trace.stop("max_turns")
                 if terminated and "success" in info:
                     interaction.trace.record_metric("success", info["success"])

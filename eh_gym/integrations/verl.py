@@ -1,4 +1,4 @@
-"""verl (v1): tool-calling agent loops whose ``max_assistant_turns`` is K, which a Ray actor keeps for all workers."""
+"""verl (v1): tool-calling agent loops with an elastic ``max_assistant_turns``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class HorizonActor:
     """Holds K for all agent loop workers. It becomes the Ray actor ``eh-horizon`` of the job.
 
     Args:
-        folder: Where the state and the log are kept, on the actor's machine; see `FolderHorizon`. A later run continues
-            from it.
+        folder: Where the state and the log are kept, on the actor's machine; see `FolderHorizon`.
         update_every: The number of training episodes between two updates of K.
         success_at: The smallest reward of a success.
         zero_reward_on_truncation: False leaves the reward of a truncated rollout as it is.
@@ -55,7 +54,7 @@ class HorizonActor:
     def record(
         self, length: int, k: int, truncated: bool, reward: float, info: dict[str, Any], training: bool = True
     ) -> float:
-        """Tells the controller how a rollout of training ended. Returns what the rollout has earned."""
+        """Records a rollout, if it is for training. Returns its reward."""
         task = info.get("task_id")
         named = None if task is None else str(task)
         earned, won = result_of(reward, ended=not truncated, threshold=self._success_at, keep=self._keep)
@@ -64,24 +63,22 @@ class HorizonActor:
         return earned
 
 
-@functools.cache  # Ray ends an actor when the first handle of it is gone, and a loop lives for one rollout
+@functools.cache  # Ray ends an actor with its first handle, and a loop lives for one rollout
 def _actor(folder: str, update_every: int, success_at: float, horizon: str, zero_reward_on_truncation: bool) -> Any:
     made = ray.remote(HorizonActor).options(name=ACTOR, get_if_exists=True, num_cpus=0)
     return made.remote(folder, update_every, success_at, json.loads(horizon), zero_reward_on_truncation)
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row of the data says about its task."""
     return dict(row.get("extra_info") or {})
 
 
 class ElasticToolAgentLoop(ToolAgentLoop):
     """verl's `ToolAgentLoop` under the controller's K.
 
-    A step is a message of the model; the final answer is one too. A rollout is truncated if its last message still
-    calls a tool, or if the tokens of a response are used up. Name the class in the file of
-    ``agent.agent_loop_config_path``, with the arguments of `HorizonActor`, and `ElasticAgentLoopManager` as
-    ``agent.agent_loop_manager_class``.
+    A step is a message of the model. A rollout is truncated if its last message calls a tool, or if its tokens are used
+    up. Name the class in the file of ``agent.agent_loop_config_path``, with the arguments of `HorizonActor`, and
+    `ElasticAgentLoopManager` as ``agent.agent_loop_manager_class``.
     """
 
     def __init__(
@@ -99,7 +96,7 @@ class ElasticToolAgentLoop(ToolAgentLoop):
         self._actor = _actor(folder, update_every, success_at, chosen, zero_reward_on_truncation)
 
     async def run(self, *args: Any, **kwargs: Any) -> AgentLoopOutput:
-        """One rollout under the K of this moment. The row's ``extra_info`` names the task, as ``task_id``."""
+        """One rollout. Its K may depend on the row's ``extra_info``, such as ``task_id``."""
         self.max_assistant_turns = await self._actor.horizon_for.remote(_about(kwargs))
         return await super().run(*args, **kwargs)
 
@@ -120,9 +117,7 @@ class ElasticToolAgentLoop(ToolAgentLoop):
 
 
 class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
-    """Records each training rollout when its reward is known. A truncated one earns 0, also in validation (paper, Sec.
-    3.2).
-    """
+    """Records each training rollout. A truncated one earns 0, also in validation (paper, Sec. 3.2)."""
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
         _validating.set(validate)

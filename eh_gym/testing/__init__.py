@@ -1,4 +1,4 @@
-"""Contract tests to inherit: what Elastic Horizon asks of an environment and of a horizon controller.
+"""Tests to inherit for an environment or a horizon controller.
 
 In a test file of your own, for pytest::
 

@@ -1,4 +1,4 @@
-"""The contract of a horizon controller, as tests to inherit. The tests do not judge whether its K is good."""
+"""Tests to inherit for a horizon controller. They do not judge whether its K is good."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eh_gym.horizon.controller import episode_horizon
 
 
 class ControllerContract:
-    """Tests of `eh_gym.HorizonController`. Inherit from this class and define `make`."""
+    """Tests of an `eh_gym.HorizonController`. Inherit from this class and define `make`."""
 
     _made: tuple[HorizonController, ...] = ()
 
@@ -23,7 +23,7 @@ class ControllerContract:
         raise NotImplementedError("say in make() how your controller is made")
 
     def teardown_method(self) -> None:
-        """Closes the controllers that a test has made, if they have a ``close``."""
+        """Closes the test's controllers."""
         for controller in self._made:
             getattr(controller, "close", lambda: None)()
         self._made = ()
@@ -39,7 +39,7 @@ class ControllerContract:
         assert isinstance(controller, HorizonController), f"{controller!r} lacks one of a controller's five members"
 
     def test_k_is_a_whole_number_of_steps_at_all_times(self) -> None:
-        """K is a whole number of steps, at least 1."""
+        """K is an int >= 1."""
         controller = self._new()
         for update in range(31):
             k = controller.horizon
@@ -48,7 +48,7 @@ class ControllerContract:
             live(controller, 1, update)
 
     def test_recording_alone_moves_nothing(self) -> None:
-        """K moves only at `update`, so that all episodes of one update have the same K."""
+        """K moves only at `update`."""
         controller = self._new()
         before = controller.horizon
         for _ in range(200):
@@ -67,7 +67,7 @@ class ControllerContract:
         assert all(type(k) is int and k >= 1 for k in first), f"K must be an int >= 1, got {first}"
 
     def test_update_returns_finite_or_nan_floats_named_horizon_or_custom(self) -> None:
-        """Its metrics go into the run's log as they are."""
+        """Its metrics fit into the run's log."""
         controller = self._new()
         for _ in range(5):
             metrics = controller.update()
@@ -87,7 +87,7 @@ class ControllerContract:
         assert first == second, f"the same outcomes gave {first} and {second}"
 
     def test_a_loaded_state_has_the_same_future(self) -> None:
-        """Saved and loaded through JSON, it continues as before: at the start, after one update and after seven."""
+        """Saved and loaded through JSON, it continues as before."""
         for past in (0, 1, 7):
             first, second = self._new(), self._new()
             live(first, past)
@@ -113,12 +113,12 @@ class ControllerContract:
         )
 
     def test_the_states_of_other_controllers_are_refused_and_change_nothing(self) -> None:
-        """The state of another controller, or of other settings, raises a StateError."""
+        """Such a state raises a StateError."""
         for other in (FixedHorizon(7), ElasticHorizon(k0=7, min_successes=1)):
             self.check_refuses(other.state_dict())
 
     def check_refuses(self, state: Any) -> str:
-        """Checks that a new controller refuses `state` with a StateError and stays as it is; returns the message."""
+        """Checks that a new controller refuses `state` and stays as it is; returns the StateError's message."""
         controller = self._new()
         before = controller.state_dict()
         message = _refusal(controller, state)
@@ -136,7 +136,7 @@ class ControllerContract:
             _refusal(controller, wrong)
 
     def test_a_pickled_one_goes_on_from_here(self) -> None:
-        """It can be pickled, as environments in other processes and checkpoints need it."""
+        """Other processes and checkpoints need it pickled."""
         controller = self._new()
         live(controller, 5)
         copied = pickle.loads(pickle.dumps(controller))
@@ -145,7 +145,7 @@ class ControllerContract:
         assert copied.state_dict() == controller.state_dict(), "the states differ after the same life"
 
     def test_threads_may_call_everything_at_once(self) -> None:
-        """Several threads can use it: no outcome and no update is lost, and nothing is raised."""
+        """No update is lost, and nothing is raised."""
         controller, errors = self._new(), []
         start = threading.Barrier(6)
 
@@ -171,14 +171,14 @@ class ControllerContract:
         assert controller.horizon >= 1, f"horizon must be >= 1, got {controller.horizon}"
 
     def test_its_repr_says_what_it_is(self) -> None:
-        """Its repr can be printed in errors and logs."""
+        """Its repr begins with its class."""
         controller = self._new()
         text, expected = repr(controller), f"{type(controller).__name__}("
         assert text.startswith(expected), f"repr must start with {expected!r}, got {text!r}"
 
 
 def live(controller: HorizonController, updates: int, first: int = 0) -> list[int]:
-    """Runs updates with two outcomes each. Returns K after each update, and that of one episode."""
+    """Runs updates with two outcomes each. Returns K, and that of one episode, after each update."""
     seen = []
     for update in range(first, first + updates):
         for i in range(2):

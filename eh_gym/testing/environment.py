@@ -1,4 +1,4 @@
-"""The contract of a text environment, as tests to inherit. They can't tell whether the tasks and verdicts are right."""
+"""Tests to inherit for a text environment. They can't tell whether its tasks and verdicts are right."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ from eh_gym.vector import ThreadVectorEnv
 
 TextEnv = gym.Env[str, str]
 
-_STEP_S = 60.0  # the longest time for one step in a thread
+_STEP_S = 60.0
 
 
 class _WatchedEnv(CheckedEnv):
-    """Also checks what an environment must not do while it works."""
-
     def step(self, action: Any) -> Any:
         answer = super().step(action)
         observation, _, _, truncated, info = answer
@@ -40,18 +38,13 @@ class _WatchedEnv(CheckedEnv):
 class TextEnvContract:
     """Tests of any text environment that the harness may play. Inherit from this class and define `make`.
 
-    Observations and actions are texts. ``env.unwrapped.task_ids`` lists the tasks. ``reset`` plays the task of
-    ``options={"task_id": ...}``, or one that its seed draws, and returns an info with ``task_id``, ``system_prompt``
-    and ``instruction``. ``step`` answers any text, with any finite reward. When the environment's own rules end the
-    episode, ``info["success"]`` is the verdict; without it, the sum of the rewards decides. Steps are not limited.
-    docs/extend/environment.md has this as a checklist.
+    docs/extend/environment.md lists what they ask for.
 
     Attributes:
-        malformed: Texts that are not valid actions and do not end an episode with success. Add those of your own
-            format.
+        malformed: Texts that are not valid actions and never succeed. Add those of your own format.
         unknown_task_ids: Ids of tasks that do not exist.
         longest: The most steps that the expert takes.
-        success_threshold: The least sum of rewards that is a success, if the environment gives no verdict.
+        success_threshold: The least sum of rewards that is a success, without a verdict.
     """
 
     malformed: ClassVar[Sequence[str]] = MALFORMED
@@ -62,7 +55,7 @@ class TextEnvContract:
     _made: tuple[Any, ...] = ()
 
     def make(self) -> TextEnv:
-        """A new environment with few or quick tasks, by ``gym.make``; with the same arguments at every call."""
+        """A new environment with few or quick tasks, by ``gym.make`` with the same arguments at every call."""
         raise NotImplementedError(
             "say in make() how your environment is made: return gym.make('MyEnv-v0', split='dev')"
         )
@@ -72,13 +65,13 @@ class TextEnvContract:
         return ThreadVectorEnv([self.make] * count)
 
     def teardown_method(self) -> None:
-        """Closes the environments that a test has made."""
+        """Closes the test's environments."""
         for env in self._made:
             env.close()
         self._made = ()
 
     def new(self) -> TextEnv:
-        """What `make` makes, with its answers checked; closed when the test ends."""
+        """A new environment whose answers are checked; closed when the test ends."""
         env: TextEnv = self._closed_later(_WatchedEnv(self.make(), self.success_threshold))
         return env
 
@@ -87,13 +80,13 @@ class TextEnvContract:
         return env
 
     def test_has_no_step_limit_of_its_own(self) -> None:
-        """The environment is registered without `max_episode_steps`, because the horizon limits an episode."""
+        """The environment is registered without `max_episode_steps`."""
         spec = self.new().spec
         limit = None if spec is None else spec.max_episode_steps
         assert limit is None, f"max_episode_steps is {limit}; register the environment without it"
 
     def test_reset_says_what_the_task_is(self) -> None:
-        """A reset returns the first message, and an info with three texts."""
+        """A reset's info has a task_id, a system_prompt and an instruction."""
         env = self.new()
         observation, info = env.reset(seed=0)
         _check_text(observation, env.observation_space)
@@ -104,7 +97,7 @@ class TextEnvContract:
         assert info["task_id"] in _ids(env), f"{info['task_id']!r} is not in env.unwrapped.task_ids"
 
     def test_the_seed_alone_chooses_the_task(self) -> None:
-        """Two environments with the same seed play the same; without a seed they go on in the same order."""
+        """The same seed gives the same tasks, also in later resets without a seed."""
         one, other = self.new(), self.new()
         first = [one.reset(seed=seed) for seed in range(6)]
         again = [other.reset(seed=seed) for seed in range(6)]
@@ -116,7 +109,7 @@ class TextEnvContract:
         assert again == first, f"after the same seed, resets without one gave {_differ(first, again)}"
 
     def test_the_task_id_wins_over_the_seed(self) -> None:
-        """`options={"task_id": ...}` names the task whatever the seed is."""
+        """`options={"task_id": ...}` names the task for any seed."""
         env = self.new()
         ids = _ids(env)
         for task_id in (ids[0], ids[len(ids) // 2], ids[-1]):
@@ -124,7 +117,7 @@ class TextEnvContract:
             assert again == first, f"task {task_id!r} with two seeds gave {_differ([first], [again])}"
 
     def test_an_unknown_task_is_refused(self) -> None:
-        """An unknown task id raises a ConfigError, and the environment can still be used."""
+        """An unknown task id raises a ConfigError, and the environment stays usable."""
         for task_id in self.unknown_task_ids:
             env = self._closed_later(self.make())
             try:
@@ -138,7 +131,7 @@ class TextEnvContract:
             assert env.reset(seed=0)[1]["task_id"] in _ids(env), "after a refused reset it plays no task of its own"
 
     def test_malformed_actions_are_answered_and_never_raise(self) -> None:
-        """Malformed actions get an answer, do not raise, and are no success."""
+        """Malformed actions are no success."""
         env = self.new()
         env.reset(seed=0)
         for action in self.malformed:
@@ -162,7 +155,7 @@ class TextEnvContract:
         assert env.step("???")[4] == kept, "changing the info of a step changed another's; return a new dict each time"
 
     def test_the_spec_survives_pickling(self) -> None:
-        """The spec can be pickled, as a process that builds the environment needs it."""
+        """Other processes need the spec pickled."""
         env = self.new()
         assert env.spec is not None, "the environment has no spec; register it, and make it by gym.make"
         rebuilt = self._closed_later(gym.make(pickle.loads(pickle.dumps(env.spec))))
@@ -170,7 +163,7 @@ class TextEnvContract:
         assert rebuilt.reset(seed=4) == env.reset(seed=4), "the environment of the pickled spec starts otherwise"
 
     def test_close_may_come_early_and_twice(self) -> None:
-        """`close` works before the first reset, in the middle of an episode, and twice."""
+        """`close` works before the first reset, during an episode, and twice."""
         never_reset, used = self.new(), self.new()
         never_reset.close()
         used.reset(seed=0)
@@ -178,7 +171,7 @@ class TextEnvContract:
         used.close()
 
     def test_passes_gymnasiums_checker_without_a_warning(self) -> None:
-        """`gymnasium.utils.env_checker.check_env`."""
+        """Runs `gymnasium.utils.env_checker.check_env`."""
         env = self.new()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -188,13 +181,12 @@ class TextEnvContract:
 class ExpertEnvContract(TextEnvContract):
     """Tests of a text environment that knows its solutions, as `--model tiny` and the warm start need it.
 
-    In addition to `TextEnvContract`: ``env.unwrapped.expert()`` returns the next action of a perfect agent, and
-    ``env.unwrapped.random_action(rng)`` returns a harmless action. If ``reset`` gives ``info["optimal_steps"]``, the
-    expert takes as many steps.
+    ``env.unwrapped.expert()`` returns the next action of a perfect agent, and ``env.unwrapped.random_action(rng)`` a
+    harmless action. If ``reset`` gives ``info["optimal_steps"]``, the expert takes as many steps.
     """
 
     def play(self, env: TextEnv, choose: Callable[[int], str], limit: int | None = None) -> list[Any]:
-        """Steps with ``choose(step)`` until the end or `limit`. Returns all step results."""
+        """Steps with ``choose(step)`` until the end or `limit`. Returns the results."""
         results: list[Any] = []
         for step in range(self.longest if limit is None else limit):
             results.append(env.step(choose(step)))
@@ -203,7 +195,7 @@ class ExpertEnvContract(TextEnvContract):
         return results
 
     def test_the_expert_solves_its_tasks(self) -> None:
-        """The expert solves a dozen tasks, in as many steps as the info says."""
+        """The expert solves a dozen tasks, in the optimal steps."""
         env = self.new()
         ids = _ids(env)
         for task_id in ids[:: max(1, len(ids) // 12)]:
@@ -215,7 +207,7 @@ class ExpertEnvContract(TextEnvContract):
             assert len(results) == steps, f"{task_id!r} took {len(results)} steps; its optimal_steps are {steps}"
 
     def test_the_same_actions_give_the_same_episode(self) -> None:
-        """The same task and actions give the same episode; some actions are random ones, which are harmless texts."""
+        """Random and expert actions give the same episode again."""
         one, other = self.new(), self.new()
         rng = np.random.default_rng(5)
         for seed in range(3):
@@ -232,7 +224,7 @@ class ExpertEnvContract(TextEnvContract):
             assert again == first, f"the same actions gave {_differ(first, again)}"
 
     def test_damaged_expert_actions_never_raise(self) -> None:
-        """Damaged actions of the expert are harmless: a nearly right action is the most likely malformed one."""
+        """Nearly right actions are the most likely malformed ones."""
         env = self.new()
         rng = np.random.default_rng(0)
         alphabet = "()[]{}'\"\\,=:;.<>/ \n\0é🧭09azAZ_"
@@ -257,7 +249,7 @@ class ExpertEnvContract(TextEnvContract):
         assert again == first, f"the pickled environment answered {again}, expected {first}"
 
     def test_a_masked_reset_changes_its_own_slots_only(self) -> None:
-        """Environments share no state: one slot's reset leaves its neighbours where they are."""
+        """Environments share no state."""
         plain = self.new()
         ids = _ids(plain)[:3]
         assert len(ids) == 3, f"three tasks are needed to tell slots apart, got {list(ids)}"
@@ -299,7 +291,6 @@ def _check_text(text: str, space: Any) -> None:
 
 
 def _differ(first: Sequence[Any], again: Sequence[Any]) -> str:
-    """The first difference of two lists, for a message."""
     pairs = [(i, a, b) for i, (a, b) in enumerate(zip(first, again, strict=False)) if a != b]
     i, a, b = pairs[0] if pairs else (min(len(first), len(again)), "its end", "more")
     return f"at {i} first {a!r}, then {b!r}"

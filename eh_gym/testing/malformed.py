@@ -1,6 +1,4 @@
-"""Texts that are not valid actions in any environment of this project: empty, unfinished, huge, or in another
-format.
-"""
+"""Texts that are not valid actions in any environment of this project."""
 
 MALFORMED: tuple[str, ...] = (
     *("", " ", "\n\n", "None", "null", "nan", "[]", "{}", "()", "[[[[", "]]]]", "f(", "f(a=", "f(a=1"),

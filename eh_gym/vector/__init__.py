@@ -1,4 +1,4 @@
-"""Many environments at once, stepped in threads: as one gymnasium.vector.VectorEnv, or slot by slot."""
+"""Environments stepped in threads, all at once or slot by slot."""
 
 from eh_gym.vector.make import make_vec
 from eh_gym.vector.thread import ThreadVectorEnv

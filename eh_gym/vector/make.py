@@ -1,7 +1,4 @@
-"""make_vec: a ThreadVectorEnv of a registered environment, under one horizon controller if wanted.
-
-``gymnasium.make_vec`` is not used, because it refuses wrappers together with a vector entry point.
-"""
+"""make_vec: a ThreadVectorEnv of a registered environment."""
 
 import inspect
 from collections.abc import Callable
@@ -28,24 +25,22 @@ def make_vec(
     max_workers: int | None = None,
     **env_kwargs: Any,
 ) -> ThreadVectorEnv:
-    """Builds ``num_envs`` slots of one environment.
+    """Makes ``num_envs`` slots of one environment.
 
     Args:
-        env_id: Any id or spec that ``gymnasium.make`` knows, of this project or not.
-        num_envs: Slots, >= 1.
-        controller: Puts every environment into an ElasticTimeLimit of this one controller; None leaves them unlimited.
-        success: As for ElasticTimeLimit; without a controller it has no effect, like the next three.
+        env_id: Any id or spec that ``gymnasium.make`` knows.
+        num_envs: The number of slots, >= 1.
+        controller: The controller of the ElasticTimeLimit around each environment; None for no limit.
+        success: As for ElasticTimeLimit. Without a controller it has no effect, like the next three.
         update_every: Call ``controller.update()`` after this number of episodes of all slots together; None if your
             code calls it.
-        record: As for ElasticTimeLimit: False for evaluations.
-        zero_reward_on_truncation: As for ElasticTimeLimit: False for dense rewards.
-        max_workers: As for ThreadVectorEnv; 0 steps in the caller's thread.
-        **env_kwargs: For ``gymnasium.make``, such as ``split="test"``. gymnasium's passive checker is left out, as in
-            ``gymnasium.make_vec``: it breaks the step after a first reset that raised (1.4.0).
+        record: As for ElasticTimeLimit.
+        zero_reward_on_truncation: As for ElasticTimeLimit.
+        max_workers: As for ThreadVectorEnv.
+        **env_kwargs: For ``gymnasium.make``, such as ``split="test"``.
 
     Raises:
-        ConfigError: ``num_envs`` is not a whole number >= 1, or an argument is unknown to this function and to the
-            environment.
+        ConfigError: ``num_envs`` is wrong, or an argument is unknown to this function and to the environment.
 
     Example:
         >>> from eh_gym.horizon import FixedHorizon
@@ -63,6 +58,7 @@ def make_vec(
 
     def build() -> gym.Env[Any, Any]:
         try:
+            # gymnasium's passive checker (1.4.0) breaks the step after a first reset that raised.
             env = gym.make(env_id, disable_env_checker=True, **env_kwargs)
         except TypeError as error:
             if "unexpected keyword argument" not in str(error):

@@ -1,9 +1,4 @@
-"""ThreadVectorEnv: environments stepped in threads, all at once or one slot at a time.
-
-A slot that has ended waits for its reset (AutoresetMode.DISABLED). After an explicit reset, an automatic one would
-change the task of a group silently. There are no deadlines, because a thread cannot be killed: an environment that may
-hang uses a process (eh_gym.worker).
-"""
+"""ThreadVectorEnv: environments stepped in threads, all at once or one slot at a time."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -30,16 +25,17 @@ class ThreadVectorEnv(SyncVectorEnv):
     """Environments of one kind, each in a slot; different slots run side by side.
 
     As a ``gymnasium.vector.VectorEnv`` it behaves like ``SyncVectorEnv(..., autoreset_mode=AutoresetMode.DISABLED)``,
-    masked resets included.
+    masked resets included. An automatic reset would change the task of a group. There are no deadlines, because a
+    thread can't be killed.
 
-    ``submit_reset`` and ``submit_step`` address one slot and return a future at once. A slot takes its next call when
-    the future of its last one is done. What one slot raises reaches its own future only; the slot then needs a reset.
-    The two ways may be mixed, but a batched call is refused while a future of the slot interface is not done.
+    ``submit_reset`` and ``submit_step`` address one slot and return a future. A slot takes its next call when this
+    future is done. If it has an exception, the slot needs a reset. A batched call is refused while a future is not
+    done.
 
     Args:
-        env_fns: Functions that build the environments, called one after the other here.
-        max_workers: Threads, by default one for each slot, 64 at most. 0 steps in the caller's thread: for an
-            environment whose steps take microseconds, threads are slower.
+        env_fns: Functions that make the environments, called one after the other.
+        max_workers: The number of threads, by default one for each slot, 64 at most. 0 steps in the caller's thread,
+            which is faster if steps take microseconds.
 
     Raises:
         ConfigError: No environments, one environment in two slots, or a bad ``max_workers``.
@@ -56,7 +52,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         >>> envs.close()
     """
 
-    envs: list[gym.Env[Any, Any]] = []  # noqa: RUF012 - for `close`, if building them fails
+    envs: list[gym.Env[Any, Any]] = []  # noqa: RUF012 - for `close`, if making them fails
     _pool: ThreadPoolExecutor | None = None
 
     def __init__(self, env_fns: Iterable[Callable[[], gym.Env[Any, Any]]], max_workers: int | None = None) -> None:
@@ -77,11 +73,11 @@ class ThreadVectorEnv(SyncVectorEnv):
             )
         if max_workers:
             self._pool = ThreadPoolExecutor(max_workers, thread_name_prefix="eh-slot")
-        # Threads end in any order, but the outcomes of a batched step are recorded in the order of the slots.
+        # The outcomes of a batched step are recorded in the order of the slots.
         self._limits = [env for env in self.envs if max_workers and env.has_wrapper_attr("tell_outcomes")]
         self._busy = [False] * self.num_envs  # has a call whose future is not done
         self._live = [False] * self.num_envs  # has an episode that can be stepped
-        # Zeros or empty texts until a slot's first reset. A masked reset returns them for the other slots.
+        # Zeros or empty texts until a slot's first reset.
         self._env_obs: list[Any] = list(iterate(self.observation_space, self._observations))
 
     # One slot at a time
@@ -105,12 +101,16 @@ class ThreadVectorEnv(SyncVectorEnv):
 
         Returns:
             A future of ``(observation, reward, terminated, truncated, info)``; of ``gymnasium.error.ResetNeeded`` if
-            the slot's episode has ended or failed, or none has begun. Raises as `submit_reset` does.
+            the slot has no running episode.
+
+        Raises:
+            gymnasium.error.AlreadyPendingCallError: The slot's last call is not done.
+            gymnasium.error.ClosedEnvironmentError: The vector environment is closed.
         """
         return self._submit(slot, "submit_step", lambda: self._step_slot(slot, action))
 
     def submit_call(self, slot: int, method: Callable[[], T]) -> Future[T]:
-        """Calls a method of the slot's environment where its steps are taken. Raises as `submit_reset` does."""
+        """Calls a method of the slot's environment as its next call. Raises as `submit_reset` does."""
         return self._submit(slot, "submit_call", method)
 
     def _submit(self, slot: int, name: str, call: Callable[[], T]) -> Future[T]:
@@ -125,7 +125,7 @@ class ThreadVectorEnv(SyncVectorEnv):
             try:
                 return call()
             finally:
-                self._busy[slot] = False  # before the future is done: its waiter may go on with the slot
+                self._busy[slot] = False  # before the future is done, when the slot may get its next call
 
         self._busy[slot] = True
         if self._pool is not None:
@@ -133,7 +133,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         future: Future[T] = Future()
         try:
             result = run()
-        except KeyboardInterrupt:  # a signal, which is not the slot's
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
             future.set_exception(error)
@@ -167,12 +167,11 @@ class ThreadVectorEnv(SyncVectorEnv):
 
         Args:
             seed: One seed a slot, or an int for seed, seed + 1, ... by slot number, or None.
-            options: ``"reset_mask"``: bool array (num_envs,); the other slots stay as they are. ``"task_ids"``:
-                num_envs ids, one a slot (None: let the seed draw). Everything else goes to every environment.
+            options: ``"reset_mask"``: a bool array (num_envs,), True for the slots to reset. ``"task_ids"``: one id a
+                slot (None: the seed draws it). Everything else goes to every environment.
 
         Returns:
-            The batched observations (for slots outside the mask, the last ones) and the infos of the slots that were
-            reset.
+            The batched observations, outside the mask the last ones, and the infos of the slots that were reset.
 
         Raises:
             ConfigError: A mask, list of seeds or list of ids has the wrong length or type.
@@ -203,7 +202,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         """Steps all slots side by side.
 
         Args:
-            actions: One action a slot, batched as in ``action_space``; for text a sequence of str.
+            actions: One action a slot, batched as in ``action_space``; for texts a sequence.
 
         Returns:
             Observations, rewards (num_envs,) float64, terminations and truncations (num_envs,) bool, infos.
@@ -237,19 +236,17 @@ class ThreadVectorEnv(SyncVectorEnv):
         return self._batch(), rewards, terminations, truncations, infos
 
     def interrupt(self) -> None:
-        """Calls the method ``interrupt`` of environments that have one: their calls raise at once. Only `close` may
-        follow.
-        """
+        """Calls ``interrupt`` of environments that have it, so that their calls raise. Only `close` may follow."""
         for env in self.envs:
             if env.has_wrapper_attr("interrupt"):
                 env.get_wrapper_attr("interrupt")()
 
     def close_extras(self, **_: Any) -> None:
-        """Cancels calls that have not begun, interrupts or waits for those that have, and closes every environment."""
+        """Cancels waiting calls, interrupts or awaits running ones, and closes every environment."""
         self.interrupt()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        with contextlib.ExitStack() as closings:  # close the others, even if one fails
+        with contextlib.ExitStack() as closings:  # also if one fails
             for env in reversed(self.envs):
                 closings.callback(env.close)
 
@@ -274,7 +271,7 @@ class ThreadVectorEnv(SyncVectorEnv):
 
 
 def _gather(futures: Iterable[Future[T]]) -> list[T]:
-    """The results of all, once all are done; if some failed, raises the exception of the lowest slot."""
+    """The results, once all are done; raises the exception of the lowest slot that failed."""
     futures = list(futures)
     for future in futures:
         future.exception()

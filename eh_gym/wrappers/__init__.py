@@ -1,4 +1,4 @@
-"""Wrappers, one a file, each named for its effect."""
+"""Wrappers."""
 
 from eh_gym.wrappers.elastic_time_limit import ElasticTimeLimit
 

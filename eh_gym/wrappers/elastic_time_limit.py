@@ -1,7 +1,4 @@
-"""Stops an episode after K steps, where K comes from a horizon controller.
-
-The observations stay as they are.
-"""
+"""Stops an episode after K steps, where K comes from a horizon controller."""
 
 from __future__ import annotations
 
@@ -34,44 +31,37 @@ SuccessRule = Callable[[Any, float, bool, bool, dict[str, Any]], bool]
 class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
     """Gives every episode the budget that the controller has at its reset, and tells the controller how it ended.
 
-    An episode that reaches K steps without ending is truncated, and earns 0 (Elastic Horizon paper, Sec. 3.2; Algorithm
-    2, lines 8 to 16); one that ends on step K has ended. So does an episode that the environment's own limit or an
-    error stops: its last reward takes back what the earlier ones gave. A running episode keeps its K. A controller with
-    ``horizon_for`` is asked for each episode's K, with the info and the seed of its reset (see `KeyedHorizon`).
-    Episodes that are reset before their end are not recorded, nor those with ``info["environment_error"]``.
+    An episode that does not end within K steps is truncated and earns 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
+    lines 8 to 16): its last reward takes back what the earlier ones gave. An episode that the environment's own limit
+    or an error stops earns 0, too. A running episode keeps its K. A controller's ``horizon_for`` decides each episode's
+    K from the info and the seed of the reset (see `KeyedHorizon`). Episodes that are reset before their end, or have
+    ``info["environment_error"]``, are not recorded.
 
-    Every info gets ``info["horizon"]``, the episode's K: an int where observations are texts, else an ``np.int64``,
-    because TorchRL's ``auto_register_info_dict`` takes only numpy's scalars. The last step's info gets
-    ``info["outcome"]`` = ``{"length", "horizon", "success", "truncated"}`` and the ``"task_id"``, where the reset's
-    info names it. It also gets ``info["TimeLimit.truncated"]``: whether K stopped it. No value is None, because
-    Tianshou's buffers refuse that. At the reset and at the end the info is a new dict, and in between it is the
-    environment's own.
+    Every info gets ``info["horizon"]``, the episode's K: an int if observations are texts, else an ``np.int64``, which
+    TorchRL's ``auto_register_info_dict`` needs. The last step's info gets ``info["outcome"]`` = ``{"length", "horizon",
+    "success", "truncated"}``, with the ``"task_id"`` if the reset's info names it. It also gets
+    ``info["TimeLimit.truncated"]``, whether K stopped it; Stable-Baselines3 then bootstraps the value of the last
+    observation.
 
-    Put Gymnasium's `RecordEpisodeStatistics` and the `Monitor` of Stable-Baselines3 outside this wrapper: inside, they
-    do not see the episodes that K stops. The controller records the same in every order.
-    Stable-Baselines3 bootstraps the value of the last observation where ``TimeLimit.truncated`` is true.
+    Put Gymnasium's `RecordEpisodeStatistics` and the `Monitor` of Stable-Baselines3 outside this wrapper. Inside, they
+    do not see the episodes that K stops.
 
     Args:
         env: Any environment, text or not.
-        controller: Decides K. Several environments of one process may share it. Environments in other processes have
-            copies of it, and the original does not get the copies' outcomes: use a `SharedHorizon` there. A copy that
-            records in another process gives a warning. A copied environment has a copied controller, unless that is a
-            `SharedHorizon`.
-        success: How to read the verdict of an episode: a key of the info, or a function. The key is read if the episode
-            ended by the environment's rules; an episode that was stopped is then no success. If the first episode
-            (of texts: the first eight) is stopped and its info lacks the key, a warning says so. The function is asked
-            at every end, also if K stopped the episode, and gets ``(observation, reward, terminated, truncated, info)``
-            of the last step, the reward as the agent gets it. For a task of survival, which succeeds by lasting until
-            K, pass ``lambda observation, reward, terminated, truncated, info: not terminated``. The verdict is a bool,
-            or 0 or 1.
+        controller: Decides K. Several environments of one process may share it. If environments run in other processes,
+            wrap it in a `SharedHorizon`; otherwise they record into copies.
+        success: How to read the verdict (a bool, or 0 or 1) of an episode: a key of the info, or a function. With a
+            key, an episode that was stopped is no success. A function is asked at every end, also if K stopped the
+            episode, and gets ``(observation, reward, terminated, truncated, info)`` of the last step, with the reward
+            that the agent gets. For a task of survival, which succeeds by lasting until K, pass
+            ``lambda observation, reward, terminated, truncated, info: not terminated``.
         update_every: Call ``controller.update()`` after this number of episodes of this environment; None if your code
-            calls it, as the training harness does once per update.
-        record: Tell the controller how episodes end. False for evaluations, which must not move K, and if your code
-            records the outcomes itself.
+            calls it, as the training harness does.
+        record: Whether the controller is told how episodes end. False for evaluations, which must not move K.
         zero_reward_on_truncation: False leaves the rewards of a stopped episode as they are, for dense rewards.
 
     Attributes:
-        recorded: Counts the episodes for `update_every`; environments that hold the same count share it.
+        recorded: The count of episodes for `update_every`. Environments may share it.
 
     Raises:
         ConfigError: An argument is wrong, an episode ended and no success can be read, or ``spec.to_json()`` was
@@ -134,21 +124,21 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self._zero_reward = zero_reward_on_truncation
         self._horizon = 0
         self._left = 0  # steps until K; 0 where no episode is running
-        self._earned = 0.0  # the sum of the running episode's rewards
+        self._earned = 0.0  # by the running episode
         self._start: dict[str, Any] = {}  # the info of the reset
-        # JSON, in which agents of text log, has no numpy numbers.
+        # JSON, the log format of text agents, has no numpy numbers.
         self._in_info: Callable[[int], Any] = int if isinstance(env.observation_space, Text) else np.int64
         self._shown: Any = 0  # K as the infos show it
         self.recorded = EpisodeCount()
-        self._held: list[EpisodeOutcome] | None = None  # for `tell_outcomes`; None if outcomes are told at once
+        self._held: list[EpisodeOutcome] | None = None  # None if outcomes are told at once
         self._has_recorded = False
-        # Stopped episodes until a warning that the info lacks the key; <= 0 for no warning. By the contract of texts
-        # (eh_gym.testing) only ended episodes have the key, and a beginner's first episodes seldom end.
+        # Stopped episodes until a warning that the info lacks the key; <= 0 for no warning. In text environments, only
+        # ended episodes have the key, and the first episodes seldom end.
         self._unread = 8 if isinstance(env.observation_space, Text) else 1
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
-        """The environment's spec with this wrapper, for ``gymnasium.make``, which uses the same controller again."""
+        """The spec with this wrapper. ``gymnasium.make`` uses the same controller again."""
         spec = super().spec
         return spec and _SpecWithController(
             **{field.name: getattr(spec, field.name) for field in dataclasses.fields(spec) if field.init}
@@ -160,13 +150,11 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         return self._horizon
 
     def hold_outcomes(self) -> None:
-        """Keeps outcomes back until `tell_outcomes`, for a vector environment that tells them in the order of its
-        slots.
-        """
+        """Keeps outcomes back until `tell_outcomes`, so that a vector environment can order them."""
         self._held = []
 
     def tell_outcomes(self) -> None:
-        """Tells the controller the outcomes that were kept back. From then on, outcomes are told at once again."""
+        """Tells the controller the outcomes that were kept back, and later ones at once."""
         held, self._held = self._held or [], None
         for outcome in held:
             self._tell(outcome)
@@ -175,7 +163,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
         """Starts an episode and fixes its K. A running episode is dropped and not recorded."""
-        self._left = 0  # if the environment's reset fails, the old episode must not continue
+        self._left = 0  # so that the old episode ends if the reset fails
         observation, info = self.env.reset(seed=seed, options=options)
         k = episode_horizon(self.controller, info, seed)
         if k != self._horizon:
@@ -193,7 +181,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if left and not terminated and not truncated:
             self._left = left
             self._earned += float(reward)
-            info["horizon"] = self._shown  # in the environment's own dict, because a copy costs more than all the rest
+            info["horizon"] = self._shown  # a copy would cost more than all the rest
             return step
         return self._end(observation, reward, bool(terminated), bool(truncated), info)
 
@@ -210,7 +198,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if earned != total:
             reward = earned - self._earned
         success = not failed and self._verdict(observation, float(reward), terminated, truncated, info)
-        stopped_early = truncated and not terminated  # gymnasium's TimeLimit also marks an end on its last step
+        stopped_early = truncated and not terminated  # TimeLimit also truncates an episode that ends on its last step
         told = {"length": steps, "horizon": horizon, "success": success, "truncated": stopped_early}
         task_id = self._start.get("task_id")
         if task_id is not None:
@@ -222,7 +210,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
                 self._tell(outcome)
             else:
                 self._held.append(outcome)
-        # An inner wrapper may have stopped the episode before K did, and set the mark.
+        # An inner wrapper may have set it.
         limit = (cut and not failed) or bool(info.get("TimeLimit.truncated", False))
         info = {**info, "horizon": self._shown, "outcome": told, "TimeLimit.truncated": limit}
         return observation, reward, terminated, truncated, info
@@ -270,7 +258,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
 
 
 class EpisodeCount:
-    """How many episodes were recorded, by one environment or by all that share the count. Thread-safe."""
+    """A count of recorded episodes. Thread-safe."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -290,7 +278,7 @@ class EpisodeCount:
 
 
 class _SpecWithController(EnvSpec):
-    """A spec that ``gymnasium.make`` and pickle take, and JSON cannot hold. Its copies have the same controller."""
+    """A spec whose copies have the same controller. JSON cannot hold it."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _SpecWithController:
         for wrapper in self.additional_wrappers:  # gymnasium copies the spec for each wrapper further out
@@ -307,7 +295,6 @@ class _SpecWithController(EnvSpec):
 
 
 def _as_bool(source: str, verdict: Any) -> bool:
-    """A verdict as a bool. An array of one element stands for the element."""
     if verdict is True or verdict is False:
         return verdict
     value = verdict.item() if isinstance(verdict, np.ndarray) and verdict.size == 1 else verdict

@@ -11,7 +11,7 @@ from quiet_run import rows_of_run as run
 
 from eh_gym.errors import MissingBackendError
 from envs.actors import ActorEnv, close_shared_actors
-from harness.rollout import source
+from harness.rollout import environment
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 @pytest.fixture
 def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GRPOConfig]:
     """`quick` in two actors, one on each node."""
-    monkeypatch.setattr(source, "ACTOR_SLOTS", 8)
+    monkeypatch.setattr(environment, "ACTOR_SLOTS", 8)
     yield changed(quick, env_workers="ray", ray_address="auto", out=tmp_path / "ray")
     close_shared_actors()
 
@@ -60,7 +60,7 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
     with monkeypatch.context() as patch:
         patch.setattr(ActorEnv, "step", step)
         # Four actors: mostly two on each node, but Ray promises no equal spread.
-        patch.setattr(source, "ACTOR_SLOTS", 4)
+        patch.setattr(environment, "ACTOR_SLOTS", 4)
         rows = run(changed(in_ray, **changes))
     local = run(changed(quick, **changes))
     assert [row["rollout/episodes"] for row in rows] == [16, 16]
@@ -77,8 +77,8 @@ def test_the_trainer_s_machine_needs_no_backend(
     far = changed(in_ray, env="EH-BFCL-v0", env_args={"workers": 1}).environment
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))  # of this process; the nodes have another
     with pytest.raises(MissingBackendError):
-        source.task_environment(replace(far, env_workers="local", ray_address=""), far.env)
-    env = source.task_environment(far, source.environment(far, slots=16, temperature=1.0))
+        environment.task_environment(replace(far, env_workers="local", ray_address=""), far.env)
+    env = environment.task_environment(far, environment.environment(far, slots=16, temperature=1.0))
     assert len(env.unwrapped.task_ids) == 480  # type: ignore[attr-defined]
     assert env.reset(seed=0)[1]["task_id"] in env.unwrapped.task_ids  # type: ignore[attr-defined]
     env.close()
