@@ -152,7 +152,7 @@ def main() -> None:
 
     from flags import command, new_parser, parse
 
-    from envs.backends import BACKENDS, backend_python
+    from envs.backends import backend_python, get_backend
     from harness.records.versions import cpu_name
 
     parser = new_parser(__doc__)
@@ -166,7 +166,7 @@ def main() -> None:
     print(command())
     print(f"machine     {cpu_name()}, {cores} cores, load {os.getloadavg()[0]:.0f}")
     print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
-    print("".join(f", {name} {pinned}" for name, pinned in BACKENDS["bfcl"].requirements.items()))
+    print("".join(f", {name} {pinned}" for name, pinned in get_backend("bfcl").requirements.items()))
 
     process = [str(backend_python("bfcl")), str(Path(__file__).resolve()), "--one-process"]
     process += [str(args.rounds), str(args.entries)]
