@@ -203,17 +203,17 @@ def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dic
             tasks = [json.loads(line) for line in lines if line.strip()]
         except ValueError as error:
             raise ConfigError(f"--tasks must have a JSON object in each line, got {error}") from error
-    found: dict[str, dict[str, Any]] = {}
+    by_id: dict[str, dict[str, Any]] = {}
     for number, task in enumerate(tasks):
         if not isinstance(task, Mapping):
             raise ConfigError(f"--tasks: expected a JSON object for each task, got {task!r:.200}")
         name = str(task.get("id", number))
-        if name in found:
+        if name in by_id:
             raise ConfigError(f"--tasks: two tasks have the id {name!r}; give each its own")
-        found[name] = dict(task)
-    if not found:
+        by_id[name] = dict(task)
+    if not by_id:
         raise ConfigError("--tasks holds no task; write a JSON object in each line")
-    return found
+    return by_id
 
 
 _STARTING = threading.Lock()

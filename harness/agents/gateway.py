@@ -181,19 +181,19 @@ class _Handler(BaseHTTPRequestHandler):
             waiting.hung_up = self._hung_up
 
     def _place(self) -> tuple[Session, str]:
-        found = _ROUTE.fullmatch(self.path.partition("?")[0])
-        if found is None:
+        route = _ROUTE.fullmatch(self.path.partition("?")[0])
+        if route is None:
             raise Refusal(
                 f"expected a path /KEY/v1/ROUTE, ROUTE one of models, {', '.join(_APIS)}", status=404, code="not_found"
             )
-        session = self.server.sessions.get(found[1])
+        session = self.server.sessions.get(route[1])
         if session is None:
             raise Refusal("no session has this key", status=401, code="invalid_api_key")
         if self._session not in (None, session):  # clients share connections between sessions
             self._session.leave(self.connection)
         self._session = session
         self.server._named(self.connection)
-        return session, found[2]
+        return session, route[2]
 
     def _content(self) -> bytes:
         length = self.headers.get("Content-Length")

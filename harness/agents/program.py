@@ -137,9 +137,9 @@ def read_verdict(value: Any) -> Ended:
     "expected a reward, a finite number, or True or False, got 'half'; return one of them"
     """
     given = value if isinstance(value, Mapping) else {"reward": value}
-    found: list[Any] = [given.get("reward"), given.get("success")]
+    values: list[Any] = [given.get("reward"), given.get("success")]
     # an array or a tensor may hold one number
-    reward, success = (one.item() if getattr(one, "shape", None) == () else one for one in found)
+    reward, success = (one.item() if getattr(one, "shape", None) == () else one for one in values)
     if not is_reward(reward):
         return Ended(
             failure=f"expected a reward, a finite number, or True or False, got {reward!r:.200}; return one of them"
@@ -153,17 +153,17 @@ def read_verdict(value: Any) -> Ended:
 
 def _imported(module: str, name: str) -> Play:
     try:
-        found: Any = importlib.import_module(module)
+        play: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            play = getattr(play, part)
     except Exception as error:  # the module may raise anything
         raise ConfigError(
             f"--agent {module}:{name} can't be imported ({error!r}); run the command in the folder of "
             f"{module.split('.')[0]}.py, or install its package"
         ) from error
-    if not callable(found):
-        raise ConfigError(f"--agent must name a function play(task, base_url), got {module}:{name} = {found!r:.200}")
-    return found  # type: ignore[no-any-return]
+    if not callable(play):
+        raise ConfigError(f"--agent must name a function play(task, base_url), got {module}:{name} = {play!r:.200}")
+    return play  # type: ignore[no-any-return]
 
 
 def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
@@ -189,14 +189,14 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
 
 def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
     """Runs a command under a keeper. The last line of its stdout is the verdict."""
-    own = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any", "EH_TASK": json.dumps(dict(task))}
+    variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any", "EH_TASK": json.dumps(dict(task))}
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", _KEEPER, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **own},
+            env={**os.environ, **variables},
             start_new_session=True,
         )
     except OSError as error:

@@ -137,9 +137,9 @@ class ChatEndpoint:
         """
         openai = self._openai
         try:
-            asked = {"messages": _whole(list(messages)), "seed": seed % _SEEDS, "temperature": self._temperature}
-            asked |= ({"tools": _whole(list(tools))} if tools else {}) | ({"stop": list(stop)} if stop else {})
-            return self._read(await self._ask(asked, min(self._max_tokens, max_tokens or self._max_tokens)))
+            options = {"messages": _whole(list(messages)), "seed": seed % _SEEDS, "temperature": self._temperature}
+            options |= ({"tools": _whole(list(tools))} if tools else {}) | ({"stop": list(stop)} if stop else {})
+            return self._read(await self._ask(options, min(self._max_tokens, max_tokens or self._max_tokens)))
         except openai.APIStatusError as error:
             raise self._explained(error) from error
         except openai.APIConnectionError as error:
@@ -152,35 +152,37 @@ class ChatEndpoint:
 
     def _explained(self, error: openai.APIStatusError) -> EHError:
         """The exception for an answer with an error status."""
-        status, said = error.status_code, _said(error)
-        if status < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(said)):
-            return NoRoom(said)
+        status, message = error.status_code, _message(error)
+        if status < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(message)):
+            return NoRoom(message)
         if status >= 500 or status in (408, 409, 429):
             return SamplerError(
-                f"{self.url} answered {status} ({said}), even after all retries; lower --slots, raise --retries, or "
+                f"{self.url} answered {status} ({message}), even after all retries; lower --slots, raise --retries, or "
                 "try later"
             )
         hints = {401: self._key_hint, 403: self._key_hint}
         hints[404] = f"; has the server a model {self._model!r}, and is --base-url right? It usually ends in /v1"
-        return ConfigError(f"{self.url} refuses the request ({status}: {said}){hints.get(status, '')}")
+        return ConfigError(f"{self.url} refuses the request ({status}: {message}){hints.get(status, '')}")
 
-    async def _ask(self, asked: Mapping[str, Any], limit: int) -> Any:
-        create: Any = functools.partial(self._client.chat.completions.create, model=self._model, **asked, **self._more)
+    async def _ask(self, options: Mapping[str, Any], limit: int) -> Any:
+        create: Any = functools.partial(
+            self._client.chat.completions.create, model=self._model, **options, **self._more
+        )
         try:
             return await create(**{self._limit: limit})
         except self._openai.BadRequestError as error:
             # OpenAI's newer models take the limit only under its new name, most other servers under its old one.
-            if "max_completion_tokens" not in _said(error):
+            if "max_completion_tokens" not in _message(error):
                 raise
             self._limit = "max_completion_tokens"
             return await create(**{self._limit: limit})
 
     def _read(self, completion: Any) -> EndpointReply:
-        said = completion.usage
-        asked, answered = (said.prompt_tokens or 0, said.completion_tokens or 0) if said is not None else (0, 0)
+        usage = completion.usage
+        prompt, completed = (usage.prompt_tokens or 0, usage.completion_tokens or 0) if usage is not None else (0, 0)
         choice = completion.choices[0]
-        spoken = choice.message
-        content = spoken.content or ""
+        reply = choice.message
+        content = reply.content or ""
         thought, text = split_reply(content)
         calls = [
             {
@@ -188,16 +190,16 @@ class ChatEndpoint:
                 "type": "function",
                 "function": {"name": call.function.name, "arguments": _as_text(call.function.arguments)},
             }
-            for call in spoken.tool_calls or []
+            for call in reply.tool_calls or []
             if call.type == "function"
         ]
         message: Message = {"role": "assistant", "content": content}
         if calls:  # the content goes back as it came; it may be null
-            message |= {"content": spoken.content, "tool_calls": calls}
+            message |= {"content": reply.content, "tool_calls": calls}
         # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
-        apart = getattr(spoken, "reasoning", None) or getattr(spoken, "reasoning_content", None)
+        apart = getattr(reply, "reasoning", None) or getattr(reply, "reasoning_content", None)
         reasoning = apart if isinstance(apart, str) else thought
-        return EndpointReply(text, choice.finish_reason == "length", reasoning, calls, message, asked, answered)
+        return EndpointReply(text, choice.finish_reason == "length", reasoning, calls, message, prompt, completed)
 
 
 def _as_text(arguments: Any) -> str:
@@ -214,7 +216,7 @@ def _whole(value: Any) -> Any:
     return escaped(value) if isinstance(value, str) else value
 
 
-def _said(error: openai.APIStatusError) -> str:
+def _message(error: openai.APIStatusError) -> str:
     """The server's message, on one line."""
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None

@@ -201,11 +201,11 @@ def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message
         calls = [{**call, "function": {**call["function"], "arguments": _readable(call)}} for call in calls]
     if fault := results_fault(results, len(calls)):
         raise ConfigError(fault)
-    said = [
+    answers = [
         {"role": "tool", "tool_call_id": call["id"], "content": result}
         for call, result in zip(calls, results, strict=True)
     ]
-    return [{**reply.message, "tool_calls": calls}, *said]
+    return [{**reply.message, "tool_calls": calls}, *answers]
 
 
 def _readable(call: Mapping[str, Any]) -> str:

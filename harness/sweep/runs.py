@@ -161,12 +161,12 @@ def read_run(folder: Path) -> SweptRun:
 
 def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, SweptRun]]:
     """Returns every run once, with the first suite and arm that contain it."""
-    found: dict[SweptRun, tuple[Suite, Arm, SweptRun]] = {}
+    first: dict[SweptRun, tuple[Suite, Arm, SweptRun]] = {}
     for suite in suites:
         for arm in suite.arms:
             for run in arm.runs:
-                found.setdefault(run, (suite, arm, run))
-    return list(found.values())
+                first.setdefault(run, (suite, arm, run))
+    return list(first.values())
 
 
 def _read_suite(path: Path, read: Callable[[Path], SweptRun]) -> Suite:
