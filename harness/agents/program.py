@@ -39,8 +39,8 @@ class Ended:
     """How an agent ended.
 
     Attributes:
-        reward: What it has earned; 0 if it failed.
-        success: Its verdict; None if it gave only a number, and False if it failed.
+        reward: 0 if it failed.
+        success: Its verdict; None if it gave only a number, False if it failed.
         failure: Why there is no verdict; empty if there is one.
         trace: The traceback of a function that failed, or the last 50 lines of a failed command's stderr.
     """
@@ -54,8 +54,7 @@ class Ended:
 class Running:
     """An agent at work, in a thread of its own.
 
-    What `work` raises is the agent's failure. `kill` ends the work if it can. The thread calls `on_end` at
-    the end.
+    What `work` raises is the agent's failure. `kill` ends the work if it can. The thread calls `on_end` at the end.
     """
 
     def __init__(
@@ -90,9 +89,9 @@ class Agent:
     """An agent that `find_agent` has found.
 
     Attributes:
-        name: The agent's name in logs.
-        start: Starts the agent with a task, the model's address, and a function that another thread calls at the end.
-            It raises WorkerError if a command can't be started.
+        name: Its name in logs.
+        start: Starts it with a task, the model's address, and a function that another thread calls at the end. Raises
+            WorkerError if a command can't be started.
     """
 
     name: str
@@ -103,8 +102,7 @@ def find_agent(agent: str | Play) -> Agent:
     """Finds the agent that ``--agent`` names.
 
     Args:
-        agent: A function ``play(task, base_url)``, also an async one; its name as ``MODULE:FUNCTION``; or a command,
-            such as ``node agent.js``.
+        agent: A function ``play(task, base_url)``, which may be async; its name as ``MODULE:FUNCTION``; or a command.
 
     Raises:
         ConfigError: There is no such function or command, or the module can't be imported.
@@ -156,7 +154,7 @@ def _imported(module: str, name: str) -> Play:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as error:  # the module may raise anything
+    except Exception as error:
         raise ConfigError(
             f"--agent {module}:{name} can't be imported ({error!r}); run the command in the folder of "
             f"{module.split('.')[0]}.py, or install its package"
@@ -167,7 +165,7 @@ def _imported(module: str, name: str) -> Play:
 
 
 def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """Runs a function; an async one in an event loop, so that it can be cancelled."""
+    """An async function runs in an event loop, so that it can be cancelled."""
     cancel: list[Callable[[], Any]] = []
 
     async def wait(answer: Any) -> Any:
@@ -234,8 +232,6 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
 
 
 class _Tail:
-    """Reads a stream to its end in a thread, and keeps its last bytes."""
-
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._kept = stream, b""
         self._thread = threading.Thread(target=self._read, name="eh-agent-output", daemon=True)
