@@ -149,7 +149,7 @@ class ModelConversation(ABC):
     def answered(self, info: Info) -> None:
         """Appends what the model reads next to the trajectory."""
         ids = self._next_ids(info)
-        self._check_room(ids)  # before the observation is added
+        self._check_room(ids)  # before the observation is added, which an action must be able to follow
         self.trajectory.turns[-1].observation_tokens = self.trajectory.go_on(ids)
 
     def _check_room(self, ids: Sequence[int]) -> None:

@@ -115,7 +115,7 @@ def play_streaming(
     queue: Answers = SimpleQueue() if answers is None else answers
 
     def expect(record: Callable[[int, Future[Any]], None], slot: int, answer: Future[Any]) -> None:
-        # In this thread, the answer is there already and is queued at once.
+        # If this thread steps the environments, the answer is queued at once.
         answer.add_done_callback(lambda done: queue.put(functools.partial(record, slot, done)))
 
     def record_reset(slot: int, answer: Future[Any]) -> None:
