@@ -1,1 +1,1 @@
-"""Agents that are programs of their own: an endpoint that speaks OpenAI's protocol, and the agent as an environment."""
+"""Agents that are programs: an endpoint that speaks OpenAI's protocol, and the agent as an environment."""

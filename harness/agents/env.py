@@ -1,7 +1,4 @@
-"""An agent program as a text environment: its requests to the model are observations, the model's answers are actions.
-
-A step is a call of the model.
-"""
+"""An agent program as a text environment: its requests to the model are observations, the answers are actions."""
 
 import functools
 import json
@@ -30,18 +27,17 @@ Info = dict[str, Any]
 class AgentEnv(gym.Env[str, Any]):
     """Plays an agent program as an episode.
 
-    A reset starts the agent on a task; its first request to the model is the observation. A step answers the request,
-    and returns the next one, or the agent's reward and verdict. ``info["call"]`` is the request, a `ModelCall`, and
-    ``info["agent_program"]`` of a reset is an `AgentProgram`. An action is a `ModelAnswer`, or a text for an answer
-    without calls.
+    A reset starts the agent on a task and returns its first request to the model. A step answers the request with a
+    `ModelAnswer` or a text, and returns the next one, or the agent's reward and verdict. ``info["call"]`` is the
+    request, a `ModelCall`; ``info["agent_program"]`` of a reset is an `AgentProgram`.
 
-    If an agent fails, its episode ends without a reward, and ``info["failure"]`` says why: it raised, exited with an
-    error, gave no verdict, or was silent for too long. ``info["trace"]`` is then its traceback, or the end of its
-    stderr. If an agent ends before its first request, the reset raises WorkerError.
+    If an agent fails or is silent for too long, its episode ends without a reward. ``info["failure"]`` then says why,
+    and ``info["trace"]`` is its traceback or the end of its stderr. If it ends before its first request, the reset
+    raises WorkerError.
 
     Args:
-        agent: The agent: see `find_agent`.
-        tasks: The tasks: see `read_tasks`.
+        agent: See `find_agent`.
+        tasks: See `read_tasks`.
         split: The split of the tasks: "train", another name, or "all".
         at_k: The answer to the request after the last step: an error (``horizon_reached``), or a last message which
             says that the budget is used up ("stop").
@@ -91,7 +87,7 @@ class AgentEnv(gym.Env[str, Any]):
         self._interrupted = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
-        """Ends the agent of the last episode, starts a new one, and waits for its first request."""
+        """Ends the last episode's agent, starts a new one, and waits for its first request."""
         super().reset(seed=seed)
         task_id = named_task(options)
         if task_id is None:
@@ -121,7 +117,7 @@ class AgentEnv(gym.Env[str, Any]):
         return _shown(call), {**info, "tools": call.tools, "call": call, "agent_program": self}
 
     def step(self, action: str | ModelAnswer) -> tuple[str, float, bool, bool, Info]:
-        """Answers the agent's request, and waits for its next one or its end."""
+        """Answers the agent's request, and waits for the next one or the end."""
         if self._session is None or self._call is None:
             raise gym.error.ResetNeeded("the agent has ended, or none has begun; call reset() before step()")
         self._session.answer(self._call, ModelAnswer(action) if isinstance(action, str) else action)
@@ -160,7 +156,7 @@ class AgentEnv(gym.Env[str, Any]):
         return ended.failure, ended.reward, False, True, {"failure": ended.failure or None}
 
     def interrupt(self) -> None:
-        """Kills the agent, from any thread. A waiting reset or step raises WorkerError. Call `close` then."""
+        """Kills the agent, from any thread. A waiting reset or step raises WorkerError. Call `close` afterwards."""
         self._interrupted, self._grace_s = True, 0.0
         session, running = self._session, self._running
         if session is not None and running is not None:
@@ -185,11 +181,10 @@ class AgentEnv(gym.Env[str, Any]):
 def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Reads tasks by their ids, from a JSON Lines file or a sequence of objects.
 
-    By default, a task's ``"id"`` is its number from 0, and its ``"split"`` is "train".
+    A task's ``"id"`` is its number from 0 by default, and its ``"split"`` is "train".
 
     Raises:
-        ConfigError: The file can't be read, a line is not a JSON object, there is no task, or two tasks have the same
-            id.
+        ConfigError: The file can't be read, a task is not a JSON object, there is none, or two have the same id.
     """
     if isinstance(tasks, (str, Path)):
         try:
@@ -221,7 +216,7 @@ _STARTING = threading.Lock()
 
 @functools.cache
 def _gateway(process: int) -> Gateway:
-    """The server of a process, which all its agents share. A forked child makes its own."""
+    """The server that all agents of a process share. A forked child makes its own."""
     return Gateway()
 
 
@@ -230,6 +225,5 @@ def _over(why: str) -> Refusal:
 
 
 def _shown(call: ModelCall) -> str:
-    """The new messages of a request, for logs: those after the model's last one."""
     last = max((at for at, message in enumerate(call.messages) if message["role"] == "assistant"), default=-1)
     return "\n".join(message["content"] for message in call.messages[last + 1 :] if message["role"] != "system")

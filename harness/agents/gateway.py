@@ -1,8 +1,7 @@
 """The endpoint that agents talk to: one HTTP server per process, one session per agent.
 
-A request waits in a thread until the holder of the session answers it. So each connection is a descriptor and a thread
-of the trainer. The sessions share an eighth of the descriptors. Another eighth is for connections that have named no
-session yet.
+Each waiting request holds a thread and a descriptor of the trainer. The sessions share an eighth of the descriptors.
+Another eighth is for connections that have named no session yet.
 """
 
 import json
@@ -37,7 +36,7 @@ class Gateway(ThreadingHTTPServer):
     Attributes:
         url: ``http://HOST:PORT``.
         sessions: The open sessions by their keys.
-        descriptors: The most descriptors that this process may have.
+        descriptors: The most descriptors of this process.
     """
 
     daemon_threads = True
@@ -58,13 +57,13 @@ class Gateway(ThreadingHTTPServer):
         self.close()
 
     def open(self, temperature: float | None = None, *, strict: bool = False) -> Session:
-        """Opens a session. `read_call` says what its requests may ask for."""
+        """Opens a session. The arguments are those of `read_call`."""
         session = Session(self, temperature, strict)
         self.sessions[session.key] = session
         return session
 
     def note(self, overridden: Sequence[str]) -> None:
-        """Warns once of each option of requests that has no effect."""
+        """Warns once of each option that has no effect."""
         with self._lock:
             new = [name for name in overridden if name not in self._noted]
             self._noted.update(new)
@@ -85,7 +84,7 @@ class Gateway(ThreadingHTTPServer):
         self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serves a connection in a thread. The oldest that has named no session may have to make room."""
+        """Serves a connection in a thread. May close the oldest that has named no session."""
         with self._lock:
             self._strangers[request] = None
             if len(self._strangers) > max(1, min(self.descriptors // 8, _MOST_STRANGERS)):
@@ -116,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     server: Gateway
-    _session: Session | None = None  # of the latest request
+    _session: Session | None = None
 
     def do_GET(self) -> None:
         try:
@@ -249,11 +248,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:
-        """Does nothing, because the run's log is not the server's."""
+        """Does nothing."""
 
 
 def _descriptors() -> int:
-    """Raises this process's limit of descriptors as far as the system allows, and returns it."""
+    """Raises this process's limit of descriptors as far as possible, and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS refuses "unlimited"
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
 """Runs a command so that nothing of it outlives the trainer: ``python -I -S keeper.py COMMAND...``.
 
-When the command has ended, or stdin ends because the trainer closes it or is dead, this process kills all that the
-command has started, and ends as the command did. On Linux this reaches processes with sessions of their own, too.
+When the command or stdin ends (the trainer closes it or is dead), this process kills all that the command has started,
+and ends as the command did. On Linux this reaches processes with sessions of their own, too.
 """
 
 import os
@@ -56,7 +56,6 @@ def _kill_at_the_end_of_stdin(command: int) -> None:
 
 
 def _kill_children() -> None:
-    """Kills this process's children, on Linux."""
     for pid in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:
             if int(stat.read().rpartition(b")")[2].split()[1]) == os.getpid():
@@ -64,7 +63,7 @@ def _kill_children() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Calls Linux's prctl. On other systems, only the command's process group is killed."""
+    """On other systems than Linux, only the command's process group is killed."""
     if sys.platform == "linux":
         import ctypes
 

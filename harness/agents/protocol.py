@@ -1,9 +1,9 @@
-"""OpenAI's chat completions and responses, as far as agent frameworks use them: reading requests.
+"""Reads requests of OpenAI's chat completions and responses, as far as agent frameworks use them.
 
 Both APIs become one form. The arguments of a call are an object, because frameworks repeat a call's JSON with other
 spaces. So a model's answer in a later request equals `ModelAnswer.message`. Unsupported options are refused.
-``tool_choice="required"`` and ``parallel_tool_calls`` are accepted but do not constrain the model. The run's sampling
-replaces a request's, and a ``response_format`` has no effect.
+``tool_choice="required"``, ``parallel_tool_calls`` and ``response_format`` have no effect on the model. The run's
+sampling replaces a request's.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 Json = dict[str, Any]
 
 MODEL = "policy"
-"""The model's name in the list of models. A request may name any other."""
+"""The model's name. A request may give any other."""
 
 OVER = 404
 """The status of every answer after the end of an episode. Some frameworks retry a 400, 403 or 410."""
@@ -80,7 +80,7 @@ class ModelCall:
         body_hash: A hash of the request's body.
         logprobs: Whether the answer shows the log-probability of each token.
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
-        model: The model's name in the request; the answer repeats it.
+        model: The model's name, which the answer repeats.
         usage_in_stream: Whether a streamed chat ends with the numbers of tokens.
         overridden: The options that have no effect.
     """
@@ -105,8 +105,8 @@ class ModelAnswer:
 
     Attributes:
         text: The words.
-        calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``. Their
-            arguments are objects. Ids are unique in a session.
+        calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``. Arguments are
+            objects; ids are unique in a session.
         reasoning: The thought, or empty.
         prompt_tokens: The number of tokens of the conversation.
         completion_tokens: The number of sampled tokens.
@@ -123,22 +123,22 @@ class ModelAnswer:
 
     @property
     def message(self) -> Json:
-        """The message as later requests of the session repeat it, in the form of `ModelCall.messages`."""
+        """The message as later requests of the session repeat it."""
         message = {"role": "assistant", "content": self.text}
         return message | ({"tool_calls": self.calls} if self.calls else {})
 
 
 class AgentProgram(Protocol):
-    """The agent of an episode, as a rollout sees it: ``info["agent_program"]`` of a reset."""
+    """An episode's agent, as a rollout sees it: ``info["agent_program"]`` of a reset."""
 
     def waiting(self) -> list[ModelCall]:
-        """The agent's further requests at this moment. The next steps return them in this order."""
+        """The agent's further requests, in the order in which the next steps return them."""
         ...
 
     def stop_agent(self, why: str) -> None:
         """Ends the episode because of K (`why` is "horizon") or another reason. Does nothing if the agent has ended.
 
-        Further requests of the agent get an error, and soon it is killed.
+        Further requests get an error, and the agent is soon killed.
         """
         ...
 
@@ -153,7 +153,9 @@ def model_list(name: str = MODEL) -> Json:
 
 
 def read_call(content: bytes, api: Api, temperature: float | None = None, *, strict: bool = False) -> ModelCall:
-    """Reads the body of a request. `temperature` is the run's. With `strict`, options that have no effect are refused.
+    """Reads the body of a request. With `strict`, options that have no effect are refused.
+
+    `temperature` is the run's, which a request may repeat.
 
     Raises:
         Refusal: The body is broken, or asks for something unsupported.
@@ -219,7 +221,7 @@ def _message(message: Json) -> Json:
 
 
 def _response_messages(body: Json) -> list[Json]:
-    """The items of a responses request as messages. Calls after an assistant's words belong to its message."""
+    """Calls after an assistant's words belong to its message."""
     items = body["input"]
     messages = [_message({"role": "system", "content": body["instructions"]})] if body.get("instructions") else []
     if isinstance(items, str):
@@ -242,7 +244,7 @@ def _response_messages(body: Json) -> list[Json]:
 
 
 def read_function_call(name: Any, function: Json) -> Json:
-    """A call of a function in chat form, with its arguments as an object if they are one."""
+    """A call in chat form, with its arguments as an object if they are one."""
     text = _string(function["arguments"])
     try:
         arguments = json.loads(text or "{}")

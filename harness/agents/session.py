@@ -1,9 +1,8 @@
 """The session of one agent: its calls in line, their answers, and its connections.
 
-A request is a retry if an earlier request of its session has the same content, and either the header
-``x-stainless-retry-count`` of OpenAI's clients says so, or the client of the earlier one hung up before its answer. A
-retry gets the earlier answer, which is not sampled or counted again. If a client hangs up before its request is taken,
-the request leaves the line.
+A retry gets the earlier answer, which is not sampled or counted again. A request is a retry if its content equals that
+of an earlier one, and either the header ``x-stainless-retry-count`` of OpenAI's clients says so, or the earlier client
+hung up before its answer. If a client hangs up before its request is taken, the request leaves the line.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Server(Protocol):
 
 
 class Waiting:
-    """A request that waits in line, or was answered."""
+    """A request in line, or an answered one."""
 
     def __init__(self, call: ModelCall, hung_up: Callable[[], bool]) -> None:
         self.call, self.hung_up = call, hung_up
@@ -48,7 +47,7 @@ class Session:
 
     Attributes:
         key: The secret in its URL.
-        base_url: The base URL for the agent's client, with any API key.
+        base_url: The base URL for the agent's client. Any API key will do.
     """
 
     def __init__(self, gateway: Server, temperature: float | None, strict: bool) -> None:
@@ -66,11 +65,11 @@ class Session:
         self._closed = False
 
     def next_call(self, timeout_s: float) -> ModelCall | None:
-        """Waits at most `timeout_s` seconds for the agent's next request.
+        """Waits for the agent's next request.
 
         Returns:
-            The request that was taken and isn't answered yet, or else the first in line; None after `timeout_s` or the
-            session's end.
+            The request that was taken and isn't answered yet, or else the first in line. None after `timeout_s`
+            seconds, or after the session's end.
         """
         until = time.monotonic() + timeout_s
         with self._changed:
@@ -121,7 +120,7 @@ class Session:
                     shut(connection)
 
     def request(self, call: ModelCall, again: bool, hung_up: Callable[[], bool]) -> Waiting:
-        """Puts a request in line, or finds the earlier one that it retries."""
+        """Puts a request in line, or finds the one that it retries."""
         with self._changed:
             known = (*([self._taken] if self._taken else []), *self._line, *reversed(self._answered))
             for earlier in known:
@@ -168,7 +167,7 @@ class Session:
             self._connections[connection] = False
 
     def pause(self, connection: socket.socket) -> bool:
-        """A connection waits for its next request. Returns False if the session is closed."""
+        """A connection waits for its next request. False if the session is closed."""
         with self._changed:
             self._connections[connection] = True
             return not self._closed

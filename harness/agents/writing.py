@@ -34,7 +34,7 @@ def written_calls(calls: Iterable[Json]) -> list[Json]:
 
 
 def _text(arguments: Any) -> str:
-    """The arguments as JSON. A text stays as it is."""
+    """A text stays as it is."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
@@ -49,7 +49,7 @@ def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
 
 
 def _chat_chunks(call: ModelCall, answer: ModelAnswer) -> Iterator[Json]:
-    """The answer in up to four events: words, calls, end, numbers of tokens."""
+    """Up to four events: words, calls, end, numbers of tokens."""
     head = _head(call, "chat.completion.chunk")
 
     def chunk(delta: Json, finish: str | None = None, logprobs: Json | None = None) -> Json:

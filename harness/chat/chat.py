@@ -1,10 +1,9 @@
 """Turns messages into token ids, and what the model wrote into an action.
 
-An episode is one list of token ids that only grows. Sampled ids are kept as they are; only new text is tokenised. A
-conversation of marker texts, rendered once, shows the text that the template puts between two messages.
+An episode is one list of token ids that only grows. Sampled ids are kept; only new text is tokenised. A conversation of
+marker texts, rendered once, shows the template's text between two messages.
 
-Some templates would change earlier messages: Qwen3's strips the thinking of earlier replies. Here it stays, and
-`ChatFormat.notes` reports this.
+Some templates strip the thinking of earlier replies, such as Qwen3's. Here it stays, and `ChatFormat.notes` says so.
 """
 
 import json
@@ -38,7 +37,7 @@ class Reply:
         action: The answer without the thought. With tools, the assistant's message as JSON.
         reasoning: The thought, without its tags.
         thought_tokens: The number of ids of the thought, including the tags.
-        unfinished: Whether a thought began and did not end; `action` is then empty.
+        unfinished: Whether a thought did not end; `action` is then empty.
         malformed: Whether the reply has calls that can't be read.
     """
 
@@ -57,13 +56,12 @@ class ChatFormat:
 
     Args:
         tokenizer: A tokenizer with a chat template.
-        settings: How the chat is written. A note replaces the middle of an observation of more than
-            ``max_observation_tokens``.
+        settings: How the chat is written. An observation of more than ``max_observation_tokens`` loses its middle.
         stop_ids: Further tokens that end a reply, such as those of the model's generation config.
 
     Attributes:
         stop_ids: All tokens that end a reply.
-        notes: Sentences about what is done otherwise than by the template.
+        notes: Sentences about differences from the template.
 
     Raises:
         ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
@@ -98,10 +96,7 @@ class ChatFormat:
         return self._tool_format
 
     def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
-        """The ids of the first prompt, up to the place where the model starts to write.
-
-        An empty system prompt is left out.
-        """
+        """The ids of the first prompt, up to the place where the model writes. An empty system prompt is left out."""
         if tools:
             self.tool_format()  # raises for a model without calls
         system = [{"role": "system", "content": system_prompt}] if system_prompt else []
@@ -119,16 +114,16 @@ class ChatFormat:
     def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
         """The ids that follow a reply, up to the place where the model writes again.
 
-        If the reply was not `stopped` by a stop token, the template's end of a reply is added.
+        If no stop token has `stopped` the reply, they begin with the template's end of a reply.
         """
         return self.following_ids([], [{"role": "user", "content": self.cut(observation)}], stopped=stopped)
 
     def messages_ids(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
-        """The ids of any conversation, up to the place where the model starts to write."""
+        """The ids of any conversation, up to the place where the model writes."""
         return self._ids(self._template(messages, tools=tools))
 
     def following_ids(self, names: Sequence[str], new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """As `observation_ids`, for any messages after calls of the functions `names`, or after words without names."""
+        """As `observation_ids`, for any messages. `names` are the functions that the reply has called."""
         if names:
             return self._following(self.tool_format().after_calls(names, new), stopped)
         if [message["role"] for message in new] == ["user"]:
@@ -137,7 +132,7 @@ class ChatFormat:
         return self._following(text.partition(_REPLY)[2], stopped)
 
     def with_system_apart(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages for the template. If it has no system role, the first message begins with the system prompt."""
+        """The messages for the template. Without a system role, the system prompt begins the first message."""
         if self._system_apart or not messages or messages[0]["role"] != "system":
             return list(messages)
         system, *rest = messages
@@ -160,9 +155,9 @@ class ChatFormat:
         return [*self._ids(begin + action), self._end_id]
 
     def read(self, ids: Sequence[int], tools: Sequence[Any] = ()) -> Reply:
-        """Splits a sampled reply, with its stop token if there is one, into its thought and its action.
+        """Splits a sampled reply, with or without a stop token, into its thought and its action.
 
-        With `tools` on offer, the action is the assistant's message as JSON.
+        With `tools`, the action is the assistant's message as JSON.
         """
         body = list(ids[:-1] if ids and ids[-1] in self.stop_ids else ids)
         length = self.reasoning.thought(self._tokenizer, body)
@@ -194,7 +189,7 @@ class ChatFormat:
         return list(self._tokenizer.encode(escaped(text), add_special_tokens=False))
 
     def _following(self, text: str, stopped: bool) -> list[int]:
-        """The ids of the text from the end of a reply on, without a stop token that the reply has already."""
+        """`text` begins at the end of a reply. A stop token that the reply has already is left out."""
         ids = self._ids(text)
         if not stopped:
             return ids
@@ -205,7 +200,7 @@ class ChatFormat:
     def cut(self, observation: str, share: int = 1) -> str:
         """The text without its middle if it is too long. `share` texts share the limit."""
         limit = self._max_observation_tokens and max(16, self._max_observation_tokens // share)
-        # A token holds at least one byte, so a text with no more bytes than the limit fits.
+        # A token holds at least one byte.
         observation = escaped(observation)
         if not limit or len(observation.encode()) <= limit:
             return observation
@@ -239,7 +234,7 @@ class ChatFormat:
         return ends | {self._end_id}
 
     def _around_observation(self) -> tuple[str, str]:
-        """The template's text between a reply and an observation, and its text after the observation."""
+        """The template's texts before and after an observation that follows a reply."""
         text = self._template(_conversation(_REPLY))
         if text.count(_REPLY) != 1 or text.count(_OBSERVATION) != 1 or text.index(_REPLY) > text.index(_OBSERVATION):
             raise ConfigError(

@@ -1,7 +1,7 @@
 """Conversations of agents, which are lists of chat messages with function calls, in the tokens of a model.
 
-If the model's chat template has no functions, the system prompt describes them. The model then writes calls and reads
-results in ``<tool_call>`` and ``<tool_response>`` tags, as Hermes' and Qwen's models do.
+If the model's chat template has no functions, the system prompt describes them. Calls and results then stand in
+``<tool_call>`` and ``<tool_response>`` tags, as in Hermes' and Qwen's formats.
 """
 
 import json
@@ -32,7 +32,7 @@ For each call, return a JSON object with the function's name and arguments withi
 class MessageFormat:
     """The messages of a conversation with some functions on offer.
 
-    Messages are as in `harness.agents.protocol.ModelCall.messages`. An assistant's may also have ``"reasoning"``.
+    They are those of `harness.agents.protocol.ModelCall.messages`. An assistant's may also have ``"reasoning"``.
     """
 
     def __init__(self, chat: ChatFormat, tools: Sequence[Any]) -> None:
@@ -45,12 +45,12 @@ class MessageFormat:
                 self._written_out = True
 
     def ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of a conversation, up to the place where the model starts to write."""
+        """The ids of a conversation, up to the place where the model writes."""
         offered = [] if self._written_out else self.tools
         return _joining(lambda some: self._chat.messages_ids(some, offered), self._rendered(messages))
 
     def following_ids(self, reply: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """The ids of `new` messages after `reply`, up to the place where the model writes again."""
+        """As `ids`, for `new` messages after `reply`."""
         rendered = self._rendered([reply, *new], begins=False)
         names = [] if self._written_out else [call["function"]["name"] for call in reply.get("tool_calls", ())]
         return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])
@@ -84,7 +84,7 @@ class MessageFormat:
         return {"role": "assistant", "content": reply.action}
 
     def _rendered(self, messages: Sequence[Message], *, begins: bool = True) -> list[Message]:
-        """The messages for the template. `begins` adds the functions to the system prompt if need be."""
+        """`begins` adds the functions to the system prompt if need be."""
         rendered: list[Message] = []
         if begins and self._written_out:
             functions = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in self.tools)
@@ -123,7 +123,7 @@ class MessageFormat:
 
 
 def _joining(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:
-    """Renders messages. If the template refuses two user messages in a row, as Gemma's does, joins them."""
+    """Joins two user messages in a row if the template refuses them, as Gemma's does."""
     try:
         return render(messages)
     except ConfigError:

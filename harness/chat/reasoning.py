@@ -44,7 +44,7 @@ class Reasoning:
         return None if began else 0
 
     def text(self, decoded: str) -> str:
-        """The words of a thought, given its text with all tags."""
+        """The words of a thought, from its text with all tags."""
         if not self.answer:
             return (decoded.rpartition(self.closing)[0] or decoded).strip().removeprefix(self.opening.strip()).strip()
         for mark in (self.end, self.answer, self.end.removesuffix(self.answer), self.closing, self.opening):
@@ -92,7 +92,7 @@ def find_reasoning(
     Args:
         tokenizer: The model's tokenizer.
         template: The source of the chat template.
-        before_reply: The text that the template writes between an observation and the reply.
+        before_reply: The template's text between an observation and the reply.
         wanted: One of `REASONING_FORMATS`, or the two tags around a thought with a blank between them. "auto" looks at
             the template, the vocabulary and the tokenizer's ``response_template``.
     """
@@ -116,7 +116,7 @@ def find_reasoning(
 
 
 def _from_schema(schema: Any) -> list[Reasoning]:
-    """The tags around thoughts in a response template of transformers; none if they are not plain texts."""
+    """The tags around thoughts in a response template of transformers, if they are plain texts."""
     fields = schema.get("fields", {}) if isinstance(schema, Mapping) else {}
     field = fields.get("reasoning_content") or fields.get("thinking") or {}
     opening, closing = field.get("open"), field.get("close")

@@ -13,7 +13,7 @@ from eh_gym.errors import ConfigError
 Message = dict[str, Any]
 """A message as chat templates take it: ``{"role": …, "content": …}``, perhaps with ``"tool_calls"``."""
 
-# Some templates state today's date. With a fixed one, prompts are the same on every day.
+# For templates that state today's date: prompts are the same on every day.
 _DATE = datetime.datetime(2024, 7, 26)
 # A macro before the template's text replaces transformers' strftime_now.
 _CLOCK = (

@@ -1,6 +1,6 @@
 """Function calls in a model's own form: its chat template renders functions and results, and a parser reads the calls.
 
-The parsers are response templates of transformers: the tokenizer's own, or else TRL's for the chat template.
+The parsers are response templates of transformers: the tokenizer's own, or else TRL's.
 """
 
 import copy
@@ -24,7 +24,7 @@ class ToolFormat:
 
     Raises:
         ConfigError: The template has no calls or no results, or there is no parser for its calls.
-        MissingExtraError: The tokenizer brings no parser, and TRL is not installed.
+        MissingExtraError: The tokenizer has no parser, and TRL is not installed.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, special: frozenset[int]) -> None:
@@ -62,7 +62,7 @@ class ToolFormat:
             return self._after_calls(names[:1], [result_message(names[0], joined)])
 
     def _after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
-        """The template's text after calls, found by rendering calls with a mark at their end."""
+        """Renders calls with a mark at their end, and returns what the template writes after it."""
         calling = _calling(names)
         alone = self._template([_ASKED, calling], reply_next=False).split(_CALL, len(names))[-1].rstrip()
         text = self._template([_ASKED, calling, *answers]).split(_CALL, len(names))[-1]

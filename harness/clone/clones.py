@@ -21,12 +21,12 @@ def clone_expert(
 ) -> Path:
     """Returns a model folder: the policy with the expert cloned into it. If it is missing, `policy` is trained.
 
-    The folder is in ``clones`` of the cache. For a Python program's own environment, whose code can't be compared, it
-    is in the run's folder.
+    The folder is in the cache's ``clones``, or in the run's folder for a Python program's own environment, whose code
+    can't be compared.
 
     With LoRA, a pretrained model learns in its adapters, which keeps the optimizer small. They are merged into the
-    weights, and GRPO begins with new ones. So the reference of the KL term, the frozen weights, includes the clone. A
-    tiny model has random weights, from which adapters alone learn little, so all of its weights are trained.
+    weights, so the reference of the KL term includes the clone. A tiny model has random weights, from which adapters
+    alone learn little, so all of its weights are trained.
     """
     start = config.warm_start
     seed, rank = start.seed_for(config.seed), config.optimizer.lora_rank if is_pretrained(policy) else 0

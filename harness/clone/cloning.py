@@ -1,8 +1,7 @@
 """Behaviour cloning from the environment's own expert, so that GRPO starts with successes to learn from.
 
-Without it, a model with random weights never succeeds, and a small pretrained one hardly ever. All rewards of a group
-are then equal, and every advantage is 0. Cloning stops at a loss target, not after a number of steps, because the loss
-of a tiny model falls in a phase transition whose time varies with the seed.
+Without it, nearly all attempts of a tiny or small model fail, and every advantage is 0. Cloning stops at a loss target,
+because the loss of a tiny model falls in a phase transition whose time varies with the seed.
 """
 
 import dataclasses
@@ -51,7 +50,7 @@ class Cloned:
 
 
 def is_pretrained(policy: Policy) -> bool:
-    """Whether the model is too large for a tiny one, whose weights were random at first."""
+    """Whether the model is too large for a tiny one."""
     return policy.model.num_parameters() >= _LEAST_PRETRAINED
 
 
@@ -71,7 +70,7 @@ def demonstrations(
     Args:
         env: An environment with the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``.
         policy: The policy, whose chat format makes the ids.
-        settings: The limits on an episode's steps and tokens. Tasks that exceed them are skipped.
+        settings: The limits on steps and tokens. Tasks that exceed them are skipped.
         waste: The probability that a step is a random action.
         count: The most episodes.
         seed: Draws the tasks and the wasted steps.
@@ -110,8 +109,6 @@ def demonstrations(
 
 
 class _Written(EnvironmentConversation):
-    """The expert's conversation in the policy's tokens."""
-
     def __init__(self, chat: ChatFormat, trajectory: Trajectory, info: Info, action: Action) -> None:
         self._next = action
         super().__init__(chat, sys.maxsize, trajectory, info, Rollout())
@@ -138,7 +135,7 @@ def warm_start(
 ) -> Cloned:
     """Trains the policy to imitate the expert, in place: its adapters if it has some, otherwise all weights.
 
-    `on_batch` is called after each batch with its number and its loss, and `on_episode` with each demonstration.
+    `on_batch` gets each batch's number and loss, and `on_episode` each demonstration.
     """
     play = partial(demonstrations, env, policy, settings, on_episode=on_episode)
     rate = settings.rate(policy.model.num_parameters(), lora=has_lora(policy.model))
@@ -204,7 +201,7 @@ def clone_key(
 
 
 def _first_episodes(env: gym.Env[str, str]) -> list[list[str]]:
-    """The expert's texts in the first 8 tasks, which change with the environment's code."""
+    """These texts change with the environment's code."""
     texts = []
     for task_id in demonstrated_tasks(env)[:8] if hasattr(env.unwrapped, "expert") else ():
         played = Expert(env).play(task_id, waste=0.0, max_steps=_MAX_STEPS, rng=np.random.default_rng(0))
@@ -259,8 +256,8 @@ def _batches(
 ) -> Iterator[list[TokenSequence]]:
     """Batches in random order, pass after pass.
 
-    A pretrained model's demonstrations with the same system prompt share its tokens. Other demonstrations are padded to
-    similar lengths, with some jitter so that the batches differ.
+    A pretrained model's demonstrations with the same system prompt share its tokens. Others are padded to similar
+    lengths, with some jitter so that the batches differ.
     """
     shares = is_pretrained(policy) and policy.packs
     prompts = {t.system_prompt: number for number, t in enumerate(demos)}

@@ -22,7 +22,7 @@ Action = Callable[[], str]
 
 
 class Expert:
-    """Plays the tasks of an environment, one after the other, as an expert that wastes steps.
+    """Plays the tasks of an environment as an expert that wastes steps.
 
     Args:
         env: An environment that `envs.expert.check_expert` accepts. It stays open.
@@ -67,7 +67,7 @@ class Expert:
             WorkerError: The environment failed in every attempt.
         """
         begin = copy.deepcopy(rng.bit_generator.state)
-        seed = int(copy.deepcopy(rng).integers(2**31))  # from a copy, so that the wasted steps do not depend on it
+        seed = int(copy.deepcopy(rng).integers(2**31))  # from a copy: the wasted steps do not depend on it
         too_long = False
 
         def converse(trajectory: Trajectory, info: Info, _: Rollout) -> Conversation:

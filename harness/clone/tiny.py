@@ -1,7 +1,6 @@
 """`--model tiny`: a new Qwen2 of about 100,000 to 2,000,000 parameters, with a tokenizer made for one environment.
 
-It shows every part of training on one CPU core within minutes, and can do nothing outside its environment. The
-tokenizer is built from transcripts of the environment's expert and of random actions. Its tokens are whole words if
+The tokenizer is built from transcripts of the environment's expert and of random actions. Its tokens are whole words if
 there are few, with the blanks before them if actions have blanks; otherwise it is a byte-level BPE. Words that are in
 no transcript, such as the cabinet's `empty`, become `<unk>`.
 """
@@ -24,7 +23,7 @@ from harness.model.fresh import fresh_qwen2
 from harness.model.policy import Policy
 from harness.settings.model import Model
 
-TOKENIZER_TASKS = 600  # the most tasks from which a tokenizer is built
+TOKENIZER_TASKS = 600  # the most for a tokenizer
 _FEW_WORDS = 256  # with fewer distinct words, the tokens are words
 _WORD = r"[a-z]+\(|\d|[a-z]+|[^\s]"
 _BLANK_AND_WORD = rf" ?(?:{_WORD})"
@@ -41,11 +40,11 @@ _TEMPLATE = (
 _OF_WORDS = (64, 192, 2, 2, 2), 2048, 0.1
 _OF_BYTES = (128, 384, 2, 4, 4), 4096, 0.05
 _BYTE_PAIRS = 2048
-_MOST_LONG = 0.01  # of all actions; 4 in 10,000 of EH-BFCL's are longer than its recipe allows, up to 968 tokens
+_MOST_LONG = 0.01  # of all actions; 4 in 10,000 of EH-BFCL's are longer than its recipe allows
 
 
 def _tokenizer(texts: Iterable[str], word: str) -> PreTrainedTokenizerFast:
-    """Builds a tokenizer of what the pattern `word` finds in `texts`, or a BPE if it is empty."""
+    """`word` is the pattern of a token; empty for a BPE."""
     if word:
         words = sorted({w for text in texts for w in re.findall(word, text)} | set("0123456789"))
         vocabulary = {w: i for i, w in enumerate([*_SPECIAL, *words])}
@@ -86,7 +85,7 @@ def new_tiny_policy(
     """Makes a tiny model with random weights, and a tokenizer for `env`, with the arguments of `load_policy`.
 
     `env` has the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``. `on_episode` is called after
-    each of the expert's episodes, of which there are at most `TOKENIZER_TASKS`.
+    each of the expert's episodes.
 
     Raises:
         ConfigError: `env` has no expert, or the model could not write the expert's actions in `max_action_tokens`.
@@ -124,7 +123,6 @@ def new_tiny_policy(
 
 
 def _changed(chat: ChatFormat, actions: Iterable[str]) -> list[str]:
-    """The actions that the tokenizer changes."""
     return [action for action in set(actions) if chat.read(chat.reply_ids(action)).action != action]
 
 

@@ -1,1 +1,1 @@
-"""Rollouts: episodes over the slots of a vector environment and one sampler."""
+"""Rollouts: episodes over the slots of a vector environment and one player."""

@@ -1,9 +1,7 @@
-"""The conversations of an agent program in one episode: what the model reads as token ids, and what the program gets
-back.
+"""The conversations of an agent program in one episode.
 
-An agent sends the whole conversation with every call. If the call continues a known conversation, only its new messages
-are tokenised. If the agent has changed the history, a new conversation begins. An agent with sub-agents has several
-conversations.
+An agent sends the whole conversation with every call. If it continues a known one, only its new messages are tokenised.
+Otherwise a new conversation begins: the agent has changed the history, or has sub-agents.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Known:
-    """A conversation up to the last message that the model wrote. `ids` are all of its tokens."""
+    """A conversation up to the model's last message. `ids` are all of its tokens."""
 
     messages: list[dict[str, Any]]
     tools: list[Any]
@@ -33,13 +31,11 @@ class _Known:
 
 
 class AgentConversation(ModelConversation):
-    """The conversations of a model with an agent program. The info of a reset and of a step has the agent's next
-    request, ``info["call"]``.
-    """
+    """The conversations of a model with an agent program. Each info has its next request, ``info["call"]``."""
 
     def _first_ids(self, info: Info) -> list[int]:
         self._known: list[_Known] = []
-        self._made = 0  # the number of function calls so far, which numbers their ids
+        self._made = 0  # numbers the ids of function calls
         return self._next_ids(info)
 
     def _next_ids(self, info: Info) -> list[int]:
@@ -60,7 +56,7 @@ class AgentConversation(ModelConversation):
         return super().request(session, prompt, seed, call or self._call)
 
     def _counted(self, sample: Sample) -> Sample:
-        """The sample up to the first of the agent's stop texts."""
+        """The sample up to the agent's first stop text."""
         end = self._chat.until(sample.ids, self._call.stop) if self._call.stop else len(sample.ids)
         if end == len(sample.ids):
             return sample
@@ -71,7 +67,6 @@ class AgentConversation(ModelConversation):
         return self._format.read(ids)
 
     def _action(self, reply: Reply, begin: int, *, cut: bool) -> ModelAnswer:
-        """The answer to the agent's request."""
         trajectory, message = self.trajectory, self._format.said(reply)
         text = message["content"]
         calls = [{"id": f"call{self._made + at:05d}", **call} for at, call in enumerate(message.get("tool_calls", ()))]
@@ -95,8 +90,7 @@ class AgentConversation(ModelConversation):
         return answer
 
     def _of_call(self, call: ModelCall) -> tuple[list[int], list[dict[str, Any]], MessageFormat]:
-        """The ids of a request, its messages and their form. They extend the longest known conversation that it
-        continues.
+        """The ids, messages and form of a request, which extends the longest known conversation that it continues.
 
         Raises:
             UnreadableRequestError: The chat template refuses the messages.
@@ -111,7 +105,7 @@ class AgentConversation(ModelConversation):
             try:
                 grown = known.ids + form.following_ids(known.messages[-1], new, stopped=known.stopped)
             except ConfigError:
-                break  # the template may refuse these messages after a reply, and still take the whole conversation
+                break  # the template may still take the whole conversation
             return grown, [*known.messages, *new], form
         try:
             return form.ids(call.messages), call.messages, form
@@ -120,7 +114,7 @@ class AgentConversation(ModelConversation):
 
 
 def _same(message: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two messages say the same. Agents rename calls, and strip the blanks around what the model wrote."""
+    """Agents rename calls, and strip the blanks around what the model wrote."""
     return _content(message) == _content(other)
 
 

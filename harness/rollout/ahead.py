@@ -11,8 +11,8 @@ from harness.agents.protocol import ModelCall
 class Ahead:
     """The requests for calls of an agent that wait behind the present one.
 
-    A model's reply to such a call is kept until the call is the present one. It is used if the model would read the
-    same then: another call's reply may have changed the conversation meanwhile.
+    A reply is kept until its call is the present one. It is dropped if another reply has changed the conversation
+    meanwhile.
 
     Args:
         session: The episode's name. The requests are named ``(session, number)``.
@@ -21,7 +21,7 @@ class Ahead:
     def __init__(self, session: Hashable) -> None:
         self._session = session
         self._calls: dict[Hashable, tuple[ModelCall, Sequence[Any]]] = {}
-        self._made = 0  # numbers the requests
+        self._made = 0
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -37,7 +37,7 @@ class Ahead:
         return sum(len(prompt) for _, prompt in self._calls.values())
 
     def new(self, waiting: Iterable[ModelCall], room: int) -> list[ModelCall]:
-        """The first calls that wait without a request, at most `room`."""
+        """At most `room` waiting calls that have no request yet."""
         new = [call for call in waiting if not any(call is known for known, _ in self._calls.values())]
         return new[: max(0, room)]
 
@@ -48,7 +48,7 @@ class Ahead:
         return self._session, self._made
 
     def take(self, call: ModelCall | None, prompt: Sequence[Any]) -> Hashable | None:
-        """Takes out the request for a call with this prompt, and returns its name; None if there is none."""
+        """Takes out the request for a call with this prompt. Returns its name, or None if there is none."""
         matches = (name for name, (known, read) in self._calls.items() if known is call and read == prompt)
         name = next(matches, None)
         self._calls.pop(name, None)

@@ -1,4 +1,4 @@
-"""The batches of episodes for the updates: played in turn with the training, or continuously ahead of it."""
+"""The batches of episodes for the updates: played in turn with the training, or ahead of it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from harness.types.trajectory import Trajectory, settle
 __all__ = ["Batches", "OnBegin"]
 
 OnBegin = Callable[[int, int], OnEnd]
-"""Called when a batch begins, with its update and this rank's number of episodes. Returns the callback for each end."""
+"""Called when a batch begins, with its update and this rank's number of episodes. Returns their `OnEnd`."""
 
 
 class Batches:
     """Plays one batch of episodes after another.
 
-    With `max_staleness` 0, playing and training take turns (`InTurn`). Otherwise the next `max_staleness` batches may
-    play while the policy is trained on a batch (`ContinuousRollout`). The slots are made when the first batch is
-    played. Without a controller, episodes have no limit. `interrupts` stop the playing at once.
+    With `max_staleness` 0, playing and training take turns. Otherwise the next `max_staleness` batches may play while
+    the policy is trained on a batch. Without a controller, episodes have no limit. `interrupts` stop the playing at
+    once.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class Batches:
         self._plan, self._environments, self._controller = plan, environments, controller
         self._sampler, self._chat, self._settings = sampler, chat, settings
         self._ranks, self._max_staleness = ranks, max_staleness
-        self._player: InTurn | ContinuousRollout | None = None  # until the first batch is played
+        self._player: InTurn | ContinuousRollout | None = None
         self._begun: dict[int, Future[Played]] = {}  # by update
 
     def paused(self) -> AbstractContextManager[None]:
-        """Holds all episodes in this context, in which weights and K change. They go on afterwards."""
+        """Holds all episodes in this context, in which weights and K change."""
         return self._open().paused()
 
     def take(self, update: int, on_begin: OnBegin) -> tuple[list[Trajectory], dict[str, float]]:
-        """Returns the episodes of an update, from all ranks, and their metrics. Waits until they have ended.
+        """Waits for the episodes of an update, from all ranks. Returns them and their metrics.
 
         Raises:
             Stopped: The run was interrupted.
@@ -75,12 +75,11 @@ class Batches:
             self._begin_allowed(update, on_begin)
 
     def close(self) -> None:
-        """Closes the environments. A batch that is still being played ends."""
+        """Closes the environments, which ends a batch that is still being played."""
         if self._player is not None:
             self._player.close()
 
     def _open(self) -> InTurn | ContinuousRollout:
-        """Returns the player of the batches. It opens the slots for the first batch."""
         if self._player is None:
             envs = self._environments.open(self._controller)
             play = ContinuousRollout if self._max_staleness else InTurn
@@ -88,13 +87,12 @@ class Batches:
         return self._player
 
     def _begin_allowed(self, update: int, on_begin: OnBegin) -> None:
-        """Begins the batch of `update`, and those that may begin before `update` has been trained on."""
         for later in range(update, min(update + max(1, self._max_staleness), self._plan.updates)):
             if later not in self._begun:
                 self._begun[later] = self._begin(later, on_begin)
 
     def _ended(self, update: int, on_begin: OnBegin) -> Played:
-        """The episodes of an update, from all ranks, and the seconds of the slowest rank."""
+        """The episodes of all ranks, and the seconds of the slowest one."""
         mine: Played | None = None  # stays None if a signal came; it may have reached this rank alone
         with suppress(KeyboardInterrupt), self._interrupts.at_once():
             self._begin_allowed(update, on_begin)
@@ -107,12 +105,10 @@ class Batches:
         return Played([t for played in every for t in played.trajectories], max(played.seconds for played in every))
 
     def _begin(self, update: int, on_begin: OnBegin) -> Future[Played]:
-        """Begins this rank's part of a batch."""
         player, episodes = self._open(), self._ranks.share(self._plan.requests(update))
         return player.begin(episodes, self._settings, on_begin(update, len(episodes)))
 
     def _cache_metrics(self) -> dict[str, float]:
-        """The metrics of the sampler's cache, averaged over the ranks; empty if the sampler reports none."""
         if not isinstance(self._sampler, CacheMetrics):
             return {}
         every = self._ranks.gather([self._sampler.cache_metrics()])

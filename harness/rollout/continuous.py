@@ -1,7 +1,7 @@
-"""A rollout that never stops: batches of episodes play in a thread of their own, without a barrier between two batches.
+"""A rollout that never stops: a thread plays batches of episodes without a barrier between them.
 
-While a batch's last episodes play, the next batch takes the free slots. The weights of the sampler change while
-episodes run. A request then goes on under the new weights, and each of its tokens keeps the version that sampled it.
+While a batch's last episodes play, the next batch takes the free slots. The sampler's weights change while episodes
+run. A request then goes on under the new weights, and each token keeps the version that sampled it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ContinuousRollout:
         self._thread.start()
 
     def begin(self, episodes: Sequence[EpisodeRequest], settings: Rollout, on_end: OnEnd) -> Future[Played]:
-        """Adds a batch beside those that play already. Each episode gets the K of the moment in which it begins.
+        """Adds a batch. Each episode gets the K of the moment in which it begins.
 
         Returns:
             The batch, once all of its episodes have ended, or the error of the thread.
@@ -87,7 +87,7 @@ class ContinuousRollout:
             go_on.set()
 
     def close(self) -> None:
-        """Closes the slots, which ends a batch that is still being played. Then ends the thread."""
+        """Closes the slots, which ends a batch that is still being played, and ends the thread."""
         self.envs.close()
         self._closed = True
         self._calls.put(lambda: None)

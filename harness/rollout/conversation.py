@@ -1,8 +1,4 @@
-"""What is read and written in one attempt at an episode, whoever replies: a model, an endpoint or a script.
-
-`harness.rollout.episode` plays episodes with any `Conversation`. Here is that of a model with an environment;
-`agent_conversation` has that of a model with an agent program.
-"""
+"""What is read and written in one attempt at an episode, whoever replies: a model, an endpoint or a script."""
 
 from __future__ import annotations
 
@@ -31,11 +27,11 @@ class NoRoom(EHError):
 
 
 class UnreadableRequestError(EHError):
-    """The model's chat template refuses an agent's messages. This counts as a failure of the agent."""
+    """The chat template refuses an agent's messages, which counts as a failure of the agent."""
 
 
 class Conversation(Protocol):
-    """One attempt at an episode, as the one who replies sees it. It writes into the episode's trajectory."""
+    """One attempt at an episode. It writes into the episode's trajectory."""
 
     def prompt(self, call: ModelCall | None = None) -> Sequence[Any]:
         """What is read before the next reply: token ids, or messages.
@@ -68,8 +64,7 @@ class Conversation(Protocol):
 
 
 Converse = Callable[[Trajectory, Info, Rollout], Conversation]
-"""Begins a conversation after a reset: with the trajectory, which has its first message, and its info. Raises as
-`Conversation.answered` does."""
+"""Begins a conversation with the trajectory and the info of a reset. Raises as `Conversation.answered` does."""
 
 
 class ModelConversation(ABC):
@@ -83,7 +78,7 @@ class ModelConversation(ABC):
         settings: The temperature, and the most tokens of a reply.
 
     Raises:
-        NoRoom: The first prompt is too long. It is kept in the trajectory, which is then not empty.
+        NoRoom: The first prompt is too long. The trajectory keeps it.
     """
 
     def __init__(
@@ -104,10 +99,9 @@ class ModelConversation(ABC):
 
     @abstractmethod
     def _next_ids(self, info: Info) -> list[int]:
-        """All ids that the model reads before its next reply. Sets the last turn's observation to what it reads."""
+        """All ids that the model reads before its next reply. Sets the last turn's observation."""
 
     def _counted(self, sample: Sample) -> Sample:
-        """The part of a sample that counts."""
         return sample
 
     def _action(self, reply: Reply, begin: int, *, cut: bool) -> Any:
@@ -119,7 +113,7 @@ class ModelConversation(ABC):
         return self.trajectory.ids
 
     def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
-        """A request for a sample of at most as many tokens as the settings, the agent and the context allow."""
+        """A request for a sample, which settings, agent and context limit."""
         most = self._settings.max_action_tokens
         return SampleRequest(
             session=session,
@@ -155,7 +149,7 @@ class ModelConversation(ABC):
     def answered(self, info: Info) -> None:
         """Appends what the model reads next to the trajectory."""
         ids = self._next_ids(info)
-        self._check_room(ids)  # the observation is not added if no action can follow it
+        self._check_room(ids)  # before the observation is added, which an action must be able to follow
         self.trajectory.turns[-1].observation_tokens = self.trajectory.go_on(ids)
 
     def _check_room(self, ids: Sequence[int]) -> None:
@@ -164,7 +158,7 @@ class ModelConversation(ABC):
 
 
 class EnvironmentConversation(ModelConversation):
-    """The conversation of a model with an environment: a first message, and after each reply the answer to it.
+    """The conversation of a model with an environment.
 
     The info of the reset may have a ``system_prompt``, and ``tools``, the functions on offer.
     """
@@ -182,7 +176,7 @@ class EnvironmentConversation(ModelConversation):
             answers = self._chat.result_messages(turn.action, results)
             names = [answer["name"] for answer in answers]
             return ids + self._chat.following_ids(names, answers, stopped=self._stopped)
-        # A conversation only grows, so new functions are described in this message, not at the beginning.
+        # A conversation only grows, so new functions can't be described at its beginning.
         new = [tool for tool in info.get("tools", ()) if tool not in self._tools]
         self._tools += new
         notes = [UNFINISHED] if turn.unfinished else []

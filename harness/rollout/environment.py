@@ -1,4 +1,4 @@
-"""The environments of a run: how they are made, one to ask for tasks, and many to play in."""
+"""The environments of a run: one to ask for tasks, and many to play in."""
 
 import functools
 import math
@@ -29,11 +29,11 @@ class Environments:
     """How the vector environments of a command are made.
 
     Attributes:
-        env_id: The id or spec from which ``gym.make`` makes an environment, or several ids as `--env` takes them.
+        env_id: The id or spec for ``gym.make``, or several ids as `--env` takes them.
         args: Further arguments of ``gym.make``, such as the split.
         slots: The most environments that are played at once, >= 1.
         threads: The most threads that step them; 0 steps them in the caller's thread.
-        success_threshold: The least reward of an episode that is a success, where the environment gives no verdict.
+        success_threshold: The least reward of a success, where the environment gives no verdict.
     """
 
     env_id: str | EnvSpec
@@ -48,7 +48,7 @@ class Environments:
         Args:
             controller: The horizon of every slot; None for no limit. The slots do not record outcomes with it: in
                 training, `harness.rollout.outcomes` does.
-            episodes: The number of episodes to play. There are never more slots than episodes.
+            episodes: The number of episodes to play, and so the most slots.
         """
         slots = self.slots if episodes is None else min(self.slots, episodes)
         env_id = spec_of(self.env_id)
@@ -63,14 +63,13 @@ class Environments:
 
 
 def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:
-    """Returns the task ids of each environment that `env` mixes, or of `env` alone. Raises as `tasks_of` does."""
+    """The task ids of each environment that `env` mixes, or of `env` alone. Raises as `tasks_of` does."""
     base = env.unwrapped
     return list(base.parts.values()) if isinstance(base, MixedEnv) else [tasks_of(env)]
 
 
 def check_environment(env: gym.Env[Any, Any]) -> None:
-    """Resets a `CheckedEnv` to the first task of each environment that it mixes, so that a wrong answer is refused at
-    once.
+    """Resets a `CheckedEnv` to the first task of each environment that it mixes, to refuse a wrong answer at once.
 
     A WorkerError is ignored, because the rollout tries the reset again.
     """
@@ -88,7 +87,7 @@ def check_kinds(env: gym.Env[Any, Any], controller: HorizonController) -> None:
 
 
 def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
-    """Returns the ids of the tasks of the environment's split.
+    """The ids of the tasks of the environment's split.
 
     Raises:
         ConfigError: The environment does not name its tasks.
@@ -111,7 +110,7 @@ class Given:
 
 
 def name_of(thing: Any) -> str:
-    """Returns the name of a function or a class, or of an object's class, as letters, digits and underscores."""
+    """The name of a function or a class, or of an object's class, as letters, digits and underscores."""
     thing = getattr(thing, "func", thing)  # of functools.partial
     return re.sub(r"\W", "", getattr(thing, "__name__", type(thing).__name__)) or "unnamed"
 

@@ -1,9 +1,4 @@
-"""One episode while it is played: its requests to the player, its record, and what comes next (a turn, a step, a reset,
-or the end).
-
-All who reply (a model, an endpoint, a script) play episodes this way. `slots` decides where an episode plays; `rollout`
-and `continuous` decide the order in which episodes take their turns.
-"""
+"""One episode while it is played: its requests to the player, its record, and what comes next."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ from harness.types.seeding import derive_seed
 from harness.types.trajectory import EndReason, Trajectory
 
 RETRIES = 2
-"""How often an episode starts again after its environment failed. Then the episode is dropped."""
+"""How often an episode starts again after its environment failed, before it is dropped."""
 
 Next = Literal["turn", "wait", "step", "reset", "verdict", "over"]
 """What an episode needs next: a reply ("wait": to a request that is out), the environment's answer to `action`, another
@@ -46,7 +41,7 @@ class Episode:
         trajectory: The record of the present attempt.
         program: The agent program of the present attempt; None for an environment.
         ahead: The requests for calls of an agent that wait behind the present one.
-        replies: The replies that have come, by the names of their requests.
+        replies: The replies by the names of their requests.
         action: What the environment is to receive.
     """
 
@@ -57,7 +52,6 @@ class Episode:
         self._begin()
 
     def _begin(self, retries: int = 0, failed_tokens: int = 0) -> None:
-        """Begins an attempt."""
         self.trajectory = Trajectory(
             self.request.task_id,
             self.request.group,
@@ -83,7 +77,7 @@ class Episode:
         return {self.session, *self.ahead.names} | ({self._present} if self._present is not None else set())
 
     def reset_answered(self, answer: Future[ResetResult]) -> Next:
-        """Waits for the answer to the reset, and records the first message of an attempt."""
+        """Waits for the answer to the reset, and records it."""
         try:
             observation, info = answer.result()
             self.trajectory.begin(observation, info)
@@ -124,7 +118,7 @@ class Episode:
         return "call", text, self._drawn[text]
 
     def act(self) -> Next:
-        """Records the present turn if its reply has come. Then `action` is what the environment is to receive."""
+        """Records the present turn if its reply has come, and sets `action`."""
         if self._present not in self.replies:
             return "wait"
         reply, requested = self.replies.pop(self._present), self._requested.pop(self._present)
@@ -143,7 +137,7 @@ class Episode:
         return "step"
 
     def step_answered(self, answer: Future[StepResult]) -> Next:
-        """Waits for the environment's answer to the last action, or for an agent's verdict, and records it."""
+        """Waits for the answer to the last action, or for an agent's verdict, and records it."""
         trajectory = self.trajectory
         try:
             result = answer.result()
@@ -169,7 +163,7 @@ class Episode:
         return "turn"
 
     def _failed(self, error: str | BaseException) -> Next:
-        """Begins another attempt with the same seed after the environment failed; ends the episode after the last."""
+        """Begins another attempt with the same seed; ends the episode after the last."""
         failed = self.trajectory
         failed.failed_tokens += failed.tokens
         if failed.retries < RETRIES:

@@ -1,8 +1,4 @@
-"""The ``rollout/…`` and ``tokens/…`` metrics of one update's episodes.
-
-The other metrics are measured where the work is done: ``horizon/…`` in `harness.rollout.outcomes` and ``train/…`` in
-`harness.update.update`.
-"""
+"""The ``rollout/…`` and ``tokens/…`` metrics of one update's episodes."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +9,11 @@ from harness.types.trajectory import Trajectory
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str, float]:
-    """Returns the ``rollout/…`` and ``tokens/…`` metrics of one update's episodes; the glossary has the formulas.
+    """The metrics of one update's episodes; the glossary has the formulas.
 
     Args:
         trajectories: The episodes of all ranks.
-        update: The index of the update, which is also the number of updates that the policy has seen.
+        update: The index of the update, which is also the policy's number of updates so far.
     """
     valid = [t for t in trajectories if t.end != "environment-error"]
     successes = [t for t in valid if t.success]
@@ -57,7 +53,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str
 
 
 def _by_environment(valid: Sequence[Trajectory]) -> dict[str, float]:
-    """The metrics of each environment, where a run has several; otherwise none."""
+    """Empty if a run has one environment."""
     by_name: dict[str, list[Trajectory]] = {}
     for t in valid:
         if "environment" in t.kinds:
@@ -73,7 +69,6 @@ def _by_environment(valid: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _of_agents(valid: Sequence[Trajectory]) -> dict[str, float]:
-    """The metrics of agent programs; otherwise none."""
     agents = [t for t in valid if "agent" in t.info]
     if not agents:
         return {}

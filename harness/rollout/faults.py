@@ -1,4 +1,4 @@
-"""Episodes that ended by a fault of the environment's or the agent's own code, which say nothing about the model."""
+"""Episodes that ended by a fault of the environment's or the agent's own code."""
 
 import re
 from collections import Counter
@@ -17,8 +17,7 @@ class Faults:
         self._lost = 0  # updates in a row without another episode
 
     def look(self, trajectories: Sequence[Trajectory], *, last: bool) -> str:
-        """Returns a note if most episodes of an update ended by a fault; empty if not. `last`: no update comes after
-        it.
+        """Returns a note if most episodes of an update ended by a fault; empty if not. `last`: it is the last update.
 
         Raises:
             UserCodeError: All did, as in the update before, or in the last one.
@@ -29,7 +28,7 @@ class Faults:
 
 
 def check_faults(lines: Sequence[Mapping[str, Any]], episodes: int, *, refuse: bool = True) -> str:
-    """Returns a note if most of some episodes ended by a fault, with the commonest one; empty if not.
+    """Returns a note with the commonest fault if most episodes ended by one; empty if not.
 
     Args:
         lines: The episodes that ended by a fault, as lines of the log.
@@ -56,5 +55,5 @@ def check_faults(lines: Sequence[Mapping[str, Any]], episodes: int, *, refuse: b
 
 
 def _kind(line: Mapping[str, Any]) -> str:
-    """A fault without its numbers and quoted texts, which vary with the task."""
+    """A fault without its numbers and quoted texts, which vary."""
     return re.sub(r"\d+|'[^']*'|\"[^\"]*\"", "", line["fault"])

@@ -14,11 +14,9 @@ from harness.types.trajectory import Trajectory
 
 
 def tell_controller(controller: HorizonController | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Records every episode with the controller, in the given order, and moves K once. Returns the ``horizon/…``
-    metrics.
+    """Records every episode in the given order, moves K once, and returns the ``horizon/…`` metrics.
 
-    Episodes whose environment failed are not recorded, because they say nothing about the agent. Without a controller
-    there are no metrics.
+    Episodes whose environment failed are not recorded. Without a controller there are no metrics.
     """
     if controller is None:
         return {}
@@ -31,7 +29,7 @@ def tell_controller(controller: HorizonController | None, trajectories: Sequence
 
 
 def check_controller(controller: HorizonController) -> None:
-    """Lets a copy of a controller move K once, so that a wrong answer is refused before the first update.
+    """Lets a copy of a controller move K once, to refuse a wrong answer before the first update.
 
     A controller that can't be copied, or that is shared between processes, is not checked.
 

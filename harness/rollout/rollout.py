@@ -1,9 +1,7 @@
 """Rollouts: many episodes at once, over the slots of a vector environment and one player.
 
-There are two ways to play the same episodes. In `streaming` every slot goes on by itself: the player always holds the
-next turn of every episode whose environment has answered. In `lockstep` all live episodes take a turn together, in the
-order of the slots. What an episode is (reset, prompt, turn, step, end, retry) is written once for both, in `episode`.
-`harness.rollout.continuous` plays batches without a barrier between them.
+In `streaming` every slot goes on by itself: the player always holds the next turn of every episode whose environment
+has answered. In `lockstep` all live episodes take a turn together, in the order of the slots.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ def play(
     """Plays every request with whoever replies, and returns the trajectories in the same order.
 
     Args:
-        envs: The slots. If there are more requests, the rest wait for a free slot, in this order.
+        envs: The slots. Further requests wait for a free one, in their order.
         player: Who replies.
         converse: Begins the conversation of each attempt at an episode.
         requests: The episodes.
@@ -66,7 +64,7 @@ def play(
 def converse(
     chat: ChatFormat, max_context: int, trajectory: Trajectory, info: Info, settings: Rollout
 ) -> ModelConversation:
-    """Begins a model's conversation with an environment or an agent program. See `ModelConversation`."""
+    """Begins a `ModelConversation` with an environment or an agent program."""
     kind = AgentConversation if info.get("call") else EnvironmentConversation
     return kind(chat, max_context, trajectory, info, settings)
 
@@ -80,29 +78,17 @@ def rollout(
     *,
     on_end: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays every request with a model, as `play` does.
+    """Plays every request with a model. `sampler` samples the turns; the other arguments are those of `play`.
 
     Every reset and every turn draws from its own seed, so the trajectories are a function of the requests. In lockstep
-    mode this holds to the last bit. In streaming mode a batch of the sampler holds the turns that happen to wait, which
+    mode this holds to the last bit. In streaming mode the timing decides which turns share a batch of the sampler. This
     may change the last digits of log-probabilities, and rarely a token.
-
-    Args:
-        envs: The slots; see `play`.
-        sampler: Samples the turns.
-        chat: Turns texts into ids.
-        requests: The episodes.
-        settings: The settings of all episodes, including the mode.
-        on_end: Called with each trajectory when it ends.
     """
     return play(envs, sampler, functools.partial(converse, chat, sampler.max_context), requests, settings, on_end)
 
 
 def _play_in_lockstep(slots: Slots, player: Player) -> None:
-    """Plays every episode to its end; all live episodes take a turn together.
-
-    Everything happens in the order of the slots, and the batches are the same in every run. So the same requests give
-    the same trajectories to the last bit, whatever the timing of threads and environments.
-    """
+    """Everything happens in the order of the slots, so the batches of the sampler are the same in every run."""
     while slots.unfinished:
         steps = [step for slot, reset in slots.start_resets() for step in slots.reset_answered(slot, reset)]
         turns = slots.turns()
@@ -118,8 +104,7 @@ def play_streaming(
 ) -> None:
     """Plays every episode to its end; no episode waits for another one's environment.
 
-    The callbacks of the environments' futures put the answers into a queue. Only the loop's thread uses the player and
-    the slots. The loop waits for an answer only if the player has no request.
+    Only the loop's thread uses the player and the slots. It waits for an answer only if the player has no request.
 
     Args:
         slots: The episodes.
@@ -130,7 +115,7 @@ def play_streaming(
     queue: Answers = SimpleQueue() if answers is None else answers
 
     def expect(record: Callable[[int, Future[Any]], None], slot: int, answer: Future[Any]) -> None:
-        # If environments are stepped in this thread, the answer is there already and is queued at once.
+        # If this thread steps the environments, the answer is queued at once.
         answer.add_done_callback(lambda done: queue.put(functools.partial(record, slot, done)))
 
     def record_reset(slot: int, answer: Future[Any]) -> None:
@@ -150,7 +135,7 @@ def play_streaming(
         for record in _arrived(queue, wait=not player.pending):
             answered = True
             record()
-        if answered:  # slots may be free now: the turns of new episodes should join a sampler's next batch
+        if answered:  # new episodes in free slots should join the sampler's next batch
             continue
         for request, reply in player.step():
             for step in slots.act(request.session, reply):
@@ -158,7 +143,7 @@ def play_streaming(
 
 
 def _arrived(queue: Answers, *, wait: bool) -> Iterator[Callable[[], None]]:
-    """The answers that have arrived, in order. With `wait`, waits for the first one."""
+    """With `wait`, waits for the first one."""
     if wait:
         yield queue.get()
     with contextlib.suppress(Empty):
@@ -174,7 +159,7 @@ class Played(NamedTuple):
 
 
 class InTurn:
-    """Plays each batch from its beginning to its end, in the caller's thread."""
+    """Plays each batch to its end, in the caller's thread."""
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
         self.envs, self._sampler, self._chat = envs, sampler, chat

@@ -34,12 +34,12 @@ class Script:
         self._requests.append(request)
 
     def step(self) -> list[tuple[ScriptRequest, Any]]:
-        """Returns all requests with their actions, or with what they raised."""
+        """All requests with their actions, or with what they raised."""
         requests, self._requests = self._requests, []
         return [(request, _answer(request)) for request in requests]
 
     def end_session(self, session: Hashable) -> None:
-        """Drops a session's request if there is one."""
+        """Drops a session's request."""
         self._requests = [request for request in self._requests if request.session != session]
 
 
@@ -50,7 +50,7 @@ class ScriptConversation:
         self._action = action
 
     def prompt(self, call: ModelCall | None = None) -> Sequence[Any]:
-        """Nothing, because a script looks at the environment."""
+        """Nothing: a script looks at the environment."""
         return ()
 
     def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> ScriptRequest:

@@ -1,7 +1,4 @@
-"""The bookkeeping of a rollout: which episode plays in which slot, and which ones wait.
-
-Lockstep and streaming rollouts share it.
-"""
+"""The bookkeeping of a rollout: which episode plays in which slot, and which ones wait."""
 
 from __future__ import annotations
 
@@ -24,21 +21,20 @@ from harness.types.trajectory import Trajectory
 _FILLED = 0.9  # the share of a sampler's cache that episodes may fill; a turn adds to it
 
 Steps = list[tuple[int, Future[StepResult]]]
-"""The steps that environments take: the slot of each, and its future answer."""
+"""Steps of environments: the slot of each, and its future answer."""
 
 OnEnd = Callable[[Trajectory], None]
-"""A function that is called with each trajectory when it ends."""
+"""Called with each trajectory when it ends."""
 
 
 class Slots:
     """The episodes that play, and those that wait for a slot.
 
-    Episodes are counted as they are added, and an episode's number is its session at the player. If the environment of
-    a slot fails, the slot is reset for the next attempt. An environment with a worker process then gets a new one.
+    An episode's number, in the order of `add`, is its session at the player. If the environment of a slot fails, the
+    slot is reset for the next attempt. An environment with a worker process then gets a new one.
 
-    If a sampler has a cache of fixed size, or several, only as many episodes of each cache play as it can hold, the
-    oldest first (`fitting`). A waiting episode begins if its cache can hold it, too. This never changes what an episode
-    samples.
+    If a sampler has caches of fixed size, only as many episodes of each play as it can hold, the oldest first
+    (`fitting`). This never changes what an episode samples.
 
     Args:
         envs: The slots.
@@ -54,7 +50,7 @@ class Slots:
         self._ready: dict[int, list[Any]] = {}  # the turns that come next, by slot
         self._limited = player if isinstance(player, LimitedCache) else None
         self._several = player if isinstance(player, SeveralCaches) else None
-        self._prompt = 0  # the most tokens of a first prompt; stands for the prompt of an episode that has none yet
+        self._prompt = 0  # the most tokens of a first prompt; assumed for episodes without one
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
 
@@ -71,7 +67,7 @@ class Slots:
         return bool(self._waiting or self._live)
 
     def start_resets(self) -> list[tuple[int, Future[ResetResult]]]:
-        """Resets free slots for waiting episodes that fit, and failed slots for another attempt at the same episode."""
+        """Resets free slots for waiting episodes that fit, and failed slots for another attempt."""
         slots, self._to_reset = self._to_reset, []
         free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
         for slot in free[: len(self._waiting)]:
@@ -88,17 +84,16 @@ class Slots:
         ]
 
     def reset_answered(self, slot: int, answer: Future[ResetResult]) -> Steps:
-        """Waits for the answer to a reset and records it. Returns as `step_answered`."""
+        """Waits for the answer to a reset and records it."""
         episode = self._live[slot][0]
         needed = episode.reset_answered(answer)
         self._prompt = max(self._prompt, len(episode.trajectory.ids))
         return self._go_on(slot, needed)
 
     def turns(self) -> Mapping[int, list[Any]]:
-        """Returns the turns that may be requested now, by slot, oldest first. Each turn is returned once.
+        """The turns that may be requested now, by slot, oldest first. Each turn is returned once.
 
-        A slot has several if its agent has made several calls at once. All slots together have at most as many such
-        calls ahead as there are slots.
+        A slot has several if its agent makes calls at once. In all, at most as many calls are ahead as there are slots.
         """
         for slot, (episode, _) in self._live.items():
             if episode.awaits_reply:
@@ -107,7 +102,7 @@ class Slots:
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if self._live[slot][0].session in admitted}
 
     def act(self, session: Hashable, reply: Any) -> Steps:
-        """Takes a reply. If it is that of a slot's present turn, it goes to the environment."""
+        """Takes a reply. That of a slot's present turn goes to the environment."""
         slot = self._slot_of[session[0] if isinstance(session, tuple) else session]
         if isinstance(session, tuple):
             self._player.end_session(session)
@@ -116,15 +111,14 @@ class Slots:
         return self._go_on(slot, episode.act())
 
     def step_answered(self, slot: int, answer: Future[StepResult]) -> Steps:
-        """Waits for the answer to a step and records it. If the reply of the next turn has come already, it goes to the
-        environment.
+        """Waits for the answer to a step and records it. A reply that is there already goes to the environment.
 
-        A stopped agent is asked for its verdict, which comes as a further answer.
+        The verdict of a stopped agent comes as a further answer.
         """
         return self._go_on(slot, self._live[slot][0].step_answered(answer))
 
     def _admitted(self, new: int | None = None) -> set[Hashable]:
-        """The episodes that may play: of each cache the oldest. `new` is one that would begin now."""
+        """The oldest episodes of each cache, which may play. `new` is one that would begin now."""
         present = []
         for episode, _ in self._live.values():  # by beginning
             present.append((episode.session, (len(episode.trajectory.ids) or self._prompt) + episode.ahead.tokens))
@@ -174,11 +168,11 @@ class Slots:
 def fitting(tokens: Iterable[int], cache_tokens: int) -> int:
     """How many episodes fit into a sampler's cache together, counted from the oldest; at least one.
 
-    If more episodes play, each turn evicts what another one needs next, and whole episodes are computed again at every
-    turn: more than twenty times the work (benchmarks/results/cache-simulated.txt).
+    If more play, each turn evicts what another needs next, and episodes are computed again at every turn: more than
+    twenty times the work (benchmarks/results/cache-simulated.txt).
 
     Args:
-        tokens: The present tokens of each episode, the oldest episode first.
+        tokens: The tokens of each episode, the oldest first.
         cache_tokens: The number of tokens that the cache holds.
 
     >>> fitting([500, 300, 400], cache_tokens=1000)

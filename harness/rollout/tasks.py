@@ -1,7 +1,4 @@
-"""Which tasks and episodes an update trains on, as a pure function of the update index.
-
-A resumed run therefore trains on the same tasks as an uninterrupted one, and nothing has to be saved.
-"""
+"""Which tasks and episodes an update trains on: a pure function of its index, so a resumed run needs no saved state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +11,9 @@ from harness.types.seeding import derive_seed
 
 
 class TaskStream:
-    """Goes through all tasks again and again, each time in a new random order. A pass continues across updates.
+    """Goes through all tasks again and again, in a new random order each time. A pass continues across updates.
 
-    Several environments take turns, in a fixed order in which each comes as often as its weight says. Each has passes
-    of its own.
+    Several environments take turns in a fixed order, each as often as its weight says. Each has its own passes.
 
     Args:
         parts: The tasks of each environment.
@@ -49,13 +45,12 @@ class TaskStream:
         return [self._task(*self._turn(position)) for position in range(first, first + self._per_update)]
 
     def _turn(self, position: int) -> tuple[int, int]:
-        """The environment whose turn it is at a position, and how many turns it had before."""
+        """The environment whose turn it is, and its number of turns before."""
         rounds, place = divmod(position, len(self._turns))
         part = self._turns[place]
         return part, rounds * self._turns.count(part) + self._turns[:place].count(part)
 
     def _task(self, part: int, position: int) -> str:
-        """The task at a position in the passes of an environment."""
         number, place = divmod(position, len(self._parts[part]))
         if self._pass[part][0] != number:
             rng = np.random.default_rng(derive_seed(self._seed, "pass", number, *([part] if part else [])))
@@ -65,7 +60,7 @@ class TaskStream:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan:
-    """The episodes of each update: `group_size` of each task. Every episode derives its own seed from the run's."""
+    """The episodes of each update: `group_size` of each task. Each derives its own seed from the run's."""
 
     stream: TaskStream
     group_size: int
@@ -82,8 +77,7 @@ class BatchPlan:
 
 
 def _turns(weights: Sequence[int]) -> list[int]:
-    """One round of turns, in which each index comes as often as its weight. The index that is furthest behind comes
-    next.
+    """One round of turns. The index that is furthest behind its weight comes next.
 
     >>> _turns([3, 1])
     [0, 0, 1, 0]
