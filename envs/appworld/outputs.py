@@ -1,7 +1,6 @@
 """Turns recorded episodes into AppWorld's experiment outputs, for ``appworld evaluate`` and ``appworld pack``.
 
-An episode's actions run once more, in a world like that of the episode, whose engine then writes the state that they
-leave.
+Each episode is played again in a new world, and AppWorld's engine writes the state that results.
 """
 
 from collections.abc import Sequence
@@ -17,44 +16,42 @@ from envs.backends import backend_python
 
 @dataclass(frozen=True)
 class Replayed:
-    """The verdict on an episode that was played again, and whether the agent completed its task. If not, it is a
-    failure.
-    """
+    """The verdict on an episode that was played again. An episode that was not ``completed`` is a failure."""
 
     success: bool
     completed: bool
 
 
 class OutputWriter:
-    """Writes the episodes of one experiment; use `output_writer`."""
+    """Writes the episodes of one experiment. Make it with `output_writer`."""
 
     def __init__(self, folder: Path, host: Host) -> None:
         self._folder, self._host = folder, host
 
     def write(self, task_id: str, actions: Sequence[str]) -> Replayed:
-        """Plays the actions of an episode, the agent's messages, again and writes its outputs.
+        """Plays an episode's actions (the agent's messages) again and writes its outputs.
 
         Raises:
-            WorkerError: There was no world, or no verdict, because of the host.
+            WorkerError: The host failed.
         """
         turns: list[tuple[str, str]] = []
         while True:
             world = self._host.open(task_id, record=True)
             try:
                 completed = self._play(world, actions, turns)
-                world.save(self._folder / "tasks" / task_id, turns)  # before the evaluation, which may change records
+                world.save(self._folder / "tasks" / task_id, turns)  # the evaluation may change records
                 return Replayed(bool(world.verdict()["success"]), completed)
             except WorkerError:
                 if world.host_failed or not actions:
                     raise
-                actions = ()  # the code has destroyed its world: the apps are left as they were at the beginning
+                actions = ()  # the code destroyed its world: save the start state
             finally:
                 world.close()
 
     def _play(self, world: World, actions: Sequence[str], turns: list[tuple[str, str]]) -> bool:
         completed = False
         for action in actions:
-            if refusal := refusal_of(action):  # the environment did not run it either
+            if refusal := refusal_of(action):
                 turns.append((action, refusal))
                 continue
             code = code_of(action)
@@ -68,11 +65,11 @@ def output_writer(root: Path, experiment: str, split: str, settings: Settings) -
     """Makes a writer for one experiment.
 
     Args:
-        root: What AppWorld calls its root. The outputs are in ``experiments/outputs/EXPERIMENT`` there. If it has no
-            folder ``data``, it gets a link to the data of the split.
-        experiment: The name of the experiment, such as ``my-agent_test_normal``.
+        root: AppWorld's root. The outputs go to ``experiments/outputs/EXPERIMENT`` there. If it has no folder ``data``,
+            a link to the split's data is made.
+        experiment: The experiment's name, such as ``my-agent_test_normal``.
         split: The split of the tasks.
-        settings: What the worlds may do, as when the episodes were played.
+        settings: The limits under which the episodes were played.
 
     Raises:
         ConfigError: There is no such split, or the folder can't be made.

@@ -1,4 +1,4 @@
-"""The code that runs in AppWorld's own virtualenv. It uses only the standard library and appworld, nothing of eh_gym.
+"""The code that runs in AppWorld's own virtualenv. It imports only the standard library and appworld.
 
-The worker protocol loads this folder as the package ``eh_backend``. It starts with ``zygote.py``.
+The worker protocol loads this folder as the package ``eh_backend`` and starts ``zygote.py``.
 """

@@ -1,7 +1,7 @@
 """Small changes to one version of AppWorld's engine that save time.
 
-None of them changes an app, an evaluation or a world's answers; tests/envs/appworld/test_adaptations.py compares the
-results. They rely on there being one world per process: what the zygote prepares can be used by one world only.
+They change no app, evaluation or answer of a world; tests/envs/appworld/test_adaptations.py compares the results. They
+need one process per world.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ VERSION = "0.1.3.post1"
 
 
 def apply(version: str, when: str) -> None:
-    """Applies the adaptations for ``when``: "before" the warm-up of the apps' zygote, "after" it, or in the "shell"'s
-    zygote.
+    """Applies the adaptations of a stage: "before" or "after" the warm-up of the apps' zygote, or "shell".
 
     Raises:
-        ValueError: The adaptations were written for another version of AppWorld.
+        ValueError: The adaptations are for another version of AppWorld.
     """
     if version != VERSION:
         raise ValueError(f"expected appworld {VERSION}, got {version}; run: python -m envs install appworld --force")
@@ -31,16 +30,16 @@ def apply(version: str, when: str) -> None:
 
 
 def keep_app() -> None:
-    """Build the FastAPI application once. The engine drops it whenever a world opens, and builds its routes again."""
+    """Build the FastAPI application once. The engine builds it again for every world."""
     import appworld.requester as requester
 
     requester.build_main_app = functools.lru_cache(maxsize=4)(requester.build_main_app)
 
 
 def call_inline() -> None:
-    """Answer API calls in the calling thread. The engine passes each call to an event loop's thread and on to a pool's.
+    """Answer API calls in the calling thread. The engine passes each call through two other threads.
 
-    Every endpoint is a plain function, so the coroutines around it never wait and can be run without an event loop.
+    Every endpoint is a plain function, so the coroutines around it never wait and need no event loop.
     """
     import appworld.requester as requester
     from anyio.to_thread import run_sync
@@ -63,7 +62,7 @@ def call_inline() -> None:
             yield Portal()
 
         def __enter__(self) -> Client:
-            return self  # the application has nothing to start or stop
+            return self
 
         def __exit__(self, *_: object) -> None:
             pass
@@ -88,9 +87,9 @@ def no_shell() -> None:
 
 
 def load_databases_once() -> None:
-    """Load a world's 12 databases once. The engine loads those of the task's start once and those of the world twice.
+    """Load a world's 12 databases once. The engine loads them three times.
 
-    Of the first two sets it uses only a path and the models' classes, which do not need to be loaded.
+    Of the first two sets it uses only a path and the models' classes.
     """
     import appworld.environment as environment
     from appworld.apps.model_lib import ModelHashHandler
@@ -129,12 +128,10 @@ def load_databases_once() -> None:
 
 
 def inherit_databases() -> None:
-    """Hold the base databases in the zygote's memory. A forked world shares this memory until it writes
-    (copy-on-write).
+    """Hold the base databases in the zygote's memory, which forked worlds share until they write.
 
-    There are two sets, because an evaluation compares two. SQLite forbids using a connection to a file across a fork,
-    because of the file's locks. These databases have no file. Making their engines takes a fifth of a reset, so they
-    are ready, too.
+    There are two sets, because an evaluation compares two. They are in memory, because SQLite forbids using a
+    connection to a file across a fork. Their engines are made here too, which saves a fifth of a reset.
     """
     import os
 
@@ -148,13 +145,13 @@ def inherit_databases() -> None:
     ready: dict[str, list[tuple[Any, list[str]]]] = {}
 
     def prepared(source: sqlite3.Connection) -> tuple[Any, list[str]]:
-        """An engine with a copy of a database, and a list for the address that the copy will have."""
+        """An engine with a copy of a database, and a list for the copy's later address."""
         copy = sqlite3.connect(":memory:", check_same_thread=False)
         source.backup(copy)
         connections, address = [copy], list[str]()
 
         def connect() -> sqlite3.Connection:
-            # Called again when the engine is closed: closing opens one more connection.
+            # Closing the engine opens one more connection.
             return connections.pop() if connections else sqlite3.connect(address[0], uri=True, check_same_thread=False)
 
         engine = create_engine("sqlite://", creator=connect, poolclass=StaticPool)
@@ -189,7 +186,7 @@ def inherit_databases() -> None:
 
 
 def keep_details() -> None:
-    """Look up a database's url, path and connection once. AppWorld does so whenever it switches between databases."""
+    """Look up a database's url, path and connection once. AppWorld does so at every switch of databases."""
     from appworld.apps.model_lib import Database
 
     look_up = Database._get_engine_to_details
@@ -203,7 +200,7 @@ def keep_details() -> None:
 
 
 def keep_patterns() -> None:
-    """Keep every compiled regular expression. Python keeps only the last 512, and the apps use more."""
+    """Keep every compiled regular expression. Python keeps 512, and the apps use more."""
     import re
 
     re._MAXCACHE = 1 << 20  # type: ignore[attr-defined]
@@ -218,7 +215,7 @@ def keep_guard() -> None:
 
 
 def stay_frozen() -> None:
-    """Freeze the clock in the zygote, so that every module is patched already when a world freezes it."""
+    """Freeze the clock in the zygote, so that every module is already patched when a world freezes it."""
     import datetime
 
     from freezegun import freeze_time
@@ -227,9 +224,9 @@ def stay_frozen() -> None:
 
 
 def save_nothing() -> None:
-    """Do not write the files that the engine writes when a world opens and after each step.
+    """Do not write the engine's files when a world opens and after each step.
 
-    An evaluation reads the files of the state, so ``flush`` comes first.
+    Call ``flush`` before an evaluation, which reads them.
     """
     from appworld.environment import AppWorld
 

@@ -1,12 +1,10 @@
 """Confines a world's process: it may compute, and use the descriptors that it already has.
 
-There are six layers, each useful without the others: "limits" (rlimits), "user" (another uid, if the host runs as
-root), "network" and "mounts" (namespaces; all mounts are read-only, so that reading a file changes no access time),
-"system calls" (a seccomp filter), "files" (Landlock, or no opening of files at all). A layer that the host lacks is
-skipped without an error and not reported as in force. On macOS, only the limits and the uid exist.
+There are six layers: "limits" (rlimits), "user" (another uid, if the host runs as root), "network" and "mounts"
+(namespaces), "system calls" (a seccomp filter) and "files" (Landlock, or no opening of files). A layer that the host
+lacks is skipped. macOS has only the limits and the uid.
 
-Two limits only the parent can enforce: the deadline (forks.py), and the memory of all worlds together (--max-sessions).
-There are no guards in Python, because the agent's code could undo them. This module uses only the standard library.
+The parent enforces the deadline (forks.py) and the memory of all worlds together (--max-sessions).
 """
 
 from __future__ import annotations
@@ -24,22 +22,20 @@ from dataclasses import dataclass
 
 from . import landlock, seccomp
 
-# The worlds' uids and gids, above those that distributions give to people and daemons, below 65534 (nobody). Each
-# zygote has uids of its own.
+# The worlds' uids and gids, above those that distributions assign and below 65534 (nobody).
 FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
-_NICE = 5  # a third of the weight of a world that is being made
-# If only the user's total can be limited, the user may have this many more threads than at the start.
+_NICE = 5
+# Threads that the user may have beyond those at the start, if only the user's total can be limited.
 _FREE_THREADS = 4096
-# Where this project is installed: in an ordinary Python that is its site-packages, in the middle of what can be read.
 _PROJECT = os.path.realpath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 
-_network = False  # isolate_host's result, which the worlds inherit with the fork
-_first_slot = 0  # this zygote's first slot, among those of all zygotes; isolate_host sets it
+_network = False  # whether isolate_host made a network namespace
+_first_slot = 0  # this zygote's first slot; isolate_host sets it
 _claim: socket.socket | None = None  # keeps other zygotes from using the same slots
 _threads_of_user: int | None = None
 
@@ -49,11 +45,11 @@ class Limits:
     """The resources that a world may use.
 
     Attributes:
-        memory_bytes: Address space in addition to what the process has when it is confined.
-        cpu_s: Processor time in seconds of the whole episode, all threads together. After that comes SIGKILL.
-        file_bytes: The largest size of a file that is written; 0 allows no writing.
+        memory_bytes: Address space beyond what the process has when it is confined.
+        cpu_s: Processor seconds of the whole episode, over all threads. Then the process is killed.
+        file_bytes: The largest file that may be written. 0 allows no writing.
         open_files: Descriptor numbers must be below this.
-        threads: The number of threads, where the kernel can count them for each world. Elsewhere the user's total is
+        threads: The number of threads, where the kernel can count them per world. Elsewhere the user's total is
             limited.
         stack_bytes: The size of the main thread's stack.
     """
@@ -67,17 +63,16 @@ class Limits:
 
 
 def isolate_host() -> None:
-    """Prepares the zygote's main thread. Call it once, before any fork, which must be from this thread.
+    """Prepares the zygote. Call it once in the main thread, before that thread forks.
 
-    If it runs as root, it claims uids that no other zygote's worlds have, and makes a network and an IPC namespace,
-    which every world inherits. An ordinary user would need a user namespace for this, which the kernel refuses to a
-    process with several threads (the worker protocol has a watching thread). Each world then makes its own in
-    ``confine``, in about 1 ms.
+    As root, it claims uids and makes the network and IPC namespaces that every world inherits. An ordinary user needs a
+    user namespace for this, which the kernel refuses to a process with several threads. Each world then makes its own
+    in ``confine``.
     """
     global _first_slot, _network, _threads_of_user
     _prctl(_SET_NO_NEW_PRIVS, 1)
     if os.geteuid() == 0:
-        _first_slot = _claimed_slots()  # before the network namespace, in which other zygotes' claims are invisible
+        _first_slot = _claimed_slots()  # other namespaces do not see claims
     _network = os.geteuid() == 0 and _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
     _threads_of_user = _count_threads(os.getuid())
     seccomp.prepare()
@@ -92,26 +87,25 @@ def confine(
     parent: int | None = None,
     use_landlock: bool = True,
 ) -> list[str]:
-    """Confines this process for good. Call it in a forked world that is ready, before any of the agent's code runs.
+    """Confines this process for good. Call it in a forked world before any of the agent's code runs.
 
-    Afterwards the process can compute, start threads, read and write the open descriptors (close others first with
-    ``keep_only``), signal itself, and read files below ``readable``. It cannot open anything else, write a file, start
-    a process, signal another process, make a socket except an unnamed pair, or undo any of this. It dies with its
-    parent, or with the process `parent`. The uid depends on the slot. `use_landlock=False` forbids opening any file, as
-    without Landlock.
+    Afterwards the process can compute, start threads, use the open descriptors, signal itself, and read files below
+    ``readable``. It cannot open other files, write files, start or signal processes, or make sockets except an unnamed
+    pair. It dies with the process `parent` (default: its parent). The uid depends on the slot. `use_landlock=False`
+    forbids opening any file.
 
     Returns:
         The names of the layers in force.
 
     Raises:
-        RuntimeError: The process has more than one thread. The rights of the others could not be taken away.
+        RuntimeError: The process has more than one thread. Other threads can't be confined.
     """
     if len(_listdir("/proc/self/task")) > 1:
         raise RuntimeError("confine() needs a process with one thread; fork a new process before you start any thread")
     parent = os.getppid() if parent is None else parent
-    _write("/proc/self/oom_score_adj", "1000")  # if memory runs out, the kernel kills a world before the trainer
+    _write("/proc/self/oom_score_adj", "1000")  # killed before the trainer if memory runs out
     os.nice(_NICE)
-    os.setpgid(0, 0)  # kill(0, ...) would reach the zygote where no other layer forbids it
+    os.setpgid(0, 0)  # so that kill(0, ...) does not reach the zygote
     os.chdir(scratch)
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
@@ -137,28 +131,27 @@ def confine(
 def isolate_apps() -> None:
     """Prepares the apps' zygote and its forks. Call it before the zygote knows where the ground truth is.
 
-    If memory runs out, the kernel kills the largest of them and of the agents' processes, before the trainer. And no
-    other process of this user may follow /proc/PID/cwd or /proc/PID/fd to the ground truth. This comes second, because
-    it closes the process's own files in /proc, too.
+    If memory runs out, the kernel kills these processes before the trainer. Other processes of this user can't follow
+    /proc/PID/cwd or /proc/PID/fd to the ground truth.
     """
     _write("/proc/self/oom_score_adj", "1000")
     _prctl(_SET_DUMPABLE, 0)
 
 
 def limit(limits: Limits) -> None:
-    """Limits a process of the apps, but not its number of threads: it has the trainer's uid."""
+    """Limits a process of the apps. Its threads are not limited, because it has the trainer's uid."""
     _limit(limits, counts_threads_alone=False)
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel kill this process when the thread that forked it ends. Exits if ``parent`` is gone already."""
+    """Makes the kernel kill this process when its parent thread ends. Exits if ``parent`` is gone already."""
     _prctl(_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def keep_only(fds: Collection[int]) -> None:
-    """Closes all other descriptors. Those of 0, 1 and 2 that are not kept become /dev/null, so that C code can print.
+    """Closes all other descriptors. Of 0, 1 and 2, those not kept become /dev/null.
 
     The host's standard streams must be closed, because they share their flags (O_NONBLOCK) with the user's own.
     """
@@ -172,8 +165,9 @@ def keep_only(fds: Collection[int]) -> None:
 
 
 def interpreter_folders() -> list[str]:
-    """What this interpreter reads to import a module late or to load a time zone, without this project, which has
-    solutions.
+    """The folders that this interpreter reads for late imports and time zones.
+
+    This project is left out, because it contains solutions.
     """
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders: set[str] = {sysconfig.get_path(name) for name in names}
@@ -185,10 +179,7 @@ def interpreter_folders() -> list[str]:
 
 
 def _without(hidden: str, path: str) -> list[str]:
-    """The path, or if the hidden folder is in it, its other entries: Landlock can't exclude a folder inside another.
-
-    Links are not among them, because they may lead elsewhere.
-    """
+    """The path, or its entries without the hidden folder and links: Landlock can't exclude a subfolder."""
     if not f"{hidden}{os.sep}".startswith(path + os.sep):
         return [path]
     inside = [] if path == hidden else [os.path.join(path, name) for name in _listdir(path)]
@@ -212,7 +203,7 @@ def _unshare(flags: int) -> bool:
 
 
 def _namespaces() -> tuple[bool, bool]:
-    """(whether a network namespace is in force, whether this process has a user namespace of its own)."""
+    """(whether a network namespace is in force, whether this process has its own user namespace)."""
     if _network or os.geteuid() == 0:
         return _network, False
     uid, gid = os.getuid(), os.getgid()
@@ -226,7 +217,7 @@ def _namespaces() -> tuple[bool, bool]:
 
 
 def _read_only_mounts() -> bool:
-    """Makes all mounts of this namespace read-only, and keeps new ones of the host out."""
+    """Makes all mounts read-only, so that reading a file changes no access time."""
     recursive, read_only, private = 0x8000, 1, 1 << 18
     # struct mount_attr: what is set, what is cleared, the propagation, a user namespace
     attributes = struct.pack("=QQQQ", read_only, 0, private, 0)
@@ -235,10 +226,10 @@ def _read_only_mounts() -> bool:
 
 
 def _claimed_slots() -> int:
-    """The first of 256 slots that no other zygote on this machine has, as long as this one lives.
+    """The first of 256 slots that no other living zygote on this machine has; 0 if all are taken.
 
-    The kernel counts threads by uid, so worlds with the same uid would share one limit. A claim is the name of a
-    socket, which disappears with its process. If all slots are taken, the first 256 are shared.
+    The kernel counts threads by uid, so worlds with the same uid would share one limit. A claim is a socket's name,
+    which disappears with its process.
     """
     global _claim
     for first in range(0, _UIDS_OF_ZYGOTE * _ZYGOTES, _UIDS_OF_ZYGOTE):
@@ -260,13 +251,12 @@ def _change_user(uid: int) -> bool:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    except (OSError, AttributeError):  # for example in a container that does not map this uid
+    except (OSError, AttributeError):  # a container may not map this uid
         return False
     return True
 
 
 def _drop_capabilities() -> None:
-    """Drops all capabilities: those of a root that could not change its uid, and those of a user namespace."""
     if sys.platform != "linux":
         return
     clear_all = 4
@@ -311,7 +301,7 @@ def _address_space() -> int:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
     except OSError:
-        return 4 << 30  # more than an interpreter with AppWorld has
+        return 4 << 30
 
 
 def _count_threads(uid: int) -> int | None:
@@ -334,7 +324,7 @@ def _listdir(path: str) -> list[str]:
 
 def _write(path: str, text: str) -> None:
     try:
-        with open(path, "wb", buffering=0) as file:  # bytes: this user may be unable to import a codec
+        with open(path, "wb", buffering=0) as file:  # this user may be unable to import a codec
             file.write(text.encode())
     except OSError:
         pass

@@ -1,7 +1,6 @@
-"""Landlock: restricts the files that a world may read, and keeps it from connecting to or signalling other processes.
+"""Landlock: restricts the files that a world may read, and forbids connecting to or signalling other processes.
 
-It uses only the standard library. Landlock does not restrict stat(): a world can still see the names, sizes and times
-of other files wherever the directories' permissions allow it to this user.
+Landlock does not restrict stat(): a world can still see names, sizes and times of files that its user can reach.
 """
 
 from __future__ import annotations
@@ -35,17 +34,16 @@ def _syscall(*arguments: object) -> int:
 
 
 def _abi() -> int:
-    """Landlock's version on this kernel; 0 if it has none."""
     if sys.platform != "linux":
         return 0
     return max(0, _syscall(_CREATE, None, ctypes.c_size_t(0), 1))
 
 
 def restrict(readable: Iterable[str]) -> bool:
-    """Lets this process read these files and below these folders, and open no other file. Needs no_new_privs.
+    """Lets this process open only these files and those below these folders, for reading. Needs no_new_privs.
 
-    Paths that do not exist, or that this user cannot reach, are ignored. The restriction holds for the calling thread
-    and everything that it starts, so call it while there is only one thread.
+    Paths that can't be opened are ignored. The restriction holds for the calling thread and everything that it starts,
+    so call it while there is only one thread.
 
     Returns:
         False if the kernel has no Landlock, or has it switched off.
@@ -53,8 +51,7 @@ def restrict(readable: Iterable[str]) -> bool:
     abi = _abi()
     if not abi:
         return False
-    # struct landlock_ruleset_attr: files, network (ABI 4), scopes (ABI 6). Each right that is set here is refused
-    # unless a rule allows it.
+    # struct landlock_ruleset_attr: rights to refuse unless a rule allows them
     handled = struct.pack("=Q", (1 << _FILE_RIGHTS[min(abi, 5)]) - 1)
     if abi >= 4:
         handled += struct.pack("=Q", _BIND_CONNECT_TCP)

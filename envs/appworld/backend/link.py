@@ -1,8 +1,8 @@
-"""What crosses between the processes of a world: frames, and the exceptions of apps.
+"""Messages between the processes of a world: frames, and the apps' exceptions.
 
-A frame is the sizes of its head and of its body, the head as JSON, and the body as bytes. The code's process may send
-anything, so the apps' process reads its frames with `Link`: it bounds both sizes, looks at the form of each head, and
-never waits for the code to read or to write. The environment imports this module in the user's Python.
+A frame is the sizes of its head and body, the head as JSON, and the body as bytes. The agent's code may send anything,
+so the apps' process uses `Link`, which bounds the sizes and never blocks on the code. The environment imports this
+module in the user's Python.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 Frame = tuple[dict[str, Any], bytes]
 
-MAX_BYTES = 256 << 20  # of the head and of the body of a frame that `receive` reads
-MAX_HEAD_BYTES, MAX_BODY_BYTES = 256 << 10, 4 << 20  # of what the code sends: a request, or the output of a step
+MAX_BYTES = 256 << 20  # of a frame's head and of its body, in `receive`
+MAX_HEAD_BYTES, MAX_BODY_BYTES = 256 << 10, 4 << 20  # in `Link`
 _SIZES = struct.Struct(">II")
 _PIECE_BYTES = 64 << 10
 _LONGEST_CHAIN = 8  # exceptions
@@ -26,16 +26,15 @@ _LONGEST_TEXT = 20_000  # characters of an exception's text
 
 
 def frame(head: dict[str, Any], body: bytes = b"") -> bytes:
-    """A frame, as it is sent. Its JSON is ASCII, which keeps lone surrogates (a model can write them) as they are."""
+    """A frame's bytes. Its JSON is ASCII, which keeps lone surrogates."""
     text = json.dumps(head, separators=(",", ":")).encode("ascii")
     return _SIZES.pack(len(text), len(body)) + text + body
 
 
 def receive(connection: socket.socket, deadline: float | None = None) -> Frame | None:
-    """Waits for the next frame; None if the other side has hung up.
+    """Waits for the next frame. Returns None if the other side has hung up.
 
-    `deadline` is when the whole frame must be here, however slowly it comes (time.monotonic seconds); None to wait
-    forever.
+    The whole frame must arrive by `deadline` (time.monotonic seconds). None waits forever.
 
     Raises:
         ValueError: The bytes are not a frame, or it is too long.
@@ -51,11 +50,11 @@ def receive(connection: socket.socket, deadline: float | None = None) -> Frame |
 
 
 def _read(connection: socket.socket, size: int, deadline: float | None) -> bytearray | None:
-    data = bytearray(size)  # at once: many small pieces would take more memory
+    data = bytearray(size)
     rest = memoryview(data)
     while rest:
         if deadline is not None:
-            # Bytes that are there are read even after the deadline: they may have come in time.
+            # Bytes that came in time are read even after the deadline.
             connection.settimeout(max(0.0, deadline - time.monotonic()))
         try:
             count = connection.recv_into(rest)
@@ -85,11 +84,11 @@ def _parsed(text: bytearray) -> dict[str, Any]:
 
 
 class Link:
-    """The end in the apps' process. It reads nothing new until the code has taken what was sent to it.
+    """The apps' end of the connection to the agent's code. It reads only when everything is sent.
 
     Args:
         connection: The socket to the code's process.
-        caller: The socket to the environment. If it hangs up while this waits for the code, the world is over.
+        caller: The socket to the environment. If it hangs up, waiting ends with an error.
     """
 
     def __init__(self, connection: socket.socket, caller: socket.socket) -> None:
@@ -98,15 +97,16 @@ class Link:
         self._incoming, self._outgoing = bytearray(), memoryview(b"")
 
     def send(self, head: dict[str, Any], body: bytes = b"") -> None:
-        """Has a frame sent while ``receive`` waits."""
+        """Queues a frame, which ``receive`` sends."""
         self._outgoing = memoryview(bytes(self._outgoing) + frame(head, body))
 
     def receive(self) -> Frame:
-        """Sends what is to be sent, and waits for the next frame.
+        """Sends the queued frames, and waits for the next one.
 
         Raises:
-            OSError: The code's process has gone away: ConnectionResetError if it had not read all that was sent to it.
-            ValueError: It has sent something else than a frame.
+            OSError: The code's process has gone away. It is a ConnectionResetError if that process had not read
+                everything.
+            ValueError: It sent something other than a frame.
         """
         while True:
             if self._outgoing:
@@ -125,7 +125,7 @@ class Link:
                 self._incoming += piece
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         self._connection.close()
 
     def _wait(self, event: int) -> None:
@@ -149,7 +149,7 @@ class Link:
 
 
 def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[str, Any] | None:
-    """An exception of an app as JSON: the names of its types, its text, and the exceptions that led to it."""
+    """An app's exception as JSON: its types, its text, and the exceptions that led to it."""
     if error is None or not chain:
         return None
     text = str(error)[:_LONGEST_TEXT]
@@ -163,7 +163,7 @@ def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[
 
 
 def rebuilt(told: dict[str, Any]) -> Exception:
-    """The exception of a description by ``described``. Its type has the same name and the first base that is known."""
+    """The exception that ``described`` described. Its type has the same name and the first known base."""
     known: type[Exception] = next(filter(None, (_known(*names) for names in told["types"])))
     module, name = told["types"][0]
     text: str = told["text"]

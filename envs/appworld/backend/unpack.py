@@ -1,8 +1,7 @@
 """Unpacks AppWorld's encrypted bundles: ``python -I unpack.py [BUNDLE FOLDER]``, in AppWorld's virtualenv.
 
-Without arguments, it unpacks the apps into the package itself. It calls the same function as ``appworld install``; that
-command is not used, because AppWorld's command line needs six more packages. With arguments, it unpacks a data bundle
-into a folder.
+Without arguments, it unpacks the apps into the package. With arguments, it unpacks a data bundle into a folder.
+``appworld install`` is not used, because AppWorld's command line needs six more packages.
 """
 
 import compileall
@@ -14,8 +13,7 @@ from pathlib import Path
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the command."""
-    # appworld loads the first .env that it finds between its own folder, or the working directory, and the file
-    # system's root. Without this empty file it could load the user's own, which may set APPWORLD_ROOT or worse.
+    # appworld loads the first .env in its own folder or the folders above. This keeps it from loading the user's.
     Path(sys.prefix, ".env").touch()
     from appworld.common.constants import PASSWORD, SALT
     from appworld.common.utils import unpack_bundle
