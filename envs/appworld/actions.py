@@ -1,17 +1,16 @@
-"""Finds the code in a model's message, in a time that grows only linearly with the message's length.
+"""Finds the code in a model's message, in time linear in the message's length.
 
-It refuses a message that is too long and does not repair code. Code that is not Python fails in the engine, and the
-agent sees the error.
+It does not repair code. Code that is not Python fails in the engine, and the agent sees the error.
 """
 
 import re
 
 from eh_gym.replies import split_reply
 
-_LONGEST_MESSAGE = 1_000_000  # characters; a longer message is not searched for code
-_LONGEST_CODE = 200_000  # characters; no sensible solution is that long
+_LONGEST_MESSAGE = 1_000_000  # characters
+_LONGEST_CODE = 200_000  # characters
 
-# Every line that begins with a fence matches to its end, so that the search never goes back.
+# A fence matches to the end of its line, so that the search never backtracks.
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)```[ \t]*(?P<kind>\w*).*", re.MULTILINE)
 _PYTHON = ("python", "python3", "py", "")
 
@@ -19,8 +18,8 @@ _PYTHON = ("python", "python3", "py", "")
 def code_of(message: str) -> str:
     r"""The first Python block of a message, or all of it if it has none.
 
-    A thought before the code is left out; a message whose thought never ends has no code (`eh_gym.split_reply`). A
-    block without an end goes on to the end of the message. As in Markdown, the lines lose the indentation of the fence.
+    Thoughts are left out first (`eh_gym.split_reply`). A block without an end reaches to the end of the message. The
+    lines lose the fence's indentation.
 
     >>> code_of("I look it up.\n```python\nprint(1)\n```\nThen I go on.")
     'print(1)\n'
@@ -42,7 +41,7 @@ def code_of(message: str) -> str:
 
 
 def refusal_of(message: str) -> str:
-    """The message for the agent if its message is too long to be run; empty otherwise."""
+    """The observation for a message that is too long to be run; empty for others."""
     if len(message) > _LONGEST_MESSAGE:
         return f"Not run: a message of {len(message):,} characters; at most {_LONGEST_MESSAGE:,} are allowed."
     code = code_of(message)
@@ -52,5 +51,4 @@ def refusal_of(message: str) -> str:
 
 
 def _dedented(code: str, most: int) -> str:
-    """The code without the first ``most`` blanks of each line, or as many as the line has."""
     return re.sub(rf"^[ \t]{{1,{most}}}", "", code, flags=re.MULTILINE)

@@ -1,7 +1,7 @@
-"""Finds AppWorld's data: the folder that AppWorld calls its root, the tasks of a split, and their reference solutions.
+"""Finds AppWorld's data: the folder that AppWorld calls its root, a split's tasks, and their reference solutions.
 
-The folder has a random name. Otherwise an agent's code could ask for the size of an answer's file, which not every
-layer of confinement prevents, and the size tells yes from no. ``install.py`` builds, downloads and copies the data.
+The root has a random name, because an agent's code could learn answers from the sizes of files whose paths it knows.
+``install.py`` makes the folder.
 """
 
 import hashlib
@@ -23,19 +23,19 @@ BACKEND = Backend(
     "0.1.3.post1",
     read_pins(_HERE / "requirements.txt"),
     python=(3, 11),
-    finish=_HERE / "backend" / "unpack.py",  # the package holds the apps as an encrypted bundle
+    finish=_HERE / "backend" / "unpack.py",
     installer="envs.appworld.install",
 )
 DATA_VERSION = "0.1.0"
 BUILDER = _HERE / "mini" / "build.py"
 
 _TASK_ID = re.compile(r"[A-Za-z0-9]+_[0-9]+")
-# AppWorld marks its files with this line, so that they can be found in training data. It is not part of a solution.
+# AppWorld marks its files with this line, to find them in training data.
 _CANARY = "# Canary String: "
 
 
 def mini_dir() -> Path:
-    """The folder of the mini world for these sources and this version of AppWorld, whether it exists or not."""
+    """The folder of the mini world for these sources and this AppWorld version. It may not exist."""
     digest = hashlib.sha256(BACKEND.version.encode())
     for path in sorted(BUILDER.parent.rglob("*.py")):
         digest.update(path.relative_to(BUILDER.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -43,7 +43,7 @@ def mini_dir() -> Path:
 
 
 def benchmark_dir() -> Path:
-    """The folder of the downloaded benchmark, whether it exists or not."""
+    """The folder of the downloaded benchmark. It may not exist."""
     return cache_dir() / "appworld" / f"benchmark-{DATA_VERSION}"
 
 
@@ -52,7 +52,7 @@ def root_of(split: str) -> Path:
 
     Raises:
         ConfigError: There is no such split.
-        MissingBackendError: The split's data are not installed. The message says how to get them.
+        MissingBackendError: The split's data are not installed.
     """
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
@@ -76,7 +76,7 @@ def task_ids(split: str) -> tuple[str, ...]:
 
     Raises:
         ConfigError: There is no such split.
-        MissingBackendError: The split's data are not installed. The message says how to get them.
+        MissingBackendError: The split's data are not installed.
     """
     root = root_of(split)
     ids = _read_ids(root, split)
@@ -91,7 +91,7 @@ def task_ids(split: str) -> tuple[str, ...]:
 def reference(split: str, task_id: str) -> list[str] | None:
     """The reference solution of a task, one piece of code for each step; None if the data hold none.
 
-    The benchmark has solutions for train and dev. Each is one function, which is run as AppWorld's ``verify`` runs it.
+    The benchmark has solutions for train and dev, of one step each.
 
     Raises:
         ConfigError: There is no such split, or no such task in it.
@@ -111,7 +111,7 @@ def reference(split: str, task_id: str) -> list[str] | None:
 
 
 def difficulty(root: Path, task_id: str) -> int | None:
-    """The difficulty that AppWorld's authors give a task, 1 to 3; None if the data have none."""
+    """AppWorld's difficulty of a task, 1 to 3; None if the data have none."""
     try:
         text = (root / "data" / "tasks" / task_id / "ground_truth" / "metadata.json").read_text(encoding="utf-8")
         return int(json.loads(text)["difficulty"])
@@ -120,13 +120,12 @@ def difficulty(root: Path, task_id: str) -> int | None:
 
 
 def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
-    """Checks that the data are complete and have our version: the splits, and each task's files for engine and
-    evaluation.
+    """Checks that the data have our version and all files that engine and evaluation need.
 
-    `counts` maps each split to the number of its tasks; None allows any number except 0.
+    `counts` maps each split to its number of tasks; None allows any number except 0.
 
     Raises:
-        EHError: Something is missing or has another version. The message says what.
+        EHError: Something is missing or has another version.
     """
     data = root / "data"
     for pattern in ("base_dbs/*.db", "api_docs/standard/*.json"):

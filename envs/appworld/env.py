@@ -1,8 +1,6 @@
-"""EH-AppWorld: AppWorld's tasks, which the agent solves by writing Python, with the real engine and official
-evaluation.
+"""EH-AppWorld: AppWorld's tasks, with the real engine and official evaluation.
 
-Each episode has two processes, forked from ones that have already imported AppWorld: the agent's code runs in one, the
-apps and their databases are in the other, which also gives the verdict.
+Each episode has two processes: one runs the agent's code, the other holds the apps and gives the verdict.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from envs.backends import backend_python
 from envs.description import Description
 from envs.options import chosen_task
 
-_LONGEST = 10_000_000  # characters; only the spaces need this bound
+_LONGEST = 10_000_000  # characters
 _HARMLESS = (
     "print(apis.api_docs.show_app_descriptions())",
     "print(apis.api_docs.show_api_descriptions(app_name='{app}'))",
@@ -48,26 +46,25 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
     phone_number), ``datetime`` (the present time in the world, ISO 8601), ``difficulty`` (AppWorld's, 1 to 3, or None),
     ``scenario`` (AppWorld's SGC counts the scenarios all of whose tasks are solved).
 
-    ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (the number of calls that the action
-    made). At the end also ``success``, ``score`` (the share of the tests that passed) and ``verdict`` (``passed`` and
-    ``total``: numbers of tests; ``failures``: the requirements that were not met).
+    ``info`` at each step: ``malformed`` (the code is not Python), ``api_calls`` (made by this action). At the end also
+    ``success``, ``score`` (the share of tests that passed) and ``verdict`` (``passed`` and ``total``: numbers of tests;
+    ``failures``: the requirements that were not met).
 
-    Code can destroy its world: it can end or hang its process, or fill the apps. The episode then ends with reward 0
-    and ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``, and the
-    next reset starts the host again. docs/appworld.md says which failures count as which. An interrupt (Ctrl-C) in a
-    step ends the episode.
+    Code can destroy its world, for example by ending its process. The episode then ends with reward 0 and
+    ``info["world_lost"]``. If the host fails, the episode is truncated with ``info["environment_error"]``, and the next
+    reset starts the host again. See docs/appworld.md. An interrupt (Ctrl-C) in a step ends the episode.
 
     Args:
         split: train (90 tasks), dev (57), test_normal (168), test_challenge (417), or mini: a small world of this
             project's own, whose scores are not AppWorld scores.
         step_timeout_s: The seconds that one action's code may run, a whole number >= 1.
         max_observation_chars: Longer outputs lose their middle. A note takes its place.
-        max_api_calls: The number of API calls that one action may make. Further calls raise an exception in the code,
-            and so does a call of more than 4 MiB.
+        max_api_calls: The API calls that one action may make. Further calls raise an exception in the code, and so does
+            a call of more than 4 MiB.
         memory_mb: The memory that one episode's code may take, in MiB.
         reward: "success" (the official verdict) or "score".
-        confined: Whether to confine the code as far as the host allows. ``python -m envs doctor`` says how far that is.
-            False is for debugging only: the model's code can then do everything that you can do.
+        confined: Whether to confine the code as far as the host allows (see ``python -m envs doctor``). False is for
+            debugging only: the model's code can then do everything that you can do.
 
     Raises:
         ConfigError: An argument is not one of those listed.
@@ -118,7 +115,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts the task of ``options={"task_id": id}``, or without it, one of ``task_ids`` drawn with the seed.
+        """Starts the task of ``options={"task_id": id}``, or else one of ``task_ids`` drawn with the seed.
 
         Raises:
             ConfigError: The split has no such task.
@@ -144,12 +141,12 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         """Runs one message's code.
 
         Raises:
-            gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
+            gymnasium.error.ResetNeeded: No episode is running.
         """
         world = self._live()
         try:
             return self._step(world, action)
-        except BaseException:  # such as Ctrl-C; a late answer would be taken for that to the next action
+        except BaseException:  # a late answer would be taken for the next action's
             self._leave()
             raise
 
@@ -157,7 +154,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         """The reference solution's next message. It depends only on the number of steps taken so far.
 
         Raises:
-            ConfigError: The task has no reference solution, as in the benchmark's test splits.
+            ConfigError: The task has no reference solution.
         """
         self._live()
         steps = data.reference(self._split, self._task_id)
@@ -167,21 +164,19 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         return f"```python\n{code.rstrip()}\n```"
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A message whose code reads, computes or fails, or a message without code."""
+        """A random harmless message, with or without code."""
         text = _HARMLESS[int(rng.integers(len(_HARMLESS)))]
         text = text.format(app=_APPS[int(rng.integers(len(_APPS)))], number=int(rng.integers(1, 100)))
         return f"```python\n{text}\n```" if rng.random() < 0.5 else text
 
     def close(self) -> None:
-        """Ends the episode. Its zygotes go on until this process ends, or until
-        ``envs.appworld.hosts.close_hosts()``.
-        """
+        """Ends the episode. The zygotes run until this process ends or calls ``hosts.close_hosts()``."""
         self._leave()
         self._host.clear()
 
     def _step(self, world: World, action: Any) -> _Result:
         self._steps += 1
-        message = action if isinstance(action, str) else ""  # an action that is not a text has no code
+        message = action if isinstance(action, str) else ""
         if refusal := refusal_of(message):
             return refusal, 0.0, False, False, {"malformed": True, "api_calls": 0}
         code = code_of(message)
@@ -189,7 +184,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             result = world.execute(code)
             verdict = dict(world.verdict()) if result["completed"] else None
         except WorkerError as error:
-            self.close()  # it asks the zygotes, so that it is known whether they live
+            self.close()  # shows whether the zygotes live
             return _over(error, world.host_failed)
         info: dict[str, Any] = {"malformed": result["malformed"], "api_calls": result["api_calls"]}
         if verdict is None:
@@ -214,7 +209,7 @@ _Result = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 def _over(error: WorkerError, host_failed: bool) -> _Result:
-    """The end of an episode without a verdict. Its code is to blame for that, unless the host has failed."""
+    """The end of an episode without a verdict."""
     key = "environment_error" if host_failed else "world_lost"
     who = "The environment failed" if host_failed else "Your code has destroyed its world"
     info = {
@@ -228,12 +223,12 @@ def _over(error: WorkerError, host_failed: bool) -> _Result:
 
 
 def _printable(text: str) -> str:
-    """A text whose control characters are escaped: some of it may be an agent's, and it is shown in terminals."""
+    """Escapes control characters: an agent's text may be shown in terminals."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _reason(error: WorkerError) -> str:
-    """The message for the agent. It does not repeat the text of another process, which may name the host's files."""
+    """The message for the agent. It omits other processes' texts, which may name the host's files."""
     if isinstance(error, WorkerCallError):
         return "a process reported that it failed"
     return str(error).splitlines()[0]

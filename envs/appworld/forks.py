@@ -1,4 +1,4 @@
-"""Processes forked from a zygote in AppWorld's virtualenv, and messages to them, with deadlines. Nothing is retried."""
+"""Processes forked from a zygote in AppWorld's virtualenv, and messages to them, with deadlines."""
 
 from __future__ import annotations
 
@@ -25,40 +25,39 @@ from eh_gym.surrogates import escaped
 from eh_gym.worker import Worker, backend_command
 from envs.appworld.backend import link
 
-_START_TIMEOUT_S = 180.0  # importing AppWorld takes 4 s on a quiet machine
+_START_TIMEOUT_S = 180.0
 _SPAWN_TIMEOUT_S = 60.0
-# Killing a process takes milliseconds. A zygote that does not answer is killed, with all its forks.
 _END_TIMEOUT_S = 10.0
-_LOOK_S, _LONG_CPU_S = 0.25, 0.1  # how often to look at a step's processor time, and how much of it is long
+_LOOK_S, _LONG_CPU_S = 0.25, 0.1  # how often to check a step's processor time; what counts as long
 _PREFIX = "eh-appworld-"
-# The environment variables that a zygote gets. Agents' code can read all of them, and a trainer's hold keys and tokens.
+# The environment variables that a zygote gets. Agents' code can read them, so keys and tokens are left out.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 class Zygote:
-    """A parent process that has imported AppWorld, and the processes forked from it. Thread-safe.
+    """A process that has imported AppWorld, and the processes forked from it. Thread-safe.
 
-    At every start, `start` returns the parameters that the zygote gets (backend/zygote.py). `told` is its answer.
+    At every start, `start` returns the zygote's parameters (backend/zygote.py). `told` is its answer.
     """
 
     def __init__(self, python: Path, start: Callable[[], Mapping[str, Any]]) -> None:
         self._start, self._lock = start, threading.Lock()
         command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
         kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
-        # Sets keep their order from run to run. No .pyc of an evaluation is written into the user's data.
+        # Sets keep their order between runs, and no .pyc is written into the user's data.
         fixed = ["PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"]
         # `env` calls exec, so the worker's process is the zygote itself.
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
         self._folder: Path | None = None
-        self._ready = self._closed = False  # whether `start` has finished; whether `close` was called
+        self._ready = self._closed = False
         self._abandoned: set[str] = set()  # forks that are to be ended
-        self.computing: dict[str, int] = {}  # the forks that compute for long, and how many threads they have
+        self.computing: dict[str, int] = {}  # forks that compute for long -> their threads
         self.told: Mapping[str, Any] = {}
         self._end: Callable[[], object] = weakref.finalize(self, Worker.kill, self._worker)
 
     @property
     def alive(self) -> bool:
-        """Whether the zygote is running and its socket exists, without which it can't fork."""
+        """Whether the zygote is running and its socket exists."""
         return self._ready and self._worker.alive and (_known(self._folder) / "socket").exists()
 
     @property
@@ -67,7 +66,7 @@ class Zygote:
         return self._worker.pid
 
     def start(self) -> None:
-        """Starts the zygote unless it can fork. One that can't fork is ended with its forks, and replaced.
+        """Starts the zygote unless it can fork. One that can't is ended with its forks, and replaced.
 
         Raises:
             WorkerError: The zygote could not be started, or was closed.
@@ -79,7 +78,7 @@ class Zygote:
             if self.alive:
                 return
             self._ready = False
-            self._worker.kill()  # an interrupted start may have left it
+            self._worker.kill()
             self._end()
             self._abandoned.clear()
             try:
@@ -97,7 +96,7 @@ class Zygote:
             self._ready = True
 
     def fork(self, options: Mapping[str, Any]) -> Fork:
-        """Forks a process. ``options`` depend on the zygote's role (backend/zygote.py).
+        """Forks a process. ``options`` depend on the zygote's role.
 
         Raises:
             WorkerError: The zygote cannot be started, or fails.
@@ -125,21 +124,21 @@ class Zygote:
             raise
 
     def abandon(self, name: str) -> None:
-        """Marks a process, which ``clear`` or the next fork kills. Takes no lock: a finalizer may call it."""
+        """Marks a process for ``clear`` or the next fork to kill. Takes no lock: a finalizer may call it."""
         self._abandoned.add(name)
 
     def clear(self) -> None:
-        """Kills the abandoned processes, and waits until they are gone, on a busy machine at most 5 s."""
+        """Kills the abandoned processes, and waits until they are gone, at most 5 s."""
         abandoned = sorted(self._abandoned)
         with contextlib.suppress(WorkerError):  # the forks die with their zygote
             self._worker.call("end", {"names": abandoned}, _END_TIMEOUT_S)
         self._abandoned.difference_update(abandoned)
 
     def close(self) -> None:
-        """Ends the zygote and all its forks, for good. It may be called while the zygote is starting."""
+        """Ends the zygote and all its forks, for good, even while it is starting."""
         self._closed = True
         while not self._lock.acquire(timeout=0.1):
-            self._worker.kill()  # a start in progress fails and releases the lock
+            self._worker.kill()  # makes a start in progress fail
         try:
             self._end()
         finally:
@@ -147,11 +146,11 @@ class Zygote:
 
 
 class Unread(WorkerDied):
-    """The process ended before it had read all of a message, which only Linux reports."""
+    """The process ended before it had read all of a message. Only Linux reports this."""
 
 
 class Fork:
-    """The parent's side of a forked process. Only one thread at a time may use it. `pid` is for diagnosis."""
+    """The parent's side of a forked process. Only one thread at a time may use it."""
 
     def __init__(self, zygote: Zygote, connection: socket.socket, name: str, pid: int) -> None:
         self._zygote, self._connection, self._name, self.pid = zygote, connection, name, pid
@@ -161,7 +160,7 @@ class Fork:
         self._finalizer.atexit = False
 
     def give(self, other: Fork) -> None:
-        """Hands the connection to another process over to this one. From then on, the two talk directly.
+        """Gives this process the connection to another one. From then on, the two talk directly.
 
         Raises:
             WorkerDied: The process has ended.
@@ -175,22 +174,22 @@ class Fork:
     def ask(
         self, message: Mapping[str, Any] | None = None, *, timeout_s: float, meanwhile: Callable[[], None] | None = None
     ) -> dict[str, Any]:
-        """Sends a message, if there is one, and returns the answer. A process that does not answer in time is killed.
+        """Sends a message, if any, and returns the answer. Any error kills the process.
 
         ``meanwhile`` is called every ``_LOOK_S`` of the wait.
 
         Raises:
             WorkerTimeout: No answer came in time.
-            Unread: The process has ended before it had read the message.
+            Unread: The process ended before it had read the message.
             WorkerDied: The process has ended.
-            WorkerProtocolError: The process sent something else than a message.
+            WorkerProtocolError: The process sent something other than a message.
             WorkerCallError: The process reports that it failed.
         """
         if self._ended:
             raise WorkerDied("the process was ended")
         try:
             return self._answer(message, timeout_s, meanwhile)
-        except BaseException:  # also an interrupt: its answer would be taken for the next one
+        except BaseException:  # a late answer would be taken for the next one
             self.end()
             raise
 
@@ -219,7 +218,7 @@ class Fork:
         return head
 
     def _send(self, message: bytes, deadline: float) -> bool:
-        """Sends a message. Returns False if the process did not take all of it; there may still be an answer."""
+        """Returns False if the process did not take all of the message; there may still be an answer."""
         try:
             self._connection.settimeout(max(0.001, deadline - time.monotonic()))
             self._connection.sendall(message)
@@ -235,7 +234,7 @@ class Fork:
 
     @contextlib.contextmanager
     def running(self, timeout_s: float) -> Iterator[Callable[[], None]]:
-        """Lets the process run inside the block. On Linux it is stopped outside, threads of an agent's code included.
+        """Lets the process run inside the block. Outside, Linux stops it with all its threads.
 
         Yields a function to call every ``_LOOK_S``, which keeps worlds that compute for long from slowing down others.
         Just before ``timeout_s`` the process runs in any case, so that the engine can end the step.
@@ -249,10 +248,9 @@ class Fork:
             self._zygote.computing.pop(self._name, None)
 
     def _share(self, began_cpu_s: float, last: float) -> None:
-        """If more threads compute for long than there are processors, their worlds take turns, at the lowest priority.
+        """Lets worlds take turns at the lowest priority if more threads compute for long than there are processors.
 
-        So other steps and new worlds take about as long as ever. An ordinary user can't raise the priority again, so
-        it stays low for the rest of the episode.
+        An ordinary user can't raise the priority again, so it stays low for the rest of the episode.
         """
         if self._cpu_s() - began_cpu_s < _LONG_CPU_S:
             return
@@ -262,21 +260,20 @@ class Fork:
             computing[self._name] = len(threads)
             if sum(list(computing.values())) > processors:
                 for thread in threads:  # threads that these start inherit it
-                    with contextlib.suppress(OSError):  # this thread has ended, or a container forbids it
+                    with contextlib.suppress(OSError):  # it has ended, or a container forbids it
                         os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
             names, now = list(computing), time.monotonic()
             place = (names.index(self._name) - int(now / _LOOK_S) * processors) % len(names)
             self._signal(signal.SIGCONT if place < processors or now > last else signal.SIGSTOP)
 
     def _cpu_s(self) -> float:
-        """The processor time of the process in seconds; 0 where it is unknown."""
         with contextlib.suppress(OSError):
             if self._handle is not None:
                 return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3)
         return 0.0
 
     def end(self) -> None:
-        """Kills the process. It does not wait until it is gone: ``Zygote.clear`` does. Idempotent."""
+        """Kills the process. ``Zygote.clear`` waits until it is gone. Idempotent."""
         if not self._ended:
             self._connection.close()
             self._zygote.abandon(self._name)
@@ -296,7 +293,7 @@ class Fork:
 
 
 def _handle(pid: int) -> IO[bytes] | None:
-    """A descriptor of the process, which can't mean another process with the same id; None on systems without them."""
+    """A pidfd of the process, which stays right if the id is used again; None on systems without them."""
     if sys.platform != "linux":
         return None
     try:
@@ -308,7 +305,7 @@ def _handle(pid: int) -> IO[bytes] | None:
 def _folder() -> tuple[Path, IO[str]]:
     """Makes a private folder and locks a file beside it. Removes the folders of ended processes, whose locks are free.
 
-    A process id means nothing in another container that shares the temporary folder. The file's name does not tell the
+    Process ids would not do: another container may share the temporary folder. The file's name does not tell the
     folder's, because unconfined code can list this process's open files.
     """
     parent = Path(tempfile.gettempdir())
@@ -316,7 +313,7 @@ def _folder() -> tuple[Path, IO[str]]:
         with contextlib.suppress(OSError), _lock_of(old).open("r+") as file:
             if lock(file):
                 _remove(old)
-    folder = parent / f"{_PREFIX}{secrets.token_urlsafe(16)}"  # an agent's code could guess a shorter name
+    folder = parent / f"{_PREFIX}{secrets.token_urlsafe(16)}"
     folder.mkdir(mode=0o700)
     if len(str(folder / "socket")) > 100:
         folder.rmdir()
@@ -325,7 +322,7 @@ def _folder() -> tuple[Path, IO[str]]:
     try:
         lock(file)
         (folder / "unlocked").rename(_lock_of(folder))
-    except OSError:  # some network file systems have no locks; the folder is never removed there
+    except OSError:  # a file system without locks: the folder is never removed
         file.close()
     return folder, file
 
@@ -340,7 +337,7 @@ def _remove(folder: Path) -> None:
 
 
 def _end(worker: Worker, folder: Path, held: IO[str], owner: int) -> None:
-    """Ends a zygote and removes its folder, unless this process is a forked copy of its owner."""
+    """Ends a zygote. Removes its folder, unless this process is a fork of the owner."""
     worker.kill()
     held.close()
     if os.getpid() == owner:

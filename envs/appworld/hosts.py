@@ -20,8 +20,8 @@ from envs.appworld.forks import Fork, Unread, Zygote
 
 _OPEN_TIMEOUT_S = 120.0
 _SAVE_TIMEOUT_S = 600.0
-_CPU_STEPS = 100  # the number of full steps for which the processor time of a process is enough
-# What the apps' process may take more than the code's, to open a world and to evaluate it.
+_CPU_STEPS = 100  # a process's processor time, in full steps
+# What the apps' process may take more than the code's.
 _APPS_MEMORY_BYTES, _APPS_CPU_S, _APPS_FILE_BYTES, _APPS_OPEN_FILES = 512 << 20, 60, 256 << 20, 1024
 
 
@@ -30,13 +30,12 @@ class Settings:
     """The limits of a world.
 
     Attributes:
-        step_timeout_s: The seconds that one action's code may run, a whole number. The engine then reports a timeout,
-            and the episode goes on. Code that cannot be interrupted is killed 5 s later (a quarter of the time, if that
-            is less), and its episode is over. With the verdict a step takes at most twice this time.
-        max_api_calls: The number of API calls that one action may make. Further calls raise.
+        step_timeout_s: The seconds that one action's code may run, a whole number. Then the engine reports a timeout,
+            and the episode goes on. Code that cannot be interrupted is killed up to 5 s later, and the episode is over.
+            With the verdict, a step takes at most twice this time.
+        max_api_calls: The API calls that one action may make. Further calls raise.
         max_observation_chars: Longer outputs lose their middle.
-        memory_mb: The additional address space that the code's process may take, in MiB. That of the apps may take 512
-            MiB more.
+        memory_mb: Additional address space of the code's process in MiB. The apps' process may take 512 MiB more.
         confined: Whether to confine worlds as far as the host allows. If not, the agent's code can do what the user
             can.
     """
@@ -50,32 +49,29 @@ class Settings:
     def __post_init__(self) -> None:
         least = {"step_timeout_s": 1, "max_api_calls": 1, "memory_mb": 1, "max_observation_chars": 200}
         for name, bound in least.items():
-            # The engine's alarm takes whole seconds, which may be written as 30.0.
+            # The engine's alarm takes whole seconds.
             value, kinds = getattr(self, name), (int, float) if name.endswith("_s") else int
             if isinstance(value, bool) or not isinstance(value, kinds) or not (value >= bound and value % 1 == 0):
                 raise ConfigError(f"{name} must be a whole number >= {bound}, without quotes, got {value!r}")
 
 
 class World:
-    """One episode's world: a process with the apps, and one in which the agent's code runs. `about` describes the
-    task.
-    """
+    """One episode's world: a process with the apps, and one for the agent's code. `about` describes the task."""
 
     def __init__(self, host: Host, task_id: str, record: bool, processes: _Processes) -> None:
         self._host, self._task_id, self._record = host, task_id, record
         self._apps, self._shell, self._zygotes, self.about = processes
-        self._new = True  # whether no code has run in it
-        self._step_s = 0.0  # the time of the last step
-        self._failed = False  # whether new processes also ended before they read code
+        self._new = True  # no code has run
+        self._step_s = 0.0
+        self._failed = False  # new processes ended unread, too
 
     @property
     def host_failed(self) -> bool:
-        """Whether the host, and not the agent's code, caused the error of ``execute`` or ``verdict``."""
+        """Whether the host, and not the agent's code, caused the last error."""
         return self._failed or not self._host.alive or self._host.pids != self._zygotes
 
     def execute(self, code: str) -> Mapping[str, Any]:
-        """Runs code. Returns ``output``, ``malformed``, ``completed`` (it completed the task) and ``api_calls`` (a
-        number).
+        """Runs code. Returns ``output``, ``malformed``, ``completed`` and ``api_calls`` (a number).
 
         Raises:
             WorkerError: The world is lost, because of the code unless ``host_failed``.
@@ -86,7 +82,7 @@ class World:
         except Unread as error:
             if not new:
                 raise WorkerDied(str(error)) from error
-        # A process ended before it read any code. New ones take their place, and the agent does not notice.
+        # No code was read, so new processes can take over unnoticed.
         self.close()
         self._failed = True
         self._apps, self._shell, self._zygotes, _ = self._host.fork_world(self._task_id, self._record)
@@ -115,17 +111,15 @@ class World:
     def verdict(self) -> Mapping[str, Any]:
         """The official evaluation: ``success``, ``passed``, ``total`` and ``failures``. No code can run afterwards.
 
-        Together with the last step it takes at most twice ``step_timeout_s``.
-
         Raises:
-            WorkerError: There is no verdict, because of what the code has done to the apps unless ``host_failed``.
+            WorkerError: There is no verdict, because of the code unless ``host_failed``.
         """
         self._shell.end()
         left_s = 2 * self._host.settings.step_timeout_s - self._step_s
         return dict(self._apps.ask({"verdict": True}, timeout_s=left_s)["verdict"])
 
     def save(self, folder: Path, turns: Sequence[tuple[str, str]]) -> None:
-        """Writes the episode as AppWorld writes a task of an experiment. It needs `record`.
+        """Writes the episode as AppWorld writes a task of an experiment. Needs `record`.
 
         Raises:
             WorkerError: The apps' process could not write it.
@@ -139,9 +133,7 @@ class World:
 
 
 class Host:
-    """Makes worlds on this machine: one zygote forks the processes of the apps, another those of the code.
-    Thread-safe.
-    """
+    """Makes worlds on this machine, with one zygote for the apps and one for the agents' code. Thread-safe."""
 
     def __init__(self, python: Path, root: Path, settings: Settings = Settings()) -> None:
         self.settings = settings
@@ -151,7 +143,7 @@ class Host:
 
     @property
     def alive(self) -> bool:
-        """Whether the processes that fork the worlds are running."""
+        """Whether both zygotes are running."""
         return self._apps.alive and self._shells.alive
 
     @property
@@ -168,17 +160,17 @@ class Host:
         return World(self, task_id, record, self.fork_world(task_id, record))
 
     def fork_world(self, task_id: str, record: bool) -> _Processes:
-        """The processes of a fresh world, the process ids of their zygotes, and what is known about the task.
+        """The processes of a fresh world, the zygotes' process ids, and what is known about the task.
 
         Raises:
             WorkerError: Two attempts have failed.
         """
-        with contextlib.suppress(WorkerError):  # such as a zygote that was killed meanwhile; no code has run yet
+        with contextlib.suppress(WorkerError):  # no code has run yet
             return self._fork_world(task_id, record)
         return self._fork_world(task_id, record)
 
     def clear(self) -> None:
-        """Waits until the processes of worlds that were closed are gone."""
+        """Waits until the processes of closed worlds are gone."""
         self._apps.clear()
         self._shells.clear()
 
@@ -193,7 +185,7 @@ class Host:
 
     def _fork_world(self, task_id: str, record: bool) -> _Processes:
         settings = self.settings
-        if not self.alive:  # at once: the second imports AppWorld while it waits for the first's answer
+        if not self.alive:  # both import AppWorld at once
             with ThreadPoolExecutor(2) as threads:
                 for starting in [threads.submit(zygote.start) for zygote in (self._apps, self._shells)]:
                     starting.result()
@@ -227,12 +219,12 @@ _hosts_lock = threading.Lock()
 
 
 def shared_host(python: Path, root: Path, settings: Settings) -> Host:
-    """The host that this process's environments with the same data and settings share. It ends with the process."""
+    """The host that this process's environments with the same data and settings share."""
     key = (os.getpid(), python, root, settings)
     with _hosts_lock:
         if key not in _hosts:
             _hosts[key] = Host(python, root, settings)
-            # Runs before the zygotes' finalizers, which were registered earlier: an ended zygote could be replaced.
+            # Runs before the zygotes' finalizers, so that no ended zygote is replaced.
             atexit.register(close_hosts)
         return _hosts[key]
 
@@ -246,5 +238,5 @@ def close_hosts() -> None:
 
 
 def _grace_s(step_timeout_s: float) -> float:
-    """The seconds for the engine's own timeout to answer, before the process is killed."""
+    """How long after the step's timeout the process is killed."""
     return min(5.0, step_timeout_s / 4)

@@ -1,7 +1,7 @@
 """Installs the data that EH-AppWorld-v0 needs: the mini world, and the benchmark if it can be downloaded.
 
 `appworld download data` is not used: it deletes the present data before it tries the network, and accepts any answer.
-Here a folder that has its final name is complete. Everything else is an unfinished installation and is deleted.
+Here a folder with its final name is complete.
 """
 
 import http.client
@@ -41,7 +41,7 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
         force: Build the virtualenv and the mini world again, and delete the mini worlds of other versions. The
             benchmark is kept.
         benchmark: Try to get the benchmark. A failure is an error only if EH_APPWORLD_DATA_URL is set.
-        say: Is called with one line for each thing done.
+        say: Called with one line for each thing done.
 
     Raises:
         EHError: The virtualenv or the mini world could not be built, or the benchmark is not where EH_APPWORLD_DATA_URL
@@ -57,7 +57,7 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
                 shutil.rmtree(rubbish, ignore_errors=True)
             _install_mini(python, force, say)
             _install_benchmark(python, benchmark, say)
-    except OSError as error:  # for example a full disk, or a folder without write permission
+    except OSError as error:
         raise EHError(f"the data could not be installed in {folder}: {error}") from error
 
 
@@ -98,7 +98,7 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
 
 
 def _fetch(python: Path, root: Path, home: Path, say: Callable[[str], None]) -> None:
-    """Makes AppWorld's root from what EH_APPWORLD_DATA_URL names, or else from a download."""
+    """Makes AppWorld's root from EH_APPWORLD_DATA_URL, or else from a download."""
     source = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
     bundle = expanded(source, "EH_APPWORLD_DATA_URL")
     if (bundle / "data" / "tasks").is_dir():
@@ -115,22 +115,22 @@ def _fetch(python: Path, root: Path, home: Path, say: Callable[[str], None]) -> 
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise EHError(f"{url} cannot be downloaded: {error}") from error
     root.mkdir()
-    # AppWorld publishes no digest. The archive in the bundle has checksums, and check_root looks at what is in it.
+    # AppWorld publishes no digest; the archive has checksums.
     command = [str(python), "-I", "-B", str(_HERE / "backend" / "unpack.py"), str(bundle.resolve()), str(root)]
     run(command, hint=f"{source} does not hold AppWorld's data, or the download is damaged", cwd=home, home=home)
 
 
 @contextmanager
 def _building(target: Path) -> Iterator[tuple[Path, Path]]:
-    """Yields where to make AppWorld's root, and a folder to use as the home. Then moves the root into ``target``."""
+    """Yields where to make AppWorld's root, and a temporary home. Then moves the root into ``target``."""
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))
     try:
         world, home = scratch / "world", scratch / "home"
         world.mkdir()
         home.mkdir()
-        root = world / f"root-{secrets.token_hex(16)}"  # a name that no agent's code can guess (data.py)
+        root = world / f"root-{secrets.token_hex(16)}"  # see data.py
         yield root, home
-        root.chmod(0o700)  # code that runs as another user can see nothing of it
+        root.chmod(0o700)
         if target.exists():
             os.rename(target, scratch / "old")
         os.rename(world, target)
@@ -152,7 +152,7 @@ def report(python: Path) -> tuple[bool, list[str]]:
 
 
 def isolation(python: Path) -> list[str]:
-    """One line for each layer that confines the agent's code, with its state on this host, for ``doctor``."""
+    """One line for each layer that confines the agent's code, for ``doctor``."""
     worker = Worker(backend_command(python, _HERE / "backend" / "probing.py"))
     try:
         worker.start()

@@ -39,7 +39,7 @@ class OutputWriter:
             world = self._host.open(task_id, record=True)
             try:
                 completed = self._play(world, actions, turns)
-                world.save(self._folder / "tasks" / task_id, turns)  # the evaluation may change records
+                world.save(self._folder / "tasks" / task_id, turns)  # before the evaluation, which may change records
                 return Replayed(bool(world.verdict()["success"]), completed)
             except WorkerError:
                 if world.host_failed or not actions:

@@ -1,9 +1,4 @@
-"""The agent's system prompt for AppWorld: the rules, how to read the API documents, how to log in, and one worked
-example.
-
-The words and the example are this project's own. The apps' descriptions come from the engine. The agent looks up the 457
-API documents as it needs them.
-"""
+"""The agent's system prompt for AppWorld. Its words and its example are this project's own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -63,7 +58,7 @@ apis.supervisor.complete_task(answer=len(notes))
 
 
 def system_prompt(apps: Mapping[str, str], settings: Settings) -> str:
-    """The system prompt, with the engine's descriptions of the apps and the limits of a world."""
+    """The system prompt, with the apps' descriptions and the limits of a world."""
     return _PROMPT.format(
         apps="\n".join(f"- {name}: {text}" for name, text in apps.items()),
         max_output_chars=settings.max_observation_chars,

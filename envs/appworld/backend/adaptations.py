@@ -207,7 +207,7 @@ def keep_patterns() -> None:
 
 
 def keep_guard() -> None:
-    """Find the guarded modules once. The engine's safety guard looks up about 130 names at each step."""
+    """Find the guarded modules once. The safety guard looks up about 130 names at each step."""
     from appworld.common.safety_guard import SafetyGuard
 
     find = SafetyGuard.module_by_path
@@ -239,12 +239,12 @@ _original: dict[str, Callable[..., None]] = {}
 
 
 def flush(world: Any) -> None:
-    """Writes the world's state to the files that the evaluation reads."""
+    """Writes the state that the evaluation reads."""
     _original.get("_save_state", type(world)._save_state)(world, world.output_db_home_path_on_disk)
 
 
 def save(world: Any) -> None:
-    """Writes all files that the engine writes."""
+    """Writes all of the engine's files."""
     _original["_prepare_directories"](world)
     flush(world)
     _original["save_logs"](world)

@@ -1,7 +1,7 @@
-"""The trusted process of a world: the apps, their databases, and in the end the evaluation.
+"""The trusted process of a world: the apps, their databases and the evaluation.
 
-The agent's code runs in another process (shell.py), whose API calls come over a link. The environment talks to this
-process only. Here the calls are made and counted, and the task's completion and verdict decided.
+The agent's code runs in another process (shell.py), whose API calls come over a link. This process makes and counts the
+calls, and decides completion and verdict. The environment talks only to it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from urllib.parse import parse_qsl, unquote
 
 from . import adaptations, link
 
-_MANY = 10**9  # the engine's own limits hold in the code's process
-_TIMEOUT_S = 3600  # the engine's own timeout; the environment's is shorter
-_COMPLETE_TASK = ("POST", "/supervisor/message")  # the call of apis.supervisor.complete_task
+_MANY = 10**9  # the code's process has the limits
+_TIMEOUT_S = 3600  # the environment's is shorter
+_COMPLETE_TASK = ("POST", "/supervisor/message")
 _HEADERS, _LONGEST_METHOD = 100, 20
 
 
@@ -29,8 +29,8 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
     Requests are ``{"code"}``, and in the end ``{"save", "turns"}`` and ``{"verdict": True}``.
 
     Args:
-        connection: The socket to the environment. The link's descriptor comes over it, first.
-        options: ``task_id``, ``max_api_calls`` (in one step), ``max_output_chars``, ``record`` (whether to keep the
+        connection: The socket to the environment. It first carries the link's descriptor.
+        options: ``task_id``, ``max_api_calls`` (per step), ``max_output_chars``, ``record`` (whether to keep the
             calls).
     """
     world = World(options)
@@ -63,7 +63,7 @@ def open_world(task_id: str) -> Any:
 
     return AppWorld(
         task_id=task_id,
-        experiment_name=os.path.abspath("outputs"),  # an absolute path, so that nothing is written beside the data
+        experiment_name=os.path.abspath("outputs"),  # absolute, or it would be beside the data
         load_ground_truth=False,
         timeout_seconds=_TIMEOUT_S,
         max_interactions=_MANY,
@@ -72,7 +72,7 @@ def open_world(task_id: str) -> Any:
 
 
 class World:
-    """One episode's apps. `about` is what is known about the task before the first step."""
+    """One episode's apps. `about` describes the task."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         from appworld.apps import get_all_apps
@@ -92,9 +92,9 @@ class World:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keeps the engine's guard on during the steps, as in the plain engine. It also binds the apps."""
+        """Keeps the engine's guard on during the steps."""
         self._world.safety_guard.enable()
-        # A call that only reads: the pages that every call changes are copied now, and not in the first step.
+        # This call copies memory pages now, not in the first step.
         reading = {"method": "GET", "url": "/supervisor/profile", "headers": []}
         try:
             self._transport.handle_request(_request(reading, b"")).read()
@@ -106,8 +106,8 @@ class World:
         """Has the code's process run a step, and answers its calls meanwhile.
 
         Returns:
-            ``output``, ``malformed`` (both as the code's process says), ``completed`` and ``api_calls``; or ``lost``
-            (what has become of the code's process) and ``unread`` (it had not begun).
+            ``output``, ``malformed``, ``completed`` and ``api_calls``; or ``lost`` (why the code's process is gone) and
+            ``unread`` (whether it had not begun).
         """
         self._calls, self._completed, begun = 0, False, False
         try:
@@ -124,9 +124,7 @@ class World:
             return {"lost": f"the code's process: {error}", "unread": False}
 
     def verdict(self) -> dict[str, Any]:
-        """AppWorld's own evaluation of the state that the calls have left, in the form of the environment's
-        ``info``.
-        """
+        """AppWorld's own evaluation of the present state."""
         tracker = evaluate(self._world)
         return {
             "success": bool(tracker.success),
@@ -136,10 +134,8 @@ class World:
         }
 
     def save(self, folder: str, turns: list[tuple[str, str]]) -> None:
-        """Writes the episode as the engine writes an experiment's task: the databases' changes, the code and the
-        calls.
-        """
-        world = copy.copy(self._world)  # the evaluation needs its own paths
+        """Writes the episode as the engine writes an experiment's task: database changes, code and calls."""
+        world = copy.copy(self._world)  # the evaluation needs the old paths
         world.output_directory = folder
         for name in ("logs", "misc", "version", "checkpoints"):
             setattr(world, f"output_{name}_directory", os.path.join(folder, name))
@@ -162,14 +158,14 @@ class World:
             return {"refused": text}, b""
         self._calls += 1
         request = _request(head, body)
-        path = unquote(request.url.path)  # as the application will see it
-        if not f"{path}/".startswith(self._public):  # the engine's own, such as /dbs, and the admin's
+        path = unquote(request.url.path)
+        if not f"{path}/".startswith(self._public):  # such as /dbs
             message = {"message": f"No app named '{path.lstrip('/').split('/')[0]}' found."}  # as the engine's
             shown = json.dumps(message, separators=(",", ":")).encode()
             return {"status": 404, "headers": [["content-type", "application/json"]]}, shown
         try:
             response = self._transport.handle_request(request)
-        except Exception as error:  # as in the plain engine, where an app gets a number that its database cannot hold
+        except Exception as error:  # such as a number that the database cannot hold
             return {"raised": link.described(error)}, b""
         self._completed |= (request.method, path) == _COMPLETE_TASK and response.status_code == 200
         if self._options["record"]:
@@ -178,7 +174,7 @@ class World:
 
 
 def evaluate(opened: Any) -> Any:
-    """AppWorld's evaluation of a world as it is."""
+    """AppWorld's evaluation of a world in its present state."""
     from appworld.evaluator import evaluate_task
 
     adaptations.flush(opened)
@@ -210,5 +206,5 @@ def _logged(request: Any, path: str) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         data = json.loads(text or "{}")
     if not isinstance(data, dict) or not data:
-        data = dict(parse_qsl(text))  # a form, as the login APIs take it
+        data = dict(parse_qsl(text))  # a form, as in the login APIs
     return {"method": request.method.lower(), "url": path, "data": dict(parse_qsl(request.url.query.decode())) | data}

@@ -1,7 +1,7 @@
 """A zygote's children: processes that are forked for one connection each, and known by a name.
 
-An environment connects, sends a name, and then asks for a process with that name. If it is interrupted in between, its
-connection stays in the socket's queue. The name keeps the next process from getting that connection.
+An environment connects, sends a name, and then asks for a process with that name. The name keeps a process from getting
+the connection of an earlier request that was interrupted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from . import confine, link
 
-_ACCEPT_TIMEOUT_S = 10.0  # the connection is there before the request for its process; this only prevents a hang
-_PATIENCE_MS = 5000  # the environment waits for 10 s before it gives the zygote up
+_ACCEPT_TIMEOUT_S = 10.0  # only prevents a hang
+_PATIENCE_MS = 5000  # less than the environment's 10 s
 _LONGEST_ERROR = 8000  # characters
 
 
@@ -31,25 +31,25 @@ class _Child:
 
 
 class Children:
-    """The living processes. The folder has the socket to connect to, and a working directory for each of them."""
+    """The living processes. The folder has the socket and their working directories."""
 
     def __init__(self, folder: str) -> None:
         self._folder, self._pid = folder, os.getpid()
         self._living: dict[str, _Child] = {}
-        self._killed: set[str] = set()  # those of them that are on their way out
+        self._killed: set[str] = set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(os.path.join(folder, "socket"))
         self._listener.listen(256)
         self._listener.settimeout(_ACCEPT_TIMEOUT_S)
 
     def spawn(self, name: str, live: Callable[[socket.socket, int, str], None]) -> int:
-        """Forks a process for the connection that says ``name``, and returns its pid.
+        """Forks a process for the connection that sent ``name``, and returns its pid.
 
-        ``live`` is the life of the process. It gets the connection, the slot (a number from 0 that no other living
-        process has) and the working directory. Its exceptions are reported over the connection.
+        The process calls ``live`` with the connection, a slot (the lowest number that no living process has) and its
+        working directory. Exceptions of ``live`` are reported over the connection.
 
         Raises:
-            OSError: The connection is not there, or the system refuses another process.
+            OSError: The connection is missing, or the system refuses another process.
         """
         connection = self._accept(name)
         taken = {child.slot for child in self._living.values()}
@@ -64,11 +64,11 @@ class Children:
         return pid
 
     def end(self, names: Collection[str], *, wait: bool) -> None:
-        """Kills processes, and removes the folders of those that are gone. ``wait`` waits for all that were killed."""
+        """Kills processes, and removes the folders of dead ones. ``wait`` waits until all killed ones are gone."""
         for name in self._living.keys() & names:
             self._killed.add(name)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._living[name].pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+                os.kill(self._living[name].pid, signal.SIGKILL)  # not reaped, so the pid is still its own
         for _ in range(_PATIENCE_MS if wait else 1):
             for name, child in list(self._living.items()):
                 if os.waitpid(child.pid, os.WNOHANG)[0]:

@@ -34,8 +34,8 @@ _NICE = 5
 _FREE_THREADS = 4096
 _PROJECT = os.path.realpath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 
-_network = False  # whether isolate_host made a network namespace
-_first_slot = 0  # this zygote's first slot; isolate_host sets it
+_network = False  # set by isolate_host
+_first_slot = 0  # set by isolate_host
 _claim: socket.socket | None = None  # keeps other zygotes from using the same slots
 _threads_of_user: int | None = None
 
@@ -115,7 +115,7 @@ def confine(
     own_uid = _change_user(FIRST_UID + (_first_slot + slot) % (_UIDS_OF_ZYGOTE * _ZYGOTES))
     _limit(limits, counts_threads_alone=own_uid or own_namespace)
     _drop_capabilities()
-    die_with(parent)  # after the change of uid, which clears this setting
+    die_with(parent)  # a change of uid clears it
     _prctl(_SET_DUMPABLE, 0)
     if own_uid:
         inside.append("user")
@@ -179,7 +179,7 @@ def interpreter_folders() -> list[str]:
 
 
 def _without(hidden: str, path: str) -> list[str]:
-    """The path, or its entries without the hidden folder and links: Landlock can't exclude a subfolder."""
+    """The path, or its entries without the hidden folder and links."""
     if not f"{hidden}{os.sep}".startswith(path + os.sep):
         return [path]
     inside = [] if path == hidden else [os.path.join(path, name) for name in _listdir(path)]

@@ -170,7 +170,7 @@ def rebuilt(told: dict[str, Any]) -> Exception:
     parts = {"__module__": module, "__qualname__": name, "__init__": lambda *_: None, "__str__": lambda _: text}
     error: Exception = type(name, (known,), parts)(*told["args"])
     try:
-        raise error  # a traceback shows its heading only if it is not empty
+        raise error  # gives it a traceback, whose heading is shown
     except Exception:
         pass
     error.__context__ = rebuilt(told["context"]) if told["context"] else None

@@ -1,7 +1,6 @@
-"""Tries in short-lived processes what confine.py should prevent. It is a worker's backend for ``python -m envs
-doctor``.
+"""Tries in short-lived processes what confine.py should prevent, for ``python -m envs doctor``.
 
-A layer is in force if ``confine`` names it and it stops one attempt. The test suite makes all attempts.
+A layer is in force if ``confine`` names it and it stops one attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _MEMORY = 64 << 20
 
 @dataclass(frozen=True)
 class _Host:
-    """Facts about the parent process that the attempts of a confined process need."""
+    """What the attempts need to know about the parent process."""
 
     scratch: str
     uid: int
@@ -30,7 +29,7 @@ class _Host:
 
 
 def handle(method: str, params: dict[str, Any]) -> dict[str, tuple[bool, str]]:
-    """Answers the worker protocol: ``probe`` tries each layer.
+    """Answers ``probe`` of the worker protocol, which tries each layer.
 
     Returns:
         Layer -> (whether it is in force on this host, what is possible without it).
@@ -41,7 +40,7 @@ def handle(method: str, params: dict[str, Any]) -> dict[str, tuple[bool, str]]:
         link = os.path.join(scratch, "link")
         os.symlink("nowhere", link)
         os.utime(link, (1, 1), follow_symlinks=False)
-        os.chmod(scratch, 0o777)  # so that the folder's mode does not keep a world from writing
+        os.chmod(scratch, 0o777)
         host = _Host(scratch, os.getuid(), os.getpid(), _network())
         confine.isolate_host()
         layers = {}
@@ -52,12 +51,7 @@ def handle(method: str, params: dict[str, Any]) -> dict[str, tuple[bool, str]]:
 
 
 def _try(host: _Host, attempt: Callable[[_Host], bool | None]) -> tuple[list[str], bool]:
-    """Makes an attempt in a confined process.
-
-    Returns:
-        The layers that ``confine`` names, and whether the attempt was stopped: it raised, ended the process or
-        returned False.
-    """
+    """Makes an attempt in a confined process. Returns the layers that ``confine`` names, and whether it was stopped."""
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -86,7 +80,7 @@ def _network() -> str | None:
 
 
 def _take_memory(host: _Host) -> None:
-    mmap.mmap(-1, 2 * _MEMORY)  # the heap may hold free memory, which no limit counts again
+    mmap.mmap(-1, 2 * _MEMORY)  # the heap may hold free memory
 
 
 def _be_the_hosts_user(host: _Host) -> bool:

@@ -94,7 +94,7 @@ def _one_of(argument: int, values: tuple[int, ...], otherwise: int) -> list[Inst
 
 
 def _null(argument: int) -> list[Instruction]:
-    """Continues if a pointer is NULL, and refuses the call otherwise."""
+    """Refuses the call if a pointer is not NULL."""
     high = (_LOAD, 0, 0, 20 + 8 * argument)
     refuse = (_RETURN, 0, 0, _REFUSE)
     return [_low(argument), (_EQUAL, 1, 0, 0), refuse, high, (_EQUAL, 1, 0, 0), refuse]
@@ -123,11 +123,11 @@ def _checks(opens: bool) -> dict[str, list[Instruction]]:
         "tkill": itself(1),
         "tgkill": itself(2),
         "socketpair": _one_of(0, (_AF_UNIX,), _REFUSE),
-        "sendto": [*_null(4), allow],  # send() only: with an address it could reach other processes' datagram sockets
+        "sendto": [*_null(4), allow],  # no address: send() only
         "fcntl": _one_of(1, _FCNTL, _REFUSE),
         "ioctl": _one_of(1, _IOCTL, _REFUSE),
         "prctl": _one_of(0, _PRCTL, _REFUSE),
-        "prlimit64": [*_null(2), *_one_of(0, (0, OWN_PID), _REFUSE)],  # only to read the process's own limits
+        "prlimit64": [*_null(2), *_one_of(0, (0, OWN_PID), _REFUSE)],  # read its own limits
     }
 
 
@@ -170,7 +170,7 @@ class _Program(ctypes.Structure):
 
 @functools.cache
 def _packed(machine: str, opens: bool) -> tuple[bytes, tuple[int, ...]]:
-    """(the program in the kernel's format, the offsets at which the pid must be filled in)."""
+    """(the kernel's program, the offsets at which the pid must be filled in)."""
     code = program(machine, opens=opens)
     packed = b"".join(struct.pack("=HBBI", *jump, 0 if operand == OWN_PID else operand) for *jump, operand in code)
     return packed, tuple(8 * i + 4 for i, instruction in enumerate(code) if instruction[3] == OWN_PID)

@@ -1,7 +1,6 @@
-"""The process in which the agent's code of one episode runs: with ``apis`` and ``requester``, without the databases.
+"""The process of one episode in which the agent's code runs, with ``apis`` and ``requester`` but without the databases.
 
-The code may do anything to this process, so the apps' process (apps.py) decides what counts. The shell, the engine's
-client and ``apis`` are made in the zygote, because only the date depends on the task.
+The code may do anything to this process, so the apps' process (apps.py) decides what counts.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ class _Transport:
         self._lock = threading.Lock()
 
     def handle_request(self, request: Any) -> Any:
-        """Makes one request. It is part of httpx's transport interface.
+        """Makes one request.
 
         Raises:
-            RuntimeError: The request is too long, or the step has made as many calls as it may.
+            RuntimeError: The request is too long, or the step has made too many calls.
             Exception: As in the app.
         """
         import httpx
 
         url, body = request.url.raw_path.decode("ascii"), request.read()
         head = {"method": request.method, "url": url, "headers": request.headers.multi_items()}
-        # As JSON, the head may be six times as long.
+        # JSON may make the head six times longer.
         if len(body) > link.MAX_BODY_BYTES or len(str(head)) > link.MAX_HEAD_BYTES // 6:
             raise RuntimeError(f"Not called: a request may take {link.MAX_BODY_BYTES:,} bytes.")
         told, content = self.exchange(link.frame(head, body))
@@ -48,18 +47,17 @@ class _Transport:
         return httpx.Response(told["status"], headers=headers, stream=httpx.ByteStream(content), request=request)
 
     def close(self) -> None:
-        """Does nothing. It is part of httpx's transport interface."""
+        """Does nothing; httpx calls it."""
 
     def exchange(self, request: bytes) -> link.Frame:
-        """Sends a request, and waits for its answer."""
-        # This signal is the engine's timeout. Between request and answer it would leave an answer for the next call.
+        # The engine's timeout signal must not come between request and answer.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
         try:
             with self._lock:
                 try:
                     self.connection.sendall(request)
                     answer = link.receive(self.connection)
-                except BaseException:  # such as an interrupt that does not come as a signal
+                except BaseException:
                     self.connection.close()
                     raise
             if answer is None:
@@ -70,10 +68,7 @@ class _Transport:
 
 
 class Shell:
-    """The engine's world without apps: the shell, ``apis`` and ``requester``. Make it in the zygote.
-
-    `apis` is what `table` returns.
-    """
+    """The engine's world without apps. Make it in the zygote. `apis` is the result of `table`."""
 
     def __init__(self, apis: Mapping[str, Mapping[str, Any]]) -> None:
         import appworld.collections.apis as collection
@@ -113,13 +108,13 @@ class Shell:
         self._world = environment.AppWorld(task_id="task", **options)
 
     def warm_up(self, *codes: str) -> None:
-        """Runs code whose calls get an empty answer. It makes this shell useless for an agent."""
+        """Runs code whose calls get an empty answer. This makes the shell useless for an agent."""
         self._transport.exchange = lambda request: ({"status": 200, "headers": []}, b"{}")  # type: ignore[method-assign]
         for code in (*codes, "apis.supervisor.show_profile()"):
             self._world.execute(code)
 
     def begin(self, connection: socket.socket, options: Mapping[str, Any]) -> None:
-        """Waits for the task's date from the apps, and tells them that it is ready. Call it in the forked process."""
+        """Receives the task's date from the apps, and reports that it is ready. Call it in the forked process."""
         from appworld.apps.api_lib import set_local_date_and_time, set_local_random_seed
 
         world = self._world
@@ -134,13 +129,13 @@ class Shell:
         connection.sendall(link.frame({"ready": True}))
 
     def serve(self, max_output_chars: int) -> None:
-        """Runs the steps that the apps' process asks for, until it hangs up."""
+        """Runs the steps that the apps' process sends, until it hangs up."""
         connection = self._transport.connection
         while (request := link.receive(connection)) is not None:
             code = request[1].decode("utf-8", "surrogatepass")
             try:
                 output = self._world.execute(code)
-            except BaseException as error:  # not caught by the engine (KeyboardInterrupt, say): its guard is still on
+            except BaseException as error:  # the engine left its guard on
                 output = f"Execution failed. Traceback:\n{type(error).__name__}: {error}"
                 self._world.safety_guard.disable()
             output = shorten(output, max_output_chars)
@@ -148,7 +143,7 @@ class Shell:
 
 
 def table() -> dict[str, dict[str, Any]]:
-    """App -> the names of its APIs, and each one's method and path, as the engine finds them in the apps' sources."""
+    """App -> the names of its APIs, and each one's method and path."""
     from appworld.apps import get_all_apps
     from appworld.common.utils import get_name_to_apis
     from appworld.requester import _get_api_name_to_doc
@@ -169,12 +164,12 @@ def shorten(text: str, limit: int) -> str:
     """
     if len(text) <= limit:
         return text
-    half = max(0, (limit - 40) // 2)  # the note takes less than 40 characters
+    half = max(0, (limit - 40) // 2)  # 40: room for the note
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[len(text) - half :]}"
 
 
 def _parses(code: str) -> bool:
-    code = code.strip()  # as the engine does before it runs the code
+    code = code.strip()  # as the engine does
     if not code:
         return False
     try:

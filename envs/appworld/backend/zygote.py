@@ -1,10 +1,8 @@
 """A zygote: imports AppWorld once, and then forks a process for every world.
 
-There are two: one forks the processes of the apps (apps.py), the other those of the agents' code (shell.py), which
-never had the apps or their data. Each is a worker's backend (eh_gym/worker/child.py). Its only other thread is that
-worker's watching thread, which holds no lock while it sleeps. An environment connects to the zygote's socket and asks
-for a process (children.py); the new process then owns the connection. A fork shares memory until it changes it. The
-environment (forks.py) has the deadlines.
+There are two zygotes. One forks the processes of the apps (apps.py). The other forks those of the agents' code
+(shell.py) and never holds the apps' data. Each is a worker's backend (eh_gym/worker/child.py). An environment connects
+to the zygote's socket and asks for a process (children.py), which then owns the connection.
 """
 
 from __future__ import annotations
@@ -22,10 +20,7 @@ from typing import Any
 from . import adaptations, apps, confine, shell
 from .children import Children
 
-# Modules that the engine imports late, modules that are imported late by those that the agent's code may import (the
-# guard lists these), and codecs, which ``"…".encode(name)`` imports. All are imported before any fork, because a
-# world's user may be unable to read the virtualenv (in a home of mode 0700), so that the engine or the agent's code
-# could not import them.
+# Imported before any fork, because a world's user may be unable to read the virtualenv.
 _IMPORTED_LATE = (
     *("appworld.common.random", "faker", "inflection", "psutil", "secrets", "xxhash", "zipfile"),
     *("_strptime", "unittest.mock", "pendulum.formatting.difference_formatter", "pendulum.locales.en.locale"),
@@ -34,7 +29,7 @@ _IMPORTED_LATE = (
     *("encodings.utf_16", "encodings.utf_16_be", "encodings.utf_16_le", "encodings.utf_32", "encodings.base64_codec"),
     *("encodings.hex_codec", "encodings.rot_13"),
 )
-# What a process does with its options, its connection, its slot and its working directory.
+# (options, connection, slot, working directory) -> None
 _Life = Callable[[Mapping[str, Any], socket.socket, int, str], None]
 
 _children: Children
@@ -48,7 +43,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         folder = params["folder"]
         os.environ.update(IPYTHONDIR=folder, APPWORLD_ROOT=folder, PYTHON_DOTENV_DISABLED="1")
         os.chdir(folder)
-        gc.disable()  # the imports leave a great many objects: collecting again and again takes a fifth of the start
+        gc.disable()  # saves a fifth of the start
         _import_late()
         return None
     if method == "start":
@@ -68,7 +63,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
 
 
 def _begin_apps(root: str) -> tuple[dict[str, Any], _Life]:
-    """`root` holds the data, with the ground truth. Returns what the other zygote needs of the apps, and the life."""
+    """Returns what the other zygote needs to know of the apps, and the life of a process."""
     confine.isolate_apps()
     import appworld
     from appworld.task import load_task_ids
@@ -87,7 +82,7 @@ def _begin_apps(root: str) -> tuple[dict[str, Any], _Life]:
 
 
 def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any], _Life]:
-    """`apis` is what the other zygote told."""
+    """`apis` is the answer of the other zygote."""
     import appworld
 
     adaptations.apply(appworld.__version__, "shell")
@@ -99,9 +94,9 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
     readable, zygote = confine.interpreter_folders(), os.getpid()
 
     def life(options: Mapping[str, Any], connection: socket.socket, slot: int, scratch: str) -> None:
-        throwaway.warm_up()  # while the apps open the world: their pages are copied now, and not in the first step
+        throwaway.warm_up()  # copies the memory pages now, not in the first step
         agents.begin(connection, options)
-        if confined:  # after it was ready, because this takes priority away, too
+        if confined:  # last, because it lowers the priority
             confine.confine(slot, scratch, confine.Limits(**options["limits"]), readable, parent=zygote)
         agents.serve(options["max_output_chars"])
 
@@ -109,11 +104,7 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
 
 
 def _use_huge_pages() -> None:
-    """Moves this process's memory to huge pages, if the kernel does that on request (Linux 6.1).
-
-    A fork copies an entry for every page. With huge pages it takes 3 ms, not 8. What a forked process writes is copied
-    in pages of the usual size.
-    """
+    """Moves this process's memory to huge pages where possible (Linux 6.1): a fork takes 3 ms, not 8."""
     collapse = 25  # MADV_COLLAPSE
     with contextlib.suppress(OSError):
         with open("/proc/self/maps") as file:
@@ -131,21 +122,21 @@ def _import_late() -> None:
 
     for name in (*sorted(ALLOWED_MODULE_NAMES), *_IMPORTED_LATE):
         importlib.import_module(name)
-    pluralize("no rule"), singularize("no rule")  # each tries all of its regular expressions, and so compiles them
+    pluralize("no rule"), singularize("no rule")  # compiles their regular expressions
 
 
 def _warm_up_apps(task_id: str) -> None:
-    """Opens a world, uses it, evaluates it, and closes it, so that only its imports and caches are left."""
+    """Opens, uses, evaluates and closes a world, to fill the imports and caches."""
     from appworld import AppWorld
     from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
 
     opened = apps.open_world(task_id)
-    with contextlib.suppress(Exception):  # of its last call
+    with contextlib.suppress(Exception):
         exec(_CALLS, {"apis": opened.apis, "print": lambda _: None})
     for _, app in opened.models.items():
         for model in app.SQLModel.name_to_model().values():
-            model.overrides("_post_change")  # reads the model's source file and caches the answer
-    apps.evaluate(opened)  # it imports pytest for its assertions, which takes half of its time
+            model.overrides("_post_change")  # cached
+    apps.evaluate(opened)  # imports pytest
     AppWorld.close_all()
     # Connections to files must not cross a fork.
     get_direct_cached_sqlite3_connection.cache_clear()
