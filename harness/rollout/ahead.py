@@ -21,6 +21,7 @@ class Ahead:
     def __init__(self, session: Hashable) -> None:
         self._session = session
         self._calls: dict[Hashable, tuple[ModelCall, Sequence[Any]]] = {}
+        self._refused: list[ModelCall] = []
         self._made = 0
 
     def __len__(self) -> int:
@@ -38,14 +39,23 @@ class Ahead:
 
     def new(self, waiting: Iterable[ModelCall], room: int) -> list[ModelCall]:
         """At most `room` waiting calls that have no request yet."""
-        new = [call for call in waiting if not any(call is known for known, _ in self._calls.values())]
-        return new[: max(0, room)]
+        known = [*(call for call, _ in self._calls.values()), *self._refused]
+        return [call for call in waiting if not any(call is one for one in known)][: max(0, room)]
 
     def add(self, call: ModelCall, prompt: Sequence[Any]) -> Hashable:
         """Names the request for a call."""
         self._made += 1
         self._calls[self._session, self._made] = call, prompt
         return self._session, self._made
+
+    def refuse(self, call: ModelCall) -> None:
+        """Leaves a call to its own turn, because it can't be requested now."""
+        self._refused.append(call)
+
+    def clear(self) -> None:
+        """Forgets all calls. Later requests get other names."""
+        self._calls.clear()
+        self._refused.clear()
 
     def take(self, call: ModelCall | None, prompt: Sequence[Any]) -> Hashable | None:
         """Takes out the request for a call with this prompt. Returns its name, or None if there is none."""

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Literal
 
 from eh_gym.errors import WorkerError
@@ -49,6 +48,8 @@ class Episode:
         self.session, self.request = session, request
         self._settings, self._converse = settings, converse
         self._conversation: Conversation | None = None
+        self.ahead = Ahead(session)
+        self._present: Hashable = session  # names the present turn's request; None while the environment steps
         self._begin()
 
     def _begin(self, retries: int = 0, failed_tokens: int = 0) -> None:
@@ -61,8 +62,7 @@ class Episode:
             failed_tokens=failed_tokens,
         )
         self.program: AgentProgram | None = None
-        self.ahead, self.replies = Ahead(self.session), dict[Hashable, Any]()
-        self._present: Hashable = self.session  # names the present turn's request; None while the environment steps
+        self.replies: dict[Hashable, Any] = {}
         self._requested: dict[Hashable, float] = {}  # when each request went out, in seconds
         self._drawn: Counter[str] = Counter()  # how often each prompt of an agent has been requested
 
@@ -78,6 +78,8 @@ class Episode:
 
     def reset_answered(self, answer: Future[ResetResult]) -> Next:
         """Waits for the answer to the reset, and records it."""
+        self.ahead.clear()  # until now `sessions` has named the last attempt's requests
+        self._present = self.session
         try:
             observation, info = answer.result()
             self.trajectory.begin(observation, info)
@@ -99,8 +101,11 @@ class Episode:
             if self.trajectory.horizon:
                 room = min(room, self.trajectory.horizon - self.trajectory.length - 1 - len(self.ahead))
             for call in self.ahead.new(self.program.waiting(), room):
-                with suppress(UnreadableRequestError, NoRoom):  # the call's own turn will tell
+                try:
                     prompt = self._conversation.prompt(call)
+                except (UnreadableRequestError, NoRoom):
+                    self.ahead.refuse(call)
+                else:
                     requests.append(self._request(self.ahead.add(call, prompt), prompt, call))
         return requests
 
