@@ -91,7 +91,7 @@ class _EndpointPlayer:
     def __init__(self, model: ChatEndpoint) -> None:
         self._model = model
         self._sent: dict[Hashable, Future[EndpointReply]] = {}
-        self._answered: SimpleQueue[_Request] = SimpleQueue()
+        self._done: SimpleQueue[tuple[_Request, Future[EndpointReply]]] = SimpleQueue()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="eh-endpoint", daemon=True)
         self._thread.start()
@@ -105,16 +105,16 @@ class _EndpointPlayer:
             request.messages, seed=request.seed, tools=request.tools, stop=request.stop, max_tokens=request.max_tokens
         )
         future = self._sent[request.session] = asyncio.run_coroutine_threadsafe(reply, self._loop)
-        future.add_done_callback(lambda _: self._answered.put(request))
+        future.add_done_callback(lambda done: self._done.put((request, done)))
 
     def step(self) -> list[tuple[_Request, Any]]:
         try:
-            request = self._answered.get(timeout=_LOOK_S)
+            request, future = self._done.get(timeout=_LOOK_S)
         except Empty:
             return []
-        future = self._sent.pop(request.session, None)
-        if future is None:  # its session has ended
+        if self._sent.get(request.session) is not future:  # its session has ended
             return []
+        del self._sent[request.session]
         try:
             return [(request, future.result())]
         except NoRoom as full:

@@ -9,7 +9,7 @@ import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from gymnasium.envs.registration import EnvSpec
@@ -20,7 +20,7 @@ from envs.cabinet.env import CabinetEnv
 from harness.agents.env import AgentEnv
 from harness.evaluate import main
 from harness.evaluation.endpoint import ChatEndpoint
-from harness.evaluation.play_endpoint import play_with_endpoint
+from harness.evaluation.play_endpoint import _EndpointPlayer, _Request, play_with_endpoint
 from harness.evaluation.result import Usage, result_table
 from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
@@ -387,3 +387,23 @@ def test_calls_that_an_agent_makes_at_once_are_sent_at_once(chat_server: Any) ->
             horizon=5,
         )
     assert (played.success, played.length) == (True, 2)
+
+
+def test_a_reply_of_an_ended_session_is_not_taken_for_that_of_the_next_attempt() -> None:
+    class Model:
+        async def reply(self, messages: Any, **_: Any) -> str:
+            return str(messages)
+
+        async def close(self) -> None: ...
+
+    player = _EndpointPlayer(cast(Any, Model()))
+    for attempt in ("first", "second"):
+        player.submit(_Request(0, cast(Any, attempt), 0, ()))
+        if attempt == "first":
+            player._sent[0].result()
+            player.end_session(0)
+    replies = []
+    while player.pending:
+        replies += [(request.messages, reply) for request, reply in player.step()]
+    player.close()
+    assert replies == [("second", "second")]
