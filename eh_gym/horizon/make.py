@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from eh_gym.errors import ConfigError
@@ -58,16 +58,26 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
 
 
 def find_controller(name: str) -> Callable[..., Any]:
-    """Returns the class or function that a controller's name stands for.
+    """Returns the class or function that a controller's name stands for. Raises as `find_class` does."""
+    return find_class(name, HORIZONS, "controller")
+
+
+def find_class(name: str, classes: Mapping[str, type], what: str) -> Callable[..., Any]:
+    """Returns the class or function that a name stands for.
+
+    Args:
+        name: One of `classes`, or ``"MODULE:CLASS"``.
+        classes: The classes of this project, by name.
+        what: What is named, for messages.
 
     Raises:
         ConfigError: The name is wrong, or the module can't be imported.
     """
-    if name in HORIZONS:
-        return HORIZONS[name]
+    if name in classes:
+        return classes[name]
     module, _, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not module or not attribute:
-        raise ConfigError(f"a controller's name must be one of {', '.join(HORIZONS)}, or MODULE:CLASS, got {name!r}")
+        raise ConfigError(f"a {what}'s name must be one of {', '.join(classes)}, or MODULE:CLASS, got {name!r}")
     try:
         make: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # ./name and ..name raise the last two

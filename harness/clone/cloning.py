@@ -202,9 +202,12 @@ def clone_key(
 
 def _first_episodes(env: gym.Env[str, str]) -> list[list[str]]:
     """These texts change with the environment's code."""
-    texts = []
-    for task_id in demonstrated_tasks(env)[:8] if hasattr(env.unwrapped, "expert") else ():
-        played = Expert(env).play(task_id, waste=0.0, max_steps=_MAX_STEPS, rng=np.random.default_rng(0))
+    texts: list[list[str]] = []
+    if not hasattr(env.unwrapped, "expert"):
+        return texts
+    expert = Expert(env)
+    for task_id in demonstrated_tasks(env)[:8]:
+        played = expert.play(task_id, waste=0.0, max_steps=_MAX_STEPS, rng=np.random.default_rng(0))
         assert played is not None, "no task is too long without a limit"
         observations = [played.prompt, *(turn.observation for turn in played.turns)]
         texts.append([*observations, *(turn.action for turn in played.turns)])

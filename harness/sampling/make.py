@@ -1,7 +1,6 @@
 """Makes the sampler that the settings name."""
 
-import importlib
-from typing import Any
+import pkgutil
 
 from harness.model.policy import Policy
 from harness.settings.sampling import Sampling
@@ -11,7 +10,7 @@ from harness.types.sampler import Sampler
 def check_engine(settings: Sampling, device: str) -> None:
     """Raises ConfigError if an engine does not answer, or is not set up as it must be, before hours of work for it."""
     if settings.checked_by:
-        _imported(settings.checked_by)(settings, device)
+        pkgutil.resolve_name(settings.checked_by)(settings, device)
 
 
 def make_sampler(
@@ -38,11 +37,6 @@ def make_sampler(
         version: The number of policy updates that the weights have seen. Later versions count on from it.
     """
     arguments = settings.arguments(device=device, sends=sends, dtype=dtype, slots=slots, sharers=sharers)
-    kind = _imported(settings.implementation)
+    kind = pkgutil.resolve_name(settings.implementation)
     made: Sampler = kind(policy.model, max_context=settings.max_context or None, version=version, **arguments)
     return made
-
-
-def _imported(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)

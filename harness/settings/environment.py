@@ -26,6 +26,8 @@ class Environment(Section):
     runs.
     """
 
+    changes = Changes.RESULT
+
     env: Annotated[str, FIRST] = "EH-Cabinet-v0"
     """The environment: an id of gymnasium, MODULE:ID, or a class of yours, FILE.py:CLASS. Several, such as
     EH-Cabinet-v0:2,EH-CabinetLocked-v0:1, share the updates' tasks in this ratio."""

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
@@ -22,7 +22,7 @@ ENDPOINT = "openai"
 class Endpoint(Section):
     """The endpoint, for --policy openai."""
 
-    changes: ClassVar[Changes] = Changes.MACHINE
+    changes = Changes.MACHINE
 
     base_url: str = ""
     """The address of the server, usually http://HOST:PORT/v1. Empty takes OPENAI_BASE_URL, or OpenAI itself."""
@@ -43,6 +43,8 @@ class EvaluateConfig(Section):
     """Measures a policy on held-out tasks: mean@k, best@k and their 95 % intervals. If the folder of a run precedes the
     flags, its model plays, and its environment or agent, split, K and limits are the defaults.
     """
+
+    changes = Changes.RESULT
 
     policy: str = "expert"
     """expert, random, empty, openai (an endpoint, whose model --model names), or a model: a folder or a hub id."""

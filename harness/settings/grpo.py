@@ -48,6 +48,8 @@ class GRPOConfig(Section):
     (12, 'tiny', 0.0007, 0.2)
     """
 
+    changes = Changes.RESULT
+
     updates: Annotated[int, Range(1), FIRST] = 200
     """The number of policy updates."""
     tasks_per_update: Annotated[int, Range(1), FIRST] = 16

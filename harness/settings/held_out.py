@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from eh_gym.ranges import Range
-from harness.settings.section import FIRST, Section
+from harness.settings.section import FIRST, Changes, Section
 
 
 @dataclass(frozen=True)
 class Evaluation(Section):
     """How the policy is evaluated on held-out tasks. Its flags begin with ``--eval-``."""
+
+    changes = Changes.RESULT
 
     prefix: ClassVar[str] = "eval_"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from eh_gym.ranges import Range
-from harness.settings.section import Section
+from harness.settings.section import Changes, Section
 
 Aggregation = Literal["seq-mean", "token-mean"]
 """The names of all modes; `harness.update.loss.aggregate` computes them."""
@@ -14,6 +14,8 @@ Aggregation = Literal["seq-mean", "token-mean"]
 @dataclass(frozen=True)
 class Loss(Section):
     """How the episodes of an update become a loss."""
+
+    changes = Changes.RESULT
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2
     """A token's probability ratio is clipped at 1 - clip_low."""

@@ -20,6 +20,8 @@ _OURS = ("messages", "conversation", "tools", "chat_template", "add_generation_p
 class Model(Section):
     """Which language model acts, and how its chat is written."""
 
+    changes = Changes.RESULT
+
     model: Annotated[str, FIRST] = ""
     """The model: a Hugging Face folder, a hub id, or tiny (made on the spot)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "bfloat16"

@@ -12,6 +12,8 @@ from harness.settings.section import FIRST, Changes, NoFlag, Section
 class Optimizer(Section):
     """How the policy is optimized."""
 
+    changes = Changes.RESULT
+
     learning_rate: Annotated[float, Range(0), FIRST] = 1e-6
     """AdamW's learning rate after the warm-up."""
     warmup_updates: Annotated[int, Range(0)] = 0

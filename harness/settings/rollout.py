@@ -11,6 +11,8 @@ from harness.settings.section import FIRST, Changes, Section
 class Rollout(Section):
     """How episodes are played."""
 
+    changes = Changes.RESULT
+
     rollout: Annotated[Literal["streaming", "lockstep"], Changes.EPISODES] = "streaming"
     """streaming: no episode waits for another one. lockstep: all take turns together, and runs are reproducible bit for
     bit."""

@@ -1,7 +1,7 @@
 """What a run keeps, and how long its processes wait for each other."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
@@ -14,7 +14,7 @@ _TRACKERS = ("tensorboard", "wandb")
 class Run(Section):
     """What a run keeps."""
 
-    changes: ClassVar[Changes] = Changes.SETUP
+    changes = Changes.SETUP
 
     checkpoint_every: Annotated[int, Range(1)] = 10
     """The number of updates between checkpoints."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, cast
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.make import find_controller
+from eh_gym.horizon.make import find_class
 from eh_gym.ranges import Range, near
 from harness.settings.section import FIRST, Changes, Choice, Section
 
@@ -27,6 +27,8 @@ class Sampling(Section):
     """What all samplers have. A sampler's section says in what it differs from a program elsewhere that samples for one
     run.
     """
+
+    changes = Changes.RESULT
 
     sampler: ClassVar[str]
     """The name of the sampler, ``MODULE:CLASS`` of this section for one that is not in `SAMPLERS`."""
@@ -123,7 +125,7 @@ def _named(name: str) -> Sampling:
         raise ConfigError(
             f"--sampler must be one of {', '.join(SAMPLERS)}, or MODULE:CLASS, got {name!r}{near(name, SAMPLERS)}"
         )
-    kind = SAMPLERS.get(name) or find_controller(name)  # which imports any MODULE:CLASS
+    kind = find_class(name, SAMPLERS, "sampler")
     made = kind() if isinstance(kind, type) and issubclass(kind, Sampling) else kind
     _check(made)
     return cast(Sampling, made)

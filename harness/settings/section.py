@@ -60,8 +60,8 @@ class Section:
     prefix: ClassVar[str] = ""
     """What precedes the settings' names where those of all sections are together, such as in flags."""
 
-    changes: ClassVar[Changes] = Changes.RESULT
-    """What the settings change that say nothing else."""
+    changes: ClassVar[Changes]
+    """What the settings change that say nothing else. Each section declares it."""
 
     def __new__(cls: type[S], *_: Any, **given: Any) -> S:
         """Refuses names that are no settings."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from eh_gym.ranges import Range
-from harness.settings.section import FIRST, NoFlag, Section
+from harness.settings.section import FIRST, Changes, NoFlag, Section
 
 _SMOLLM2, _RATE = 135e6, 1e-4  # cloning with this learning rate was measured for this many parameters
 _LORA_FACTOR = 10  # adapters want about 10 times the learning rate (thinkingmachines.ai/blog/lora, 2025)
@@ -13,6 +13,8 @@ _LORA_FACTOR = 10  # adapters want about 10 times the learning rate (thinkingmac
 @dataclass(frozen=True)
 class WarmStart(Section):
     """How the environment's expert is cloned before the first update. Its flags begin with ``--warm-start.``."""
+
+    changes = Changes.RESULT
 
     prefix: ClassVar[str] = "warm_start."
 

@@ -18,7 +18,7 @@ from harness.settings.grpo import flat_settings
 from harness.settings.horizon import HORIZON, NamedHorizon
 from harness.settings.loss import Loss
 from harness.settings.sampling import SAMPLERS, Sampling
-from harness.settings.section import Changes, changed, filled, flat, leaves, marks, python_names, table_of
+from harness.settings.section import Changes, Section, changed, filled, flat, leaves, marks, python_names, table_of
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,14 @@ def test_flat_names_are_unique_whatever_is_chosen_of_what_the_help_names() -> No
             assert (config.wrapper, config.sampling.sampler) == (wrapper, sampler)
 
 
+def descendants(kind: type) -> list[type]:
+    return [one for child in kind.__subclasses__() for one in (child, *descendants(child))]
+
+
 def test_every_setting_says_what_it_changes() -> None:
     train, evaluate = marks(GRPOConfig), marks(EvaluateConfig)
+    sections = [kind for kind in descendants(Section) if kind.__module__.startswith("harness.settings.")]
+    assert [kind for kind in sections if not hasattr(kind, "changes")] == []
     assert {*train, "resume"} == {*python_names(GRPOConfig())}
     assert {*flat(EvaluateConfig())} <= {*evaluate}
     names = {what: {name for name, its in train.items() if its is what} for what in Changes}
