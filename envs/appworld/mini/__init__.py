@@ -1,7 +1,5 @@
-"""Builds a small AppWorld world of our own: invented people, invented content, and tasks with AppWorld's own
-evaluation.
+"""Builds a small AppWorld world of our own: invented people, content and tasks. See README.md.
 
-``build.py`` runs it in AppWorld's virtualenv, where nothing of this project is installed. So it uses only the standard
-library and appworld. appworld is imported inside functions, so that these modules can be imported anywhere. See
-README.md.
+It runs in AppWorld's virtualenv and uses only the standard library and appworld. appworld is imported inside functions,
+so that these modules can be imported anywhere.
 """

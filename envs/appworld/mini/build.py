@@ -1,8 +1,6 @@
-"""Builds the mini world: ``python build.py DEST [SCENARIO]`` with the interpreter of AppWorld's virtualenv writes
-DEST/data.
+"""Builds the mini world: ``python build.py DEST [SCENARIO]`` in AppWorld's virtualenv writes DEST/data.
 
-`install.py` runs it with a home and a working directory that are deleted afterwards, and moves DEST into place. The
-same sources give the same tasks, answers and databases.
+The same sources give the same tasks, answers and databases.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from pathlib import Path
 
 
 def _make_and_check(data: Path, identifier: str, name: str, number: int) -> str:
-    """Write one task, then play its solutions. It runs in a process of the pool, and returns the task's id."""
+    """Write one task, then play its solutions. Returns the task's id."""
     from . import check, root
     from .scenarios import SCENARIOS
 
@@ -47,17 +45,16 @@ def build(dest: Path, only: str) -> None:
         if only in ("", name)
         for number in range(1, len(scenario.variants) + 1)
     ]
-    # The processes are forked, so that appworld is imported only once; that takes seconds.
+    # Forked, so that appworld is imported only once.
     with ProcessPoolExecutor(min(4, os.cpu_count() or 1), mp_context=get_context("fork")) as pool:
         made = list(pool.map(_make_and_check, *zip(*plan, strict=True)))
-    # It is the only list of tasks, because the other names belong to the benchmark.
     (data / "datasets").mkdir()
     (data / "datasets" / "mini.txt").write_text("\n".join(made) + "\n")
     shutil.rmtree(dest / "experiments", ignore_errors=True)
 
 
 if __name__ == "__main__":
-    # This folder is imported as a package, and its names, such as task.py, are not on the module path.
+    # This folder is imported as a package.
     sys.path[:1] = []
     sys.path.append(str(Path(__file__).resolve().parents[1]))
     importlib.import_module("mini.build").build(Path(sys.argv[1]).resolve(), only="".join(sys.argv[2:]))

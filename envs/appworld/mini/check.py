@@ -19,7 +19,7 @@ class Unsound(Exception):
 
 
 def play(task_id: str, steps: list[str]) -> tuple[Any, list[str]]:
-    """AppWorld's verdict (a TestTracker) on a solution played in a new world, and the errors that its steps raised."""
+    """AppWorld's verdict (a TestTracker) on a solution played in a new world, and the errors of its steps."""
     from appworld import AppWorld
 
     with AppWorld(task_id=task_id, experiment_name="mini-check") as world:
@@ -31,11 +31,11 @@ def check_task(data: Path, task_id: str, task: Task) -> None:
     """Check one task, and write its test_data.json, which completes its ground truth.
 
     Raises:
-        Unsound: The task is not sound. The message says which solution was judged wrongly, and how.
+        Unsound: A solution was judged wrongly.
     """
     from appworld.evaluator import TestTracker
 
-    # A wrong solution is run in one step and without reading API documents. Its effect is the same, in half the time.
+    # One step without API documents has the same effect, in half the time.
     wrong = {
         name: ["\n".join(step for step in steps if "apis.api_docs." not in step)] for name, steps in task.wrong.items()
     }
@@ -47,7 +47,7 @@ def check_task(data: Path, task_id: str, task: Task) -> None:
         if verdict.success != (name == "reference"):
             told = "".join(f"\n- {one['requirement']}\n{one['trace']}" for one in verdict.failures)
             raise Unsound(f"{task_id}: the {name} solution {'passes' if verdict.success else 'fails'}{told}")
-        # prepare_test_data adds the labels. It compares whole entries, so all of them must start without a label.
+        # prepare_test_data compares whole entries, so all must start without a label.
         passed[name] = [{"requirement": one["requirement"], "label": None} for one in verdict.passes]
     labelled = TestTracker.prepare_test_data(passed["reference"], passed["empty"])
     (data / "tasks" / task_id / "ground_truth" / "test_data.json").write_text(json.dumps(labelled, indent=1))

@@ -1,6 +1,6 @@
-"""The world before any task: everybody's accounts, and what several scenarios need in the apps. Most apps stay empty.
+"""The world before any task: all accounts, and the content that several scenarios need.
 
-The random choices have fixed seeds, so that the same sources give the same databases.
+The random choices have fixed seeds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ def _amazon(world: World) -> None:
 
 
 def _files(world: World) -> None:
-    """A home for everybody, with two folders."""
     models, old = world.models.file_system, world.ago(400)
     for one in PEOPLE:
         user = world.user("file_system", one)
@@ -70,7 +69,6 @@ def _files(world: World) -> None:
 
 
 def _phone(world: World) -> None:
-    """Everybody is in everybody's contacts."""
     world.add(
         world.models.phone.Contact,
         [

@@ -1,7 +1,6 @@
 """Writes a data root in AppWorld's format: API documents, base databases and tasks.
 
-AppWorld's own ``save`` of the API documents, and its tidying of the ground truth, call programs that are not installed
-with it. So this module writes the API documents itself and skips the tidying. ``check.py`` plays the tasks.
+It writes the API documents itself, because AppWorld's ``save`` calls programs that are not installed with it.
 """
 
 from __future__ import annotations
@@ -61,9 +60,7 @@ def write_base(data: Path) -> None:
 
 
 def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[Any, ...]) -> Task:
-    """Make one variant of a scenario, and write its folder below ``data/tasks`` with all files except
-    test_data.json.
-    """
+    """Make one variant of a scenario, and write its folder with all files except test_data.json."""
     import appworld.ground_truth
     from appworld.apps import get_all_apps
     from appworld.apps.admin.models import MainUserMunch
@@ -91,7 +88,7 @@ def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[A
         "    " + line for step in task.steps for line in step.splitlines()
     )
     apps_needed = sorted({*re.findall(r"\bapis\.(\w+)\.", solution)} - {"api_docs", "supervisor"})
-    # Every num_* key is given, because AppWorld computes a missing one with a program that is not installed.
+    # AppWorld would compute a missing num_* key with a program that is not installed.
     metadata = {
         "mode": "full", "difficulty": scenario.difficulty, "num_apps": len(apps_needed),
         "num_apis": solution.count("apis."), "num_api_calls": 0, "num_solution_code_lines": len(solution.splitlines()),
@@ -117,7 +114,7 @@ def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[A
 
 
 def _write_supervisor(models: Any, task: Task) -> Any:
-    """Add the supervisor app's rows: the person who asks, with their passwords, and the instruction."""
+    """Add the supervisor app's rows."""
     supervisor = models.supervisor
     main = models.admin.MainUser.find_one(first_name=task.supervisor)
     own = supervisor.Supervisor.create_save(

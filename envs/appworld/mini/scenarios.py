@@ -1,7 +1,4 @@
-"""The scenarios: each makes tasks of one kind, with other people and values.
-
-One is a question, the others ask for changes. Together they use eight apps, log-ins and lists of several pages.
-"""
+"""The scenarios: each makes tasks of one kind, with different people and values."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ class Scenario:
 
     Attributes:
         difficulty: 1: one app and a few calls; 2: two apps; 3: more apps, and steps that depend on each other.
-        make: ``make(world, *variant)`` makes a task, and may add records to the world. They become part of its start
-            state.
+        make: ``make(world, *variant)`` makes a task. It may add records to the world's start state.
         variants: The arguments of each task.
     """
 

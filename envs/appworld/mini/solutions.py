@@ -1,4 +1,4 @@
-"""Pieces of solutions that the scenarios share: code that a good agent would write, one string for each step."""
+"""Pieces of solutions that the scenarios share, one string for each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def login(*apps: str) -> str:
 
 
 def paged(name: str, call: str) -> str:
-    """Collect all pages of an API into the list ``name``; ``call`` is the call without its closing bracket."""
+    """Collect all pages of an API into the list ``name``. ``call`` lacks its closing bracket."""
     return f"""{name} = []
 for page_index in range(40):
     page = {call}, page_index=page_index, page_limit=20)

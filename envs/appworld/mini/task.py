@@ -18,9 +18,9 @@ class Change:
     Attributes:
         model: The model's name, such as "venmo.Transaction".
         kind: "added", "updated" or "removed".
-        rows: Field -> value for each record, with the same fields for all. Exactly these records must have changed in
-            this way. For updated records, no other field may have changed, except updated_at. None allows any records,
-            for changes that an app makes by itself (counts, notifications).
+        rows: Field -> value for each record, with the same fields for all. Exactly these records must have changed. For
+            updated records, no other field may have changed, except updated_at. None allows any records, for changes
+            that an app makes by itself.
     """
 
     model: str

@@ -1,6 +1,4 @@
-"""A world that is being written: the invented people, and AppWorld's models with a few helpers that all modules
-share.
-"""
+"""The world that is being written: the invented people, and AppWorld's models with a few helpers."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ class Person:
         return f"20655501{10 + PEOPLE.index(self)}"
 
     def password(self, app: str) -> str:
-        """The password for an app. No two are the same."""
+        """The password for an app. All are different."""
         return f"{self.last[:3]}-{app[::-1][:4]}-{len(app) * 31 + PEOPLE.index(self) * 17}"
 
 
@@ -76,7 +74,7 @@ class World:
         return DateTime(*NOW[:3], hour, minute, 0).subtract(days=days)
 
     def add(self, model: Any, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
-        """Create and save many records of one model, several times faster than one by one."""
+        """Create and save many records of one model, faster than one by one."""
         records = [model.create(**row) for row in rows]
         model.save_all(records)
         return records
