@@ -23,8 +23,8 @@ def play(task_id: str, steps: list[str]) -> tuple[Any, list[str]]:
     from appworld import AppWorld
 
     with AppWorld(task_id=task_id, experiment_name="mini-check") as world:
-        said = [world.execute(step) for step in steps]
-        return world.evaluate(), [text for text in said if text.startswith("Execution failed")]
+        outputs = [world.execute(step) for step in steps]
+        return world.evaluate(), [text for text in outputs if text.startswith("Execution failed")]
 
 
 def check_task(data: Path, task_id: str, task: Task) -> None:

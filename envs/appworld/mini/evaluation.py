@@ -32,8 +32,8 @@ def evaluate(
             elif kinds[kind] is not None:
                 names = kinds[kind]["names"]
                 with test(f"assert the {model} records that have been {kind} are the right ones."):
-                    found = [[attrgetter(name)(record) for name in names] for record in records]
-                    test.case(ordered(found), "==", ordered(kinds[kind]["rows"]))
+                    values = [[attrgetter(name)(record) for name in names] for record in records]
+                    test.case(ordered(values), "==", ordered(kinds[kind]["rows"]))
                 if kind == "updated":
                     with test(f"assert nothing else of the updated {model} records has changed."):
                         changed = [models.changed_field_names(model, record.id) for record in records]

@@ -117,13 +117,13 @@ def _write_supervisor(models: Any, task: Task) -> Any:
     """Add the supervisor app's rows."""
     supervisor = models.supervisor
     main = models.admin.MainUser.find_one(first_name=task.supervisor)
-    own = supervisor.Supervisor.create_save(
+    person = supervisor.Supervisor.create_save(
         first_name=main.first_name, last_name=main.last_name, email=main.email, phone_number=main.phone_number,
         birthday=main.birthday, sex=main.sex,
     )  # fmt: skip
     for login in main.account_passwords:
         supervisor.AccountPassword.create_save(
-            supervisor_id=own.id, account_name=login.account_name, password=login.password
+            supervisor_id=person.id, account_name=login.account_name, password=login.password
         )
-    supervisor.Task.create_save(supervisor_id=own.id, instruction=task.instruction)
+    supervisor.Task.create_save(supervisor_id=person.id, instruction=task.instruction)
     return main

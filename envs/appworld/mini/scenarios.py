@@ -115,8 +115,8 @@ def gmail_attachments_saved(world: World, who: str, label: str, folder: str) -> 
         thread = dict(email_ids=[email.id], created_at=sent, updated_at=sent)
         common = gmail.GlobalEmailThread.create_save(**thread).id
         thread |= dict(global_email_thread_id=common, incoming=False, outgoing=False)
-        own = dict(user_id=me, read=k > 2, label=label if labelled else None)
-        world.add(gmail.UserEmailThread, [thread | dict(user_id=senders[k % 3], read=True), thread | own])
+        received = dict(user_id=me, read=k > 2, label=label if labelled else None)
+        world.add(gmail.UserEmailThread, [thread | dict(user_id=senders[k % 3], read=True), thread | received])
         saved |= files if labelled else {}
     home = world.user("file_system", who).home_directory_path
     steps = [
@@ -160,11 +160,11 @@ print(attachments)""",
 
 def phone_texts_to_tasks(world: World, who: str, sender: str, name: str, chores: str) -> Task:
     """Two apps. Another person uses the sign "To do:" too, and the sender also writes other messages."""
-    phone, todoist, asked = world.models.phone, world.models.todoist, chores.split(", ")
+    phone, todoist, wanted = world.models.phone, world.models.todoist, chores.split(", ")
     owner = dict(user_id=world.user("todoist", who).id, created_at=world.ago(20))
     project = todoist.Project.create_save(name=name, **owner)
     todoist.ProjectCollaboratorLink.create_save(project_id=project.id, **owner)
-    messages = [(sender, who, f"To do: {words}") for words in asked]
+    messages = [(sender, who, f"To do: {words}") for words in wanted]
     messages += [(sender, who, "That is all I can think of"), (who, sender, "To do: sleep")]
     messages.append((next(one.first for one in PEOPLE if one.first not in (who, sender)), who, "To do: water my ferns"))
     for k, (author, reader, words) in enumerate(messages):
@@ -210,7 +210,7 @@ for message in asked:
         },
         changes=[
             Change("todoist.Task", "added", [
-                {"project_id": project.id, "title": words, "due_date": world.ago(-1, 0)} for words in asked
+                {"project_id": project.id, "title": words, "due_date": world.ago(-1, 0)} for words in wanted
             ]),
         ],
     )  # fmt: skip

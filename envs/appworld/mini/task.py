@@ -65,9 +65,9 @@ def expected(changes: Sequence[Change]) -> dict[str, Any]:
     >>> expected([Change("phone.Alarm", "updated", [{"id": 3, "time": "06:10"}]), Change("venmo.User", "updated")])
     {'phone.Alarm': {'updated': {'names': ['id', 'time'], 'rows': [[3, '06:10']]}}, 'venmo.User': {'updated': None}}
     """
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for one in changes:
         exact = one.rows and {"names": list(one.rows[0]), "rows": [list(row.values()) for row in one.rows]}
-        found.setdefault(one.model, {})[one.kind] = exact
-    found = json.loads(json.dumps(found, default=str))  # dates as the evaluation prints them
-    return found
+        changed.setdefault(one.model, {})[one.kind] = exact
+    changed = json.loads(json.dumps(changed, default=str))  # dates as the evaluation prints them
+    return changed
