@@ -50,8 +50,6 @@ def test_links_lead_somewhere(page: Path) -> None:
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_flags_in_the_docs_exist(page: Path) -> None:
-    """Those in running text, where no command says whose they are; vLLM's page is full of vLLM's own.
-    The changelog names flags that are gone."""
     known = set(re.findall(r"`--([a-z][a-z0-9.-]*)", (ROOT / "docs" / "reference" / "flags.md").read_text()))
     known |= {f"no-{name}" for name in known} | {
         "help",

@@ -60,7 +60,6 @@ def test_two_ranks_compute_the_first_update_of_one(tmp_path: Path, sampler: str)
 
 
 def test_a_server_takes_the_weights(tmp_path: Path) -> None:
-    """Over NCCL if it has a GPU of its own; else the trainer has the CPU, and the weights go through a file."""
     pytest.importorskip("vllm")
     over_nccl = torch.cuda.device_count() > 1
     train(tmp_path / "other")  # the server begins with other weights

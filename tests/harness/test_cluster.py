@@ -82,8 +82,6 @@ def test_skypilot_s_command_begins_a_run_and_resumes_it(
 
 
 def test_torchrun_hands_every_flag_of_a_run_on() -> None:
-    """Its parser takes a flag after the module for an abbreviation of its own: --log could match --log-dir and
-    --logs-specs."""
     pages = (ROOT / "docs" / "reference" / "flags.md").read_text()
     for flag in re.findall(r"^\| `(--[\w.-]+)`", pages, re.MULTILINE):
         given = get_args_parser().parse_args(["--nproc-per-node", "2", "-m", "harness.grpo", flag, "x"])

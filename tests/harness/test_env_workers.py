@@ -45,7 +45,6 @@ def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPO
 def test_a_node_lost_in_the_middle_costs_its_episodes_only(
     quick: GRPOConfig, in_ray: GRPOConfig, ray_nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every episode of every update is played to its end, the lost ones from their start, and they are the same."""
     changes: dict[str, Any] = {"updates": 2, "eval_tasks": 0, "env_threads": 16, "rollout": "streaming"}
     plain_step, steps, doomed = ActorEnv.step, itertools.count(), 0
 

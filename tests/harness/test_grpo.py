@@ -148,7 +148,6 @@ def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
 def test_a_second_process_is_kept_out_of_a_run(
     quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else it cuts off the metrics that the first still writes, and each deletes the other's checkpoints."""
     monkeypatch.setattr("harness.records.files._PATIENCE_S", 0.0)
     monkeypatch.setattr("harness.training.carry_out.train", lambda *_, **__: None)
     folder = quick.out
@@ -369,8 +368,6 @@ def test_without_the_extra_a_command_ends_with_one_line(
 
 
 def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: GRPOConfig) -> None:
-    """As every engine and every model that is loaded again has them: the rounding moved log-probabilities by 0.008
-    nats."""
     config = changed(quick, dtype="bfloat16")
     env = task_environment(config.environment, config.environment.env)
     model = load(config, env, "cpu", Ranks(), Display(Console(quiet=True))).model

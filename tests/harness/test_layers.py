@@ -91,10 +91,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_two_folders_have_no_file_of_one_name() -> None:
-    """Except `settings/`, where a file has the flags of the command or the folder's file with its name, and
-    `run.py`."""
-    own = {"__init__", "__main__", "run"}
-    names = [file.name for file in ROOT.glob("*/**/*.py") if "settings" not in file.parts and file.stem not in own]
+    names = [file.name for file in ROOT.glob("*/**/*.py") if "settings" not in file.parts and file.stem[:2] != "__"]
     assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
 
 

@@ -383,7 +383,6 @@ def test_a_full_server_says_so() -> None:
 
 
 def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice() -> None:
-    """Thousands of steps; the server is killed twice and comes back on its port. Each task is counted once."""
     server = Served("EH-Cabinet-v0")
     horizon = eh_gym.FixedHorizon(50)
     heard: list[str | None] = []

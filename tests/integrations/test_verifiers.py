@@ -157,7 +157,6 @@ def test_k_comes_to_the_same_from_below_and_from_above(chat_server, plug_in, tmp
 
 
 def test_an_environment_of_theirs_is_stopped_and_earns_nothing(chat_server, plug_in):
-    """Their own SingleAgentEnv with a harness that goes on for ever: the reward of an episode that K stopped is 0."""
     config = plug_in(every=1, k0=5, env_class="vf.SingleAgentEnv", taskset="Counting")
     import plugged_counting
 

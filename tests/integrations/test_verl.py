@@ -225,7 +225,6 @@ def test_every_end_earns_what_the_table_says(tmp_path, zero):
 
 
 def test_the_manager_starts_our_workers():
-    """The class that `agent_loop_manager_class` names, with the workers that it would start in Ray."""
     config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=None, model=None))
     manager = ours.ElasticAgentLoopManager(config, llm_client=None)
     started = manager.agent_loop_workers_class.__ray_metadata__.modified_class

@@ -137,8 +137,6 @@ def test_an_episode_and_a_command_run_from_the_installed_wheel(python: Path, tmp
 
 
 def test_types_are_seen_from_outside(python: Path, tmp_path: Path) -> None:
-    """mypy --strict on a user's file finds the packages' types: no missing stubs, the right type, and the user's
-    mistakes."""
     (tmp_path / "user.py").write_text(USER)
     done = _run(sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "user.py", cwd=tmp_path)
     errors = [line for line in done.stdout.splitlines() if ": error:" in line]

@@ -303,7 +303,6 @@ def test_variables_of_the_template() -> None:
 
 
 def test_a_text_begins_once_where_the_tokenizer_begins_each_of_its_own() -> None:
-    """As Llama's: the template writes the beginning, and whoever encodes with special tokens gets a second one."""
     tokenizer = tokenizer_for(template_of("llama3_2"))
     begin = [("<s>", tokenizer.convert_tokens_to_ids("<s>"))]
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=begin)

@@ -71,8 +71,6 @@ def test_one_kernel_for_all_segments_does_the_same(window: int | None) -> None:
 def test_flash_attention_3_is_tried_at_once_and_left_if_it_does_not_work(
     monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """A package that was built for another torch would fail at the first update, after the evaluation and the
-    rollout."""
 
     def step(name: str) -> Callable[[str], None]:
         def call(_: str) -> None:

@@ -48,10 +48,6 @@ def test_who_is_admitted_changes_no_trajectory(fake: Any, mode: str, cache_token
 
 @BOTH
 def test_each_of_several_caches_holds_its_own_episodes(fake: Any, mode: str) -> None:
-    """The caches were one sum, so one server could get more episodes than it held while another had room.
-
-    In streaming, an episode that is to be held back may still have a request that runs, but it gets no next one.
-    """
 
     def cache_of(session: int) -> tuple[int, int]:
         return session % 2, (400, 150)[session % 2]

@@ -3,8 +3,6 @@
 from concurrent.futures import Future
 from typing import Any
 
-import pytest
-
 from eh_gym.errors import WorkerError
 from harness.agents.protocol import ModelCall
 from harness.rollout.conversation import UnreadableRequestError
@@ -46,14 +44,10 @@ def answer(value: Any) -> Future[Any]:
     return future
 
 
-@pytest.fixture
-def begun() -> Any:
-    def begin(talk: Talk) -> Episode:
-        episode = Episode(7, EpisodeRequest("x", 0, 0), Rollout(), lambda *_: talk)
-        reset(episode, talk)
-        return episode
-
-    return begin
+def begin(talk: Talk) -> Episode:
+    episode = Episode(7, EpisodeRequest("x", 0, 0), Rollout(), lambda *_: talk)
+    reset(episode, talk)
+    return episode
 
 
 def reset(episode: Episode, talk: Talk) -> None:
@@ -61,9 +55,9 @@ def reset(episode: Episode, talk: Talk) -> None:
     assert episode.reset_answered(answer(("", info))) == "turn"
 
 
-def test_a_call_of_a_failed_attempt_is_ended_and_its_name_never_used_again(begun: Any) -> None:
+def test_a_call_of_a_failed_attempt_is_ended_and_its_name_never_used_again() -> None:
     talk = Talk()
-    episode = begun(talk)
+    episode = begin(talk)
     first = episode.turns(room=9)
     assert first == [7, (7, 1)]
     episode.replies[7] = "go"
@@ -76,8 +70,8 @@ def test_a_call_of_a_failed_attempt_is_ended_and_its_name_never_used_again(begun
     assert not {*again[1:]} & {*first}
 
 
-def test_a_call_that_cannot_be_read_ahead_is_tried_once(begun: Any) -> None:
+def test_a_call_that_cannot_be_read_ahead_is_tried_once() -> None:
     talk = Talk(readable=False)
-    episode = begun(talk)
+    episode = begin(talk)
     assert [episode.turns(room=9) for _ in range(3)] == [[7], [], []]
     assert talk.read == 1

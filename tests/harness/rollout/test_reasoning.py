@@ -104,8 +104,6 @@ def test_functions_that_come_later_are_read_once_and_in_their_own_letters(fake: 
 
 
 def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:
-    """Calls as Qwen3 writes them, after a thought; results with the tool role; functions that are revealed are read as
-    text."""
     trl = pytest.importorskip("trl")
     made = tokenizer()
     made.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")

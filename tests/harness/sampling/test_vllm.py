@@ -90,11 +90,6 @@ def differences(kind: str, more: dict[str, Any]) -> list[float]:
     ],
 )
 def test_scales_and_experts_are_handed_over(real_vllm: None, kind: str, more: dict[str, Any]) -> None:
-    """Gemma 4 scales its layers by buffers, which were about 0 in the engine. On a CPU a mixture's experts stayed
-    unpacked.
-
-    A process of its own: vLLM has groups for experts only if the first engine of the process has experts.
-    """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         assert max(process.submit(differences, kind, more).result()) < 1e-4
 
@@ -147,7 +142,6 @@ def test_each_rank_may_have_an_engine_of_its_own(real_vllm: None, tmp_path: Path
 def test_episodes_go_on_in_the_engine_while_the_policy_is_trained(
     made: Made, quick: GRPOConfig, tmp_path: Path
 ) -> None:
-    """The rate is 0, so the weights that are handed over in the middle of requests are always the same."""
     made("vllm")
     ahead = {"max_staleness": 3, "rollout": "streaming", "env_threads": 4, "slots": 8, "eval_tasks": 0}
     config = changed(quick, sampler="vllm", learning_rate=0.0, out=tmp_path / "run", **ahead)

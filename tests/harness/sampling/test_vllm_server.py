@@ -55,8 +55,6 @@ def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
 
 
 def test_the_servers_say_how_much_their_caches_hold(model: Qwen2ForCausalLM, pair: Pair) -> None:
-    """Gemma 3, with several groups of layers, was taken for larger than it is, so that its episodes evicted one
-    another."""
     urls, cache = [server.url for server in pair], pair[0].settings["cache_config"]
     cache |= {"num_gpu_blocks": 100, "block_size": 16}
     assert VLLMServerSampler(model, urls).cache_of(0) == (urls[0], 1600)

@@ -40,7 +40,6 @@ def test_the_first_line_of_a_run_names_its_recipe(
 
 
 def test_a_model_or_a_benchmark_has_a_recipe_by_name() -> None:
-    """Those of the quick start are for its tiny model: 7e-4 would be the learning rate of a pretrained one."""
     for words in (["--model", "X"], ["--model=tiny", "--model=X"], ["--model", "X", "--lora-rank", "32"]):
         with pytest.raises(ConfigError, match=r"--model X needs a recipe: --recipe paper .* lora .* smollm2"):
             read_command(words)

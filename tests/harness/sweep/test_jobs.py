@@ -103,7 +103,6 @@ def test_an_interrupt_ends_the_jobs(tmp_path: Path, lock: int) -> None:
 
 
 def test_a_job_leads_its_session_and_holds_the_lock(tmp_path: Path, lock: int) -> None:
-    """At a terminal's Ctrl-C and then the sweep's SIGTERM, a run ended without saving its last update."""
     code = f"import os; assert os.getsid(0) == os.getpid(); os.fstat({lock})"  # fails where the descriptor is not open
     assert run_jobs([job(tmp_path, "leads", code)], [{}], print, done=0, lock=lock) == {"leads": 0}
 

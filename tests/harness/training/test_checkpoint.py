@@ -197,8 +197,6 @@ def test_another_models_checkpoint_and_a_damaged_file_are_refused_in_one_line(tm
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "adapters"])
 def test_a_resumed_training_takes_the_same_steps(tmp_path, kind):
-    """A mixture of experts: its checkpoint had the hub's names, one matrix per expert, where the model has one tensor
-    for all."""
     shape = {"hidden_size": 8, "moe_intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = Qwen3MoeConfig(vocab_size=11, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, **shape)
 

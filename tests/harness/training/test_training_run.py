@@ -32,7 +32,6 @@ def test_an_environment_that_fails_to_close_keeps_nothing_else_open() -> None:
 
 @pytest.mark.parametrize("held", [True, False])
 def test_signals_wait_until_a_checkpoint_is_whole(held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch makes "unexpected pos", which is also the error of a full disk, of what a signal raises while it writes."""
 
     def write(folder: Path, **_: Any) -> None:
         assert not (tmp_path / "checkpoints" / "update-000000").exists(), "it is not written again"

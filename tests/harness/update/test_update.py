@@ -169,7 +169,6 @@ def moved(
 
 @pytest.mark.parametrize(("by", "weight"), [(-math.log(1.5), 1.5), (-math.log(4), 2.0), (math.log(2), 0.5)])
 def test_importance_weights_scale_the_gradient_of_every_token(trained: Policy, by: float, weight: float) -> None:
-    """trainer / sampler = e^-by, at most 2. With one step the ratio is 1, so the clipping takes nothing."""
     plain, _ = moved(trained, 0.0)
     weighted, metrics = moved(trained, by, tis_cap=2.0)
     for a, b in zip(weighted, plain, strict=True):
@@ -198,7 +197,6 @@ def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Pol
 
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
 def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggregation: Any) -> None:
-    """Episodes without an advantage are in the KL term alone; they made the policy gradient smaller."""
 
     def norm(kl_coef: float) -> float:
         policy = copied(trained)
