@@ -139,7 +139,7 @@ def _check(sampling: object) -> None:
 
 SAMPLING = Choice(
     flag="sampler",
-    text="What samples: the trained model itself (transformers), vLLM in this process (vllm), or vLLM servers "
+    text="What samples: the trained model itself (transformers), vLLM in this process (vllm), vLLM servers "
     "(vllm-server), or a sampler of your own, MODULE:CLASS.",
     classes=SAMPLERS,
     named=_named,

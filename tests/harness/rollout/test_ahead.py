@@ -1,4 +1,4 @@
-"""An agent's calls at once: what is requested ahead belongs to its attempt, and is read once."""
+"""Calls requested ahead belong to their attempt, and are read once."""
 
 from concurrent.futures import Future
 from typing import Any
