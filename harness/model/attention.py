@@ -302,7 +302,7 @@ def _varlen(
 
 
 def _window(queries: int, keys: int, window: int, device: torch.device) -> Tensor:
-    """Bool [queries, keys]: each of the last tokens sees itself and the `window` - 1 tokens before it."""
+    """Bool [queries, keys]: each of the last `queries` of `keys` tokens sees itself and the `window` - 1 before it."""
     last = torch.arange(keys - queries, keys, device=device)[:, None]
     at = torch.arange(keys, device=device)
     return (at <= last) & (at > last - window)
