@@ -63,7 +63,7 @@ class Episode:
         )
         self.program: AgentProgram | None = None
         self.replies: dict[Hashable, Any] = {}
-        self._requested: dict[Hashable, float] = {}  # when each request went out, in seconds
+        self._requested: dict[Hashable, float | None] = {}  # when each went out, in seconds; None for a script's
         self._drawn: Counter[str] = Counter()  # how often each prompt of an agent has been requested
 
     @property
@@ -111,7 +111,7 @@ class Episode:
 
     def _request(self, name: Hashable, prompt: Sequence[Any], call: ModelCall | None = None) -> Any:
         assert self._conversation is not None
-        self._requested[name] = time.perf_counter()
+        self._requested[name] = time.perf_counter() if len(prompt) else None
         return self._conversation.request(name, prompt, derive_seed(self.request.seed, *self._draw(prompt)), call)
 
     def _draw(self, prompt: Sequence[Any]) -> tuple[int | str, ...]:
@@ -137,7 +137,8 @@ class Episode:
             return self._over("context")
         except WorkerError as failure:  # of an expert
             return self._failed(failure)
-        turn.latency_s = round(time.perf_counter() - requested, 3)
+        if requested is not None:  # a script has no latency: its episodes are equal in every play
+            turn.latency_s = round(time.perf_counter() - requested, 3)
         self.trajectory.turns.append(turn)
         return "step"
 

@@ -72,7 +72,6 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(
     rank: int, kept: str, quick: GRPOConfig, done: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fewer slots than episodes: some begin while others play. The weights before training stay for the divergence."""
     few: dict[str, Any] = {"tasks_per_update": 2, "group_size": 2, "slots": 3, "eval_tasks": 2, "eval_rollouts": 1}
     few |= {"k0": 5, "eval_horizon": 5, "eval_every": 3, "checkpoint_every": 2, "warm_start.episodes": 0}
     config = changed(quick, lora_rank=rank, kl_coef=0.1, rollout="streaming", truncated_reward="keep", **few)

@@ -210,6 +210,5 @@ def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggreg
 
 
 def test_the_kl_is_that_of_the_policy_that_sampled(trained: Policy) -> None:
-    """k3 with the ratio now / sampled, because the sampler drew the tokens: here it is 1 / 4 for each."""
     _, metrics = moved(trained, math.log(4))
     assert metrics["train/approx_kl"] == pytest.approx(1 / 4 + math.log(4) - 1, rel=1e-3)
