@@ -48,7 +48,9 @@ def cut(out: Path, episodes: int) -> None:
 
 
 def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.rollout.episode.time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    monkeypatch.setattr(
+        "harness.rollout.episode.time", SimpleNamespace(perf_counter=(n * n for n in itertools.count()).__next__)
+    )
     whole = evaluate(None)
     assert evaluate(tmp_path / "out") == whole
     before = lines(tmp_path / "out")
