@@ -24,7 +24,7 @@ from openenv_server import TOKEN, served_here
 import eh_gym
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied
 from envs.__main__ import main
-from harness.rollout.environment import tasks_of
+from envs.ids import task_ids_of
 
 pytest.importorskip("openenv", reason="openenv is not installed; run: tox run -e integration-openenv")
 
@@ -238,16 +238,16 @@ def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(
             gym.make("EH-Remote-v0", **there, split="train") as remote,
             pytest.raises(ConfigError, match=r"has the splits \['dev'\], not 'train'"),
         ):
-            tasks_of(remote)
+            task_ids_of(remote)
 
 
 def test_the_tasks_are_asked_for_until_the_server_is_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from envs.openenv.client import RemoteEnv
 
     with gym.make("EH-Remote-v0", url="http://127.0.0.1:9", patience_s=0.3) as remote, pytest.raises(WorkerDied):
-        tasks_of(remote)
+        task_ids_of(remote)
     with served_here("EH-Cabinet-v0") as there, gym.make("EH-Remote-v0", **there) as remote:
-        tasks = tasks_of(remote)
+        tasks = task_ids_of(remote)
         lost = [ConnectionRefusedError(), urllib.error.HTTPError("", 502, "Bad Gateway", {}, None)]  # type: ignore[arg-type]
         ask = RemoteEnv._http
 
@@ -257,7 +257,7 @@ def test_the_tasks_are_asked_for_until_the_server_is_there_again(monkeypatch: py
             return ask(self, path, body)
 
         monkeypatch.setattr(RemoteEnv, "_http", restarted)
-        assert tasks[3] == "train-000003"
+        assert tasks is not None and tasks[3] == "train-000003"
         assert not lost
 
 
