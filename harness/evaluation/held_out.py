@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy
 from harness.evaluation.result import summarise
+from harness.evaluation.saturation import saturation
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.records.episode_log import episode_line
@@ -58,7 +59,8 @@ class HeldOut:
                 # An agent may fail at everything that an untrained model says.
                 if fault := check_faults(faults, len(lines), refuse=when == "after training"):
                     display.note(f"note: in the {name} evaluation {when} {fault}")
-                results[name] = dataclasses.asdict(summarise(lines, whole_split=self._whole_split))
+                result = summarise(lines, whole_split=self._whole_split)
+                results[name] = dataclasses.asdict(dataclasses.replace(result, saturation=saturation(lines)))
         return results
 
     def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:

@@ -190,8 +190,7 @@ def draw_evaluation_curves(evaluations: Sequence[KeptEvaluation]) -> list[Drawin
 
 
 def _curve(name: str, episodes: Path) -> list[Drawing]:
-    lines = read_episodes(episodes)
-    curve = saturation([line for line in lines if line["end"] != "environment-error" and line["horizon"]])
+    curve = saturation(read_episodes(episodes))
     if curve is None:
         return []
     ks = range(1, curve.k_max + 1)

@@ -61,6 +61,8 @@ class EvaluateConfig(Section):
     out: Annotated[Path | None, Changes.SETUP] = None
     """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it,
     nothing is kept."""
+    show: Annotated[int, Range(0), Changes.SETUP] = 0
+    """Print the first N episodes that are played, turn by turn."""
     environment: Environment = field(default_factory=Environment)
     model: Model = field(default_factory=lambda: Model(dtype="float32"))
     endpoint: Endpoint = field(default_factory=Endpoint)

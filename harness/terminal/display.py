@@ -113,6 +113,7 @@ class Display:
                 shares = f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}"
                 table.add_row(when, *shares, *steps, *([reward] if more else []))
             self._console.print(table)
+            self.note(evaluations["after"]["sampled"]["saturation"]["advice"])
         self.note(
             f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s; {total_s:.0f} s since this "
             "start"
