@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class Report:
     """Makes an HTML page of runs, sweeps and evaluations, and a second one to read their episodes; or lists runs."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER ...")]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUNS")]
     """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (the --out of
     harness.evaluate)."""
-    list: bool = False
+    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print a table of the runs in the folders instead. Without a folder: those in runs/, and the experts' clones."""
     out: Path | None = None
     """The page, by default report.html in the folder, or in the one that holds all folders. The page of the episodes is
