@@ -75,6 +75,10 @@ time/evaluation_s | seconds | The time of the held-out evaluation after this upd
 """
 
 
+LOOK_AT = ("rollout/success", "horizon/k", "rollout/truncated", "train/zero_advantage_groups", "train/entropy")
+"""The metrics to look at first."""
+
+
 def _row(line: str) -> tuple[str, tuple[str, str]]:
     name, unit, what = line.split(" | ", 2)
     return name, (unit, what)
