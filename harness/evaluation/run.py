@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from harness.records.episode_log import episode_line
 from harness.records.files import sha256
 from harness.rollout.environment import Environments, environment, name_of, spec_from
 from harness.rollout.faults import check_faults
-from harness.rollout.slots import OnEnd, OnTurn
+from harness.rollout.slots import OnEnd
 from harness.settings.environment import GIVEN
 from harness.settings.evaluate import ENDPOINT, EvaluateConfig, default_split, official
 from harness.settings.extras import require_extras
@@ -58,8 +58,6 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """What is played."""
-
     split: str
     environments: Environments
     requests: Sequence[EpisodeRequest]
@@ -112,10 +110,11 @@ def _episodes(
             ended.append(trajectory)
             if folder:
                 folder.add(trajectory)
-            shown.played(trajectory, ended=True)
+            shown.ended(trajectory)
             progress.advance(bar)
 
-        played = _play(config, console, plan.environments, missing, on_end, shown.played) if missing else []
+        told: dict[str, OnEnd] = {"on_end": on_end, "on_turn": shown.went_on}
+        played = _play(config, console, plan.environments, missing, told) if missing else []
     lines = folder.lines(plan.requests) if folder else [episode_line(t, {}) for t in played]
     if all(line["end"] == "context" and not line["length"] for line in lines):
         raise ConfigError(
@@ -126,7 +125,6 @@ def _episodes(
 
 
 def _show(config: EvaluateConfig, console: Console, split: str, result: EvalResult, notes: Sequence[str]) -> None:
-    """Prints the result's tables and the notes."""
     name = config.model.model if config.policy == ENDPOINT else config.policy
     played = config.environment.agent or config.environment.env.removeprefix(GIVEN)
     title = f"{name} on {played}, split {split}, K = {config.horizon}"
@@ -183,7 +181,6 @@ def evaluate_policy(
 
 
 def _kept(config: EvaluateConfig, split: str) -> dict[str, Any]:
-    """The settings that decide the episodes, and a digest of the model's weights."""
     weights = sorted(Path(config.policy).glob("*.safetensors"))
     return {**config.decisive(), "split": split, **({"weights": sha256(*weights)} if weights else {})}
 
@@ -193,16 +190,15 @@ def _play(
     console: Console,
     environments: Environments,
     requests: Sequence[EpisodeRequest],
-    on_end: OnEnd,
-    on_turn: OnTurn,
+    told: Mapping[str, OnEnd],
 ) -> list[Trajectory]:
-    told: dict[str, Any] = {"horizon": config.horizon, "on_end": on_end, "on_turn": on_turn}
+    k = config.horizon
     if config.policy in SCRIPTS:
-        return play_script(config.policy, environments, requests, config.rollout, **told)
+        return play_script(config.policy, environments, requests, config.rollout, horizon=k, **told)
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
-        return play_with_endpoint(lambda: _endpoint(config), environments, requests, config.rollout, **told)
+        return play_with_endpoint(lambda: _endpoint(config), environments, requests, config.rollout, horizon=k, **told)
 
     # torch takes seconds to import, and the other policies do not need it.
     from harness.machine.runtime import library_settings, pick_device, pick_dtype, set_threads
@@ -220,7 +216,7 @@ def _play(
     set_threads(config.model.threads, policy.model.num_parameters())
     sampler = make_sampler(config.sampling, policy)
     try:
-        return play_policy(environments, sampler, policy.chat, requests, config.rollout, **told)
+        return play_policy(environments, sampler, policy.chat, requests, config.rollout, horizon=k, **told)
     finally:
         sampler.close()
 

@@ -106,7 +106,6 @@ def _shared(folder: Path, t: Trajectory) -> dict[str, str]:
 
 
 def _write_shared(folder: Path, text: str, ending: str) -> str:
-    """Writes the text, unless its file exists, and returns its name."""
     data = text.encode("utf-8", _ESCAPED)
     name = hashlib.sha256(data).hexdigest()[:16]
     path = folder / _SYSTEM_PROMPTS / f"{name}{ending}"

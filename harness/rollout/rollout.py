@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.agent_conversation import AgentConversation
 from harness.rollout.conversation import Converse, EnvironmentConversation, Info, ModelConversation
-from harness.rollout.slots import OnEnd, OnTurn, Slots
+from harness.rollout.slots import OnEnd, Slots
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Player, Sampler, sample_all
@@ -38,7 +38,7 @@ def play(
     requests: Sequence[EpisodeRequest],
     settings: Rollout,
     on_end: OnEnd = lambda _: None,
-    on_turn: OnTurn = lambda _: None,
+    on_turn: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
     """Plays every request with whoever replies, and returns the trajectories in the same order.
 
@@ -49,7 +49,7 @@ def play(
         requests: The episodes.
         settings: The settings of all episodes, including the mode.
         on_end: Called with each trajectory when it ends.
-        on_turn: See `OnTurn`.
+        on_turn: Called with a trajectory after its reset, and after each answer of its environment.
     """
     played: dict[int, Trajectory] = {}
 
@@ -77,9 +77,7 @@ def rollout(
     chat: ChatFormat,
     requests: Sequence[EpisodeRequest],
     settings: Rollout,
-    *,
-    on_end: OnEnd = lambda _: None,
-    on_turn: OnTurn = lambda _: None,
+    **told: OnEnd,
 ) -> list[Trajectory]:
     """Plays every request with a model. `sampler` samples the turns; the other arguments are those of `play`.
 
@@ -88,7 +86,7 @@ def rollout(
     may change the last digits of log-probabilities, and rarely a token.
     """
     begin = functools.partial(converse, chat, sampler.max_context)
-    return play(envs, sampler, begin, requests, settings, on_end, on_turn)
+    return play(envs, sampler, begin, requests, settings, **told)
 
 
 def _play_in_lockstep(slots: Slots, player: Player) -> None:

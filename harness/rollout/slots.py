@@ -26,9 +26,6 @@ Steps = list[tuple[int, Future[StepResult]]]
 OnEnd = Callable[[Trajectory], None]
 """Called with each trajectory when it ends."""
 
-OnTurn = Callable[[Trajectory], None]
-"""Called with a trajectory after its reset, and after each answer of its environment."""
-
 
 class Slots:
     """The episodes that play, and those that wait for a slot.
@@ -43,11 +40,11 @@ class Slots:
         envs: The slots.
         player: Who replies.
         converse: Begins the conversation of each attempt at an episode.
-        on_turn: See `OnTurn`.
+        on_turn: Called with a trajectory after its reset, and after each answer of its environment.
     """
 
     def __init__(
-        self, envs: ThreadVectorEnv, player: Player, converse: Converse, on_turn: OnTurn = lambda _: None
+        self, envs: ThreadVectorEnv, player: Player, converse: Converse, on_turn: OnEnd = lambda _: None
     ) -> None:
         self._envs, self._player, self._converse, self._on_turn = envs, player, converse, on_turn
         self._added = 0

@@ -165,7 +165,6 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _horizon_words(config: GRPOConfig) -> str:
-    """The horizon's name and its settings, such as "fixed: k0 15"."""
     settings = HORIZON.table(config.horizon).get(config.wrapper, {})
     words = [f"{name} {value}" for name, value in settings.items()]
     words += [f"for each {config.horizon_key}"] if config.horizon_key else []

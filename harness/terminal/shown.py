@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -16,15 +15,15 @@ class ShownEpisodes:
     """Prints the episodes of some seeds in their order. What is played meanwhile of the later ones follows."""
 
     def __init__(self, console: Console, seeds: Sequence[int]) -> None:
-        self._console, self._seeds = console, deque(seeds)
+        self._console, self._seeds = console, list(seeds)
         self._played: dict[int, Trajectory] = {}
         self._ended: set[int] = set()
-        self._attempt, self._turns = -1, 0  # printed of the first seed's episode
+        self._shown: Trajectory | None = None  # another attempt is another trajectory
+        self._turns = 0
 
-    def played(self, t: Trajectory, *, ended: bool = False) -> None:
-        """Takes an episode after its reset, after each answer of its environment, and when it has `ended`."""
+    def went_on(self, t: Trajectory) -> None:
+        """Takes an episode after its reset, and after each answer of its environment."""
         self._played[t.seed] = t
-        self._ended |= {t.seed} if ended else set()
         while self._seeds and (first := self._played.get(self._seeds[0])):
             if first.info:  # else its reset has not been answered
                 self._print(first)
@@ -32,14 +31,17 @@ class ShownEpisodes:
                 break
             end = f"{ENDS[first.end]}: {'success' if first.success else 'no success'}, reward {first.reward:g}"
             self._say("; ".join(filter(None, [end, first.fault])) + "\n", "bold green" if first.success else "bold red")
-            self._seeds.popleft()
-            self._attempt, self._turns = -1, 0
+            self._seeds.pop(0)
+
+    def ended(self, t: Trajectory) -> None:
+        """Takes an episode that has ended."""
+        self._ended.add(t.seed)
+        self.went_on(t)
 
     def _print(self, t: Trajectory) -> None:
-        if self._attempt != t.retries:
-            self._attempt, self._turns = t.retries, 0
-            again = ", again because the environment failed" if t.retries else ""
-            self._say(f"task {t.task_id}, K = {t.horizon}{again}", "bold")
+        if self._shown is not t:
+            self._shown, self._turns = t, 0
+            self._say(f"task {t.task_id}, K = {t.horizon}", "bold")
             self._say(t.prompt)
         for number, turn in enumerate(t.turns[self._turns :], start=self._turns + 1):
             self._say(f"step {number}, {t.horizon - number} left", "bold")
@@ -49,7 +51,6 @@ class ShownEpisodes:
         self._turns = t.length
 
     def _say(self, text: str, style: str = "") -> None:
-        """Prints a text unless it is empty: without what a terminal can't show, and without the end of a long one."""
         more = f" … ({len(text) - _LONGEST:,} more characters)" if len(text) > _LONGEST else ""
         shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text[:_LONGEST]) + more
         shown = shown.encode(self._console.encoding, "replace").decode(self._console.encoding)

@@ -127,17 +127,13 @@ def test_the_list_has_the_state_of_each_run_and_how_to_resume_it(
     (stopped / "config.json").write_text((stopped / "config.json").read_text().replace('"updates": 3', '"updates": 9'))
     write_run(Path("runs", "sweep", "runs", "ended"), updates=3)
     write_run(Path("runs", "running"), ended=False)
-    (write_run(Path("runs", "damaged")) / "evaluation.json").write_text("{")
     with lock_folder(Path("runs", "running"), ""):
         main(["--list"])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[1][2:] == ["0.2", "abc"]
-    assert lines[2][:2] == ["delete:", "rm"]
-    states = {line[-1].rpartition("/")[2]: line[:4] for line in lines[4:-1]}
-    assert states["stopped"] == ["stopped", "3", "of", "9"]
-    assert states["ended"] == ["ended", "3", "of", "3"]
-    assert {states["running"][0], states["damaged"][0]} == {"running", "damaged"}
-    assert lines[-1] == ["resume:", "python", "-m", "harness.grpo", "--resume", "runs/stopped"]
+    text = capsys.readouterr().out
+    for line in ("0.2 MB  abc", "3 of 9 .* stopped .* runs/stopped", "3 of 3 .* ended .* runs/sweep/runs/ended"):
+        assert re.search(line, text)
+    assert re.search("12 of 12 .* running .* runs/running\n", text)
+    assert text.endswith("\nresume: python -m harness.grpo --resume runs/stopped\n")
     main(["--list", "runs"])
     assert "abc" not in capsys.readouterr().out
 
@@ -145,7 +141,7 @@ def test_the_list_has_the_state_of_each_run_and_how_to_resume_it(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--list", "nowhere"], "no run in nowhere; give"),
+        (["--list", "nowhere"], "no folder .*nowhere"),
         (["nowhere"], "no folder .*nowhere"),
         (["nowhere", "--out", "metrics.jsonl"], r"out must .*\.html.*--out"),
         ([], "name run folders"),

@@ -46,18 +46,18 @@ def test_the_first_episode_of_every_player_is_printed_with_the_steps_that_are_le
 def test_episodes_follow_each_other_and_hold_nothing_that_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     shown = ShownEpisodes(Console(width=200), [1, 2])
     lost, first, second, third = (Trajectory(f"t{n}", 0, 9, n, info={"task_id": n}) for n in (1, 1, 2, 3))
-    first.retries, first.success, first.prompt = 1, True, "[b]\x1b[2J \udc80" + 2000 * "x"
-    shown.played(lost)
+    first.success, first.prompt = True, "[b]\x1b[2J \udc80" + 2000 * "x"
+    shown.went_on(lost)
     second.turns.append(Turn("late", "", cut=False, malformed=False))
     for t in (second, third):
-        shown.played(t, ended=True)
+        shown.ended(t)
     out = capsys.readouterr().out
-    shown.played(first)
-    shown.played(first, ended=True)
+    shown.went_on(first)
+    shown.ended(first)
     out += capsys.readouterr().out
     expected = [
         "task t1, K = 9\n",
-        "t1, K = 9, again because the environment failed\n[b] [2J  x",
+        "t1, K = 9\n[b] [2J  x",
         "(509 more characters)",
     ]
     expected += ["rules: success", "task t2", "> late\n", "rules: no success"]
