@@ -78,11 +78,9 @@ class HeldOut:
         return len(self.tasks) >= len(held_out_tasks(self.environments, None))
 
     def _own(self, rollouts: int) -> int:
-        """The number of episodes that this rank plays."""
         return len(self.ranks.share(range(len(self.tasks) * rollouts)))
 
     def _play(self, temperature: float, rollouts: int, on_end: Callable[[Trajectory], None]) -> list[dict[str, Any]]:
-        """The episodes of all ranks, as lines of the log. `on_end` gets each episode of this rank."""
         config = self.config
         played = play_policy(
             self.environments,

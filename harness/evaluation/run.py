@@ -95,7 +95,6 @@ def _advice(folder: EvaluationFolder | None) -> Iterator[list[Trajectory]]:
 def _episodes(
     config: EvaluateConfig, console: Console, plan: _Plan, folder: EvaluationFolder | None, ended: list[Trajectory]
 ) -> list[dict[str, Any]]:
-    """Plays the episodes that the folder lacks, adds them to `ended`, and returns the lines of all."""
     count = len(plan.requests)
     missing = folder.missing(plan.requests) if folder else plan.requests
     done = count - len(missing)

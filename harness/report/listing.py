@@ -5,8 +5,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from envs.cache import cache_dir
 from harness.evaluation.of_run import is_run
 from harness.records.files import in_use
@@ -16,7 +14,7 @@ from harness.sweep.runs import all_runs, read_suites
 _DEPTHS = ("", "*/", "*/*/", "*/*/*/")  # a run, or a folder of runs, of sweeps, of a sweep's suites
 
 
-def list_runs(folders: Sequence[Path], console: Console) -> None:
+def list_runs(folders: Sequence[Path]) -> None:
     """Prints a row for each run, the newest last, and how to resume what was stopped. Raises as `read_suites` does."""
     found = {file.parent for folder in folders for depth in _DEPTHS for file in folder.glob(f"{depth}versions.json")}
     runs = all_runs(read_suites(sorted(filter(is_run, found)) or folders))
@@ -24,23 +22,19 @@ def list_runs(folders: Sequence[Path], console: Console) -> None:
     table["state"] = [("stopped", "running")[in_use(run.folder)] if run.unfinished else "ended" for *_, run in runs]
     table["last change"] = [_minute(max(run.folder.glob("*.json*"), key=os.path.getmtime)) for *_, run in runs]
     table["run"] = [os.path.relpath(run.folder) for *_, run in runs]
-    _print(console, table.sort_values("last change").to_string(index=False))
+    print(table.sort_values("last change").to_string(index=False))
     for path in table["run"][table["state"] == "stopped"]:
-        _print(console, f"resume: python -m harness.grpo --resume {path}")
+        print(f"resume: python -m harness.grpo --resume {path}")
 
 
-def list_clones(console: Console) -> None:
+def list_clones() -> None:
     """Prints a row for each clone, the last used one last, and how to delete it."""
     folder = cache_dir() / "clones"
     for clone in sorted(folder.glob("[!.]*"), key=os.path.getmtime):
         size = sum(map(os.path.getsize, clone.rglob("*"))) / 1e6
-        _print(console, f"{_minute(clone)}  {size:8.1f} MB  {clone.name}")
-    _print(console, f"These clones of experts are in {folder}. Delete one with rm -r; a run makes it again.")
+        print(f"{_minute(clone)}  {size:8.1f} MB  {clone.name}")
+    print(f"These clones of experts are in {folder}. Delete one with rm -r; a run makes it again.")
 
 
 def _minute(path: Path) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(os.path.getmtime(path)))
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True, markup=False)

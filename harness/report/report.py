@@ -42,8 +42,8 @@ def report(wanted: Report, console: Console) -> None:
         from harness.report.listing import list_clones, list_runs
 
         if not wanted.runs:
-            list_clones(console)
-        return list_runs(wanted.runs or [Path("runs")], console)
+            list_clones()
+        return list_runs(wanted.runs or [Path("runs")])
     runs = [path for path in wanted.runs if path.suffix != ".html"]  # runs/* has an earlier report, too
     common = Path(*runs) if len(runs) < 2 else Path(os.path.commonpath([path.absolute() for path in runs]))
     out = wanted.out or common / "report.html"

@@ -27,20 +27,11 @@ def example(page: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-@pytest.mark.parametrize(("threshold", "successes"), [(0.8, 2), (1.0, 0)])
-def test_graded_rewards_add_up_and_the_threshold_decides(
-    threshold: float, successes: int, chat_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def misspelt(request: dict[str, Any], _: int) -> Any:
-        word = request["messages"][1]["content"].split()[1][::-1]
-        return {"body": chat_server.completion(request, word[:2] if len(request["messages"]) == 2 else word[:-1])}
-
+def test_graded_rewards_add_up_to_the_best_share(monkeypatch: pytest.MonkeyPatch) -> None:
     env = example("environment", "BackwardsEnv", monkeypatch).BackwardsEnv
-    with chat_server.serve(misspelt) as server:
-        result = evaluate_policy(
-            "openai", env, base_url=server.url, model="m", rollouts=1, success_threshold=threshold, show=False
-        )
-    assert (result.reward_mean, result.successes, result.length_mean) == (pytest.approx(0.8), successes, 3)
+    env.expert = lambda self: {3: "du", 2: "duolX", 1: "wrong"}[self._tries]
+    result = evaluate_policy("expert", env, split="train", tasks=1, success_threshold=0.8, show=False)
+    assert (result.reward_mean, result.successes, result.length_mean) == (pytest.approx(0.8), 1, 3)
 
 
 class TestSeekingHorizon(ControllerContract):

@@ -1,7 +1,6 @@
 """Episodes that are printed while they are played."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,52 +14,42 @@ from harness.settings.section import changed
 from harness.terminal.shown import ShownEpisodes
 from harness.types.trajectory import Trajectory, Turn
 
-FIRST = "train-000000"
-
 
 @pytest.mark.parametrize("player", ["script", "model", "endpoint", "agent"])
 def test_the_first_episode_of_every_player_is_printed_with_the_steps_that_are_left(
     player: str, trained: Policy, chat_server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings: dict[str, Any] = {"tasks": 2, "rollouts": 1, "horizon": 2, "show": 1, "split": "train"}
+    own: dict[str, Any] = {"tasks": 2}
     if player == "model":
-        trained.save(tmp_path / "model")
-        settings["policy"] = str(tmp_path / "model")
+        trained.save(tmp_path)
+        own |= {"policy": str(tmp_path)}
+    if player == "agent":
+        (tmp_path / "tasks").write_text('{"id": "train-000000"}\n{"id": "train-000001"}')
+        own |= {"agent": "cabinet_agent:play", "tasks": tmp_path / "tasks"}
     with chat_server.serve(lambda request, _: {"body": chat_server.completion(request, "read()")}) as server:
         if player in ("endpoint", "agent"):
-            settings |= {"policy": "openai", "base_url": server.url, "model": "m"}
-        if player == "agent":
-            (tmp_path / "tasks").write_text("".join(json.dumps({"id": f"train-00000{i}"}) + "\n" for i in range(2)))
-            settings |= {"agent": "cabinet_agent:play", "tasks": tmp_path / "tasks"}
-        run(changed(EvaluateConfig(), **settings), Console(width=200))
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith(("task", "step "))] == [
-        f"task {FIRST}, K = 2",
-        "step 1, 1 left",
-        "step 2, 0 left",
+            own |= {"policy": "openai", "base_url": server.url, "model": "m"}
+        run(changed(EvaluateConfig(), split="train", rollouts=1, horizon=2, show=1, **own), Console())
+    lines = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith(("task", "step ", "> ", "stopped by K:"))
     ]
-    assert len([line for line in lines if line.startswith("> ")]) == 2
-    assert "stopped by K: no success, reward 0" in lines
+    lines = [line[:2] if line[0] == ">" else line for line in lines]
+    end = "stopped by K: no success, reward 0"
+    assert lines == ["task train-000000, K = 2", "step 1, 1 left", "> ", "step 2, 0 left", "> ", end]
 
 
 def test_episodes_follow_each_other_and_hold_nothing_that_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     shown = ShownEpisodes(Console(width=200), [1, 2])
     lost, first, second, third = (Trajectory(f"t{n}", 0, 9, n, info={"task_id": n}) for n in (1, 1, 2, 3))
     first.success, first.prompt = True, "[b]\x1b[2J \udc80" + 2000 * "x"
-    shown.went_on(lost)
     second.turns.append(Turn("late", "", cut=False, malformed=False))
-    for t in (second, third):
+    shown.went_on(lost)
+    for t in (second, third, first):
         shown.ended(t)
     out = capsys.readouterr().out
-    shown.went_on(first)
-    shown.ended(first)
-    out += capsys.readouterr().out
-    expected = [
-        "task t1, K = 9\n",
-        "t1, K = 9\n[b] [2J  x",
-        "(509 more characters)",
-    ]
-    expected += ["rules: success", "task t2", "> late\n", "rules: no success"]
-    places = [out.index(text) for text in expected]
+    expected = ["task t1, K = 9\n", "t1, K = 9\n[b] [2J  x", "(509 more characters)", "rules: success"]
+    places = [out.index(text) for text in [*expected, "task t2", "> late\n", "rules: no success"]]
     assert all(a < b for a, b in itertools.pairwise(places))
     assert "t3" not in out
