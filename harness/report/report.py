@@ -27,7 +27,7 @@ class Report:
     """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (the --out of
     harness.evaluate)."""
     list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print a table of the runs in the folders instead. Without a folder: those in runs/, and the experts' clones."""
+    """List the runs in the folders instead; without a folder those in runs/, and the experts' clones."""
     out: Path | None = None
     """The page, by default report.html in the folder, or in the one that holds all folders. The page of the episodes is
     written next to it, as NAME.episodes.html."""

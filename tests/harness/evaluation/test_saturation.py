@@ -71,7 +71,7 @@ def test_a_k_has_all_of_its_marks() -> None:
 @pytest.mark.parametrize(
     ("success", "advice"),
     [
-        (True, "to deploy: K = 3, the smallest at most 2 points below K = 9; to train: --k0 13, the P90 of the "),
+        (True, "to deploy: K = 3, the smallest at most 2 points below K = 9; to train: --k0 13, the P90"),
         (False, "no episode succeeded within K = 9"),
     ],
 )
