@@ -1,4 +1,4 @@
-"""Episodes that are printed while they are played."""
+"""Episodes, printed while they are played."""
 
 from pathlib import Path
 from typing import Any
