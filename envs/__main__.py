@@ -6,15 +6,18 @@ Only ``install`` downloads anything. Importing or making an environment never in
 import argparse
 import importlib
 import os
+import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import distributions
 from typing import Any
 
 from eh_gym.errors import EHError, MissingBackendError
 from envs import backends, check, serve
 from envs.cache import cache_dir
 from envs.description import Backend, descriptions
+
+_SHOWN = ("elastic-horizon", "numpy", "gymnasium", "torch", "transformers", "peft", "vllm", "trl")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add.add_argument("--no-data", action="store_true", help="do not try to download a benchmark's data")
     add.set_defaults(run=_install)
-    add = commands.add_parser("doctor", help="show what is installed, what is missing, and how to fix it")
+    add = commands.add_parser("doctor", help="show the versions, what is missing, and how to fix it")
     add.add_argument("backends", nargs="*", metavar="BACKEND", help=f"{names}; default: all of them")
     add.set_defaults(run=_doctor)
     add = commands.add_parser(
@@ -77,10 +80,9 @@ def _install(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    print(
-        f"python     {'.'.join(map(str, sys.version_info[:3]))}, numpy {version('numpy')}, gymnasium "
-        f"{version('gymnasium')}"
-    )
+    installed = {package.name: package.version for package in distributions()}
+    versions = [f"{name} {installed[name]}" for name in _SHOWN if name in installed]
+    print(f"python     {platform.python_version()}, {', '.join(versions)}; {platform.platform()}")
     print(f"cache      {cache_dir()}")
     whole = True
     for backend in _chosen(options.backends):

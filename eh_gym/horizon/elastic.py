@@ -61,9 +61,9 @@ class ElasticHorizon(Saved):
     buffer_size: Annotated[int, Range(1, sys.maxsize)] = 100
     """The number of latest successes that are remembered (N)."""
     min_successes: Annotated[int, Range(1)] = 20
-    """The number of successes before which K does not move (N_min). At most buffer_size."""
+    """K moves only when so many successes are remembered (N_min). At most buffer_size."""
     statistic: Statistic = "p90"
-    """The statistic of the successes' lengths that is the boundary. The paper's is p90; its ablation has the others."""
+    """The boundary is this statistic of the successes' lengths. The paper's is p90; its ablation has the others."""
     rounding: Rounding = "floor"
     """How K is rounded. floor keeps K real and applies its floor. nearest applies the nearest whole number, half to
     even, as the authors' code does. floor-state also stores the floor, as the paper's Algorithm 2 does; then K

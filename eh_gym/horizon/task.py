@@ -75,7 +75,7 @@ class TaskHorizon(Saved):
     min_episodes: Annotated[int, Range(1)] = 4
     """The number of outcomes from which a task may be bounded. At most window."""
     free_every: Annotated[int, Range(0)] = 0
-    """A bounded task is free in each meeting whose number is divisible by this. 0 is for never."""
+    """A bounded task is free in every N-th meeting. 0: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

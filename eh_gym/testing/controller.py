@@ -34,12 +34,10 @@ class ControllerContract:
         return controller
 
     def test_it_is_a_controller(self) -> None:
-        """It has horizon, record, update, state_dict and load_state_dict."""
         controller = self._new()
         assert isinstance(controller, HorizonController), f"{controller!r} lacks one of a controller's five members"
 
     def test_k_is_a_whole_number_of_steps_at_all_times(self) -> None:
-        """K is an int >= 1."""
         controller = self._new()
         for update in range(31):
             k = controller.horizon
@@ -48,7 +46,6 @@ class ControllerContract:
             live(controller, 1, update)
 
     def test_recording_alone_moves_nothing(self) -> None:
-        """K moves only at `update`."""
         controller = self._new()
         before = controller.horizon
         for _ in range(200):
@@ -67,7 +64,6 @@ class ControllerContract:
         assert all(type(k) is int and k >= 1 for k in first), f"K must be an int >= 1, got {first}"
 
     def test_update_returns_finite_or_nan_floats_named_horizon_or_custom(self) -> None:
-        """Its metrics fit into the run's log."""
         controller = self._new()
         for _ in range(5):
             metrics = controller.update()
@@ -82,12 +78,10 @@ class ControllerContract:
         assert k == controller.horizon, f"horizon/k must be the K of the next episodes, {controller.horizon}, got {k}"
 
     def test_the_same_life_gives_the_same_k(self) -> None:
-        """K depends only on the recorded outcomes, not on time or chance."""
         first, second = live(self._new(), 20), live(self._new(), 20)
         assert first == second, f"the same outcomes gave {first} and {second}"
 
     def test_a_loaded_state_has_the_same_future(self) -> None:
-        """Saved and loaded through JSON, it continues as before."""
         for past in (0, 1, 7):
             first, second = self._new(), self._new()
             live(first, past)
@@ -113,7 +107,6 @@ class ControllerContract:
         )
 
     def test_the_states_of_other_controllers_are_refused_and_change_nothing(self) -> None:
-        """Such a state raises a StateError."""
         for other in (FixedHorizon(7), ElasticHorizon(k0=7, min_successes=1)):
             self.check_refuses(other.state_dict())
 
@@ -126,7 +119,6 @@ class ControllerContract:
         return message
 
     def test_a_cut_state_is_refused(self) -> None:
-        """A state with a missing entry, or of another type, raises a StateError."""
         controller = self._new()
         state = controller.state_dict()
         for key in state:
@@ -145,7 +137,6 @@ class ControllerContract:
         assert copied.state_dict() == controller.state_dict(), "the states differ after the same life"
 
     def test_threads_may_call_everything_at_once(self) -> None:
-        """No update is lost, and nothing is raised."""
         controller, errors = self._new(), []
         start = threading.Barrier(6)
 
@@ -171,7 +162,6 @@ class ControllerContract:
         assert controller.horizon >= 1, f"horizon must be >= 1, got {controller.horizon}"
 
     def test_its_repr_says_what_it_is(self) -> None:
-        """Its repr begins with its class."""
         controller = self._new()
         text, expected = repr(controller), f"{type(controller).__name__}("
         assert text.startswith(expected), f"repr must start with {expected!r}, got {text!r}"

@@ -80,13 +80,11 @@ class TextEnvContract:
         return env
 
     def test_has_no_step_limit_of_its_own(self) -> None:
-        """The environment is registered without `max_episode_steps`."""
         spec = self.new().spec
         limit = None if spec is None else spec.max_episode_steps
         assert limit is None, f"max_episode_steps is {limit}; register the environment without it"
 
     def test_reset_says_what_the_task_is(self) -> None:
-        """A reset's info has a task_id, a system_prompt and an instruction."""
         env = self.new()
         observation, info = env.reset(seed=0)
         _check_text(observation, env.observation_space)
@@ -97,7 +95,6 @@ class TextEnvContract:
         assert info["task_id"] in _ids(env), f"{info['task_id']!r} is not in env.unwrapped.task_ids"
 
     def test_the_seed_alone_chooses_the_task(self) -> None:
-        """The same seed gives the same tasks, also in later resets without a seed."""
         one, other = self.new(), self.new()
         first = [one.reset(seed=seed) for seed in range(6)]
         again = [other.reset(seed=seed) for seed in range(6)]
@@ -109,7 +106,6 @@ class TextEnvContract:
         assert again == first, f"after the same seed, resets without one gave {_differ(first, again)}"
 
     def test_the_task_id_wins_over_the_seed(self) -> None:
-        """`options={"task_id": ...}` names the task for any seed."""
         env = self.new()
         ids = _ids(env)
         for task_id in (ids[0], ids[len(ids) // 2], ids[-1]):
@@ -117,7 +113,6 @@ class TextEnvContract:
             assert again == first, f"task {task_id!r} with two seeds gave {_differ([first], [again])}"
 
     def test_an_unknown_task_is_refused(self) -> None:
-        """An unknown task id raises a ConfigError, and the environment stays usable."""
         for task_id in self.unknown_task_ids:
             env = self._closed_later(self.make())
             try:
@@ -141,7 +136,6 @@ class TextEnvContract:
                 env.reset()
 
     def test_infos_are_fresh(self) -> None:
-        """Changing an info does not change another one."""
         env = self.new()
         _, info = env.reset(seed=2)
         kept = copy.deepcopy(info)
@@ -163,7 +157,6 @@ class TextEnvContract:
         assert rebuilt.reset(seed=4) == env.reset(seed=4), "the environment of the pickled spec starts otherwise"
 
     def test_close_may_come_early_and_twice(self) -> None:
-        """`close` works before the first reset, during an episode, and twice."""
         never_reset, used = self.new(), self.new()
         never_reset.close()
         used.reset(seed=0)
@@ -171,7 +164,6 @@ class TextEnvContract:
         used.close()
 
     def test_passes_gymnasiums_checker_without_a_warning(self) -> None:
-        """Runs `gymnasium.utils.env_checker.check_env`."""
         env = self.new()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -195,7 +187,6 @@ class ExpertEnvContract(TextEnvContract):
         return results
 
     def test_the_expert_solves_its_tasks(self) -> None:
-        """The expert solves a dozen tasks, in the optimal steps."""
         env = self.new()
         ids = _ids(env)
         for task_id in ids[:: max(1, len(ids) // 12)]:
@@ -207,7 +198,6 @@ class ExpertEnvContract(TextEnvContract):
             assert len(results) == steps, f"{task_id!r} took {len(results)} steps; its optimal_steps are {steps}"
 
     def test_the_same_actions_give_the_same_episode(self) -> None:
-        """Random and expert actions give the same episode again."""
         one, other = self.new(), self.new()
         rng = np.random.default_rng(5)
         for seed in range(3):
@@ -241,7 +231,6 @@ class ExpertEnvContract(TextEnvContract):
                     env.reset()
 
     def test_the_environment_survives_pickling(self) -> None:
-        """A pickled environment continues in the same way."""
         env = self.new()
         twin = self._closed_later(pickle.loads(pickle.dumps(env)))
         assert twin.reset(seed=4) == env.reset(seed=4), "the pickled environment starts otherwise"
@@ -249,7 +238,6 @@ class ExpertEnvContract(TextEnvContract):
         assert again == first, f"the pickled environment answered {again}, expected {first}"
 
     def test_a_masked_reset_changes_its_own_slots_only(self) -> None:
-        """Environments share no state."""
         plain = self.new()
         ids = _ids(plain)[:3]
         assert len(ids) == 3, f"three tasks are needed to tell slots apart, got {list(ids)}"

@@ -271,7 +271,6 @@ class ThreadVectorEnv(SyncVectorEnv):
 
 
 def _gather(futures: Iterable[Future[T]]) -> list[T]:
-    """The results, once all are done; raises the exception of the lowest slot that failed."""
     futures = list(futures)
     for future in futures:
         future.exception()

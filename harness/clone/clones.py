@@ -1,5 +1,6 @@
 """The clones of the experts. Runs with the same settings share a clone."""
 
+import os
 from pathlib import Path
 
 import gymnasium as gym
@@ -35,6 +36,7 @@ def clone_expert(
         make_folder(cache_dir() / "clones", "EH_CACHE_DIR")
         folder = cache_dir() / "clones" / clone_key(env, policy, start, lora_rank=rank, seed=seed, device=device)
     if folder.is_dir():
+        os.utime(folder)  # for the list of clones
         display.note(f"warm start: taken from {folder}, where an earlier run left it")
         return folder
     torch.nn.Module.to(policy.model, torch.device(device))

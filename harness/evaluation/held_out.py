@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy
 from harness.evaluation.result import summarise
+from harness.evaluation.saturation import saturation
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.records.episode_log import episode_line
@@ -58,7 +59,8 @@ class HeldOut:
                 # An agent may fail at everything that an untrained model says.
                 if fault := check_faults(faults, len(lines), refuse=when == "after training"):
                     display.note(f"note: in the {name} evaluation {when} {fault}")
-                results[name] = dataclasses.asdict(summarise(lines, whole_split=self._whole_split))
+                result = summarise(lines, whole_split=self._whole_split)
+                results[name] = dataclasses.asdict(dataclasses.replace(result, saturation=saturation(lines)))
         return results
 
     def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:
@@ -76,11 +78,9 @@ class HeldOut:
         return len(self.tasks) >= len(held_out_tasks(self.environments, None))
 
     def _own(self, rollouts: int) -> int:
-        """The number of episodes that this rank plays."""
         return len(self.ranks.share(range(len(self.tasks) * rollouts)))
 
     def _play(self, temperature: float, rollouts: int, on_end: Callable[[Trajectory], None]) -> list[dict[str, Any]]:
-        """The episodes of all ranks, as lines of the log. `on_end` gets each episode of this rank."""
         config = self.config
         played = play_policy(
             self.environments,

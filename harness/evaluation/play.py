@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from harness.evaluation.requests import evaluation_requests
 from harness.rollout.environment import Environments, check_environment, tasks_of
 from harness.rollout.rollout import play, rollout
 from harness.rollout.script import Script, ScriptConversation
+from harness.rollout.slots import OnEnd
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sampler
@@ -40,14 +41,14 @@ def play_policy(
     settings: Rollout,
     *,
     horizon: int,
-    on_end: Callable[[Trajectory], None] = lambda _: None,
+    **told: OnEnd,
 ) -> list[Trajectory]:
-    """Plays episodes with a language model at a fixed K; see `harness.rollout.rollout.rollout`."""
+    """Plays episodes with a language model at a fixed K. `told` are `on_end` and `on_turn` of `rollout.play`."""
     if not requests:
         return []
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
     try:
-        return rollout(envs, sampler, chat, requests, settings, on_end=on_end)
+        return rollout(envs, sampler, chat, requests, settings, **told)
     finally:
         envs.close()
 
@@ -59,7 +60,7 @@ def play_script(
     settings: Rollout,
     *,
     horizon: int,
-    on_end: Callable[[Trajectory], None] = lambda _: None,
+    **told: OnEnd,
 ) -> list[Trajectory]:
     """Plays episodes without a model; `name` is one of `SCRIPTS`."""
     envs = environments.open(FixedHorizon(horizon), episodes=1)
@@ -77,7 +78,7 @@ def play_script(
             raise ConfigError(
                 f"--policy {name} needs an environment with {needed}(), which {base!r} lacks; choose another"
             )
-        return play(envs, Script(), converse, requests, settings, on_end)
+        return play(envs, Script(), converse, requests, settings, **told)
     finally:
         envs.close()
 

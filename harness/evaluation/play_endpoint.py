@@ -25,6 +25,7 @@ from harness.evaluation.endpoint import ChatEndpoint, EndpointReply
 from harness.rollout.conversation import UNFINISHED, Info, NoRoom
 from harness.rollout.environment import Environments
 from harness.rollout.rollout import play
+from harness.rollout.slots import OnEnd
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory, Turn
@@ -43,7 +44,8 @@ def play_with_endpoint(
     settings: Rollout,
     *,
     horizon: int,
-    on_end: Callable[[Trajectory], None] = lambda _: None,
+    on_end: OnEnd = lambda _: None,
+    **told: OnEnd,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
@@ -64,7 +66,7 @@ def play_with_endpoint(
         envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
         try:
             streaming = dataclasses.replace(settings, rollout="streaming")
-            return play(envs, player, _EndpointConversation, requests, streaming, count)
+            return play(envs, player, _EndpointConversation, requests, streaming, count, **told)
         finally:
             envs.close()
     except SamplerError as error:

@@ -82,7 +82,7 @@ class EvalResult(Shares):
         category_mean: The mean of the categories' mean@k, BFCL's multi-turn score; None without categories.
         parts: The results of each environment, if there are several, and of each category and difficulty.
         usage: The usage of an endpoint for the episodes that count; None without an endpoint.
-        saturation: Success and tokens under each smaller K; None if the agent was told K.
+        saturation: Success and tokens under each smaller K, for an agent that is not told K; None during training.
         not_official: With ``--official``, the flags by which the score is not official.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,12 @@ from harness.records.episode_log import episode_line
 from harness.records.files import sha256
 from harness.rollout.environment import Environments, environment, name_of, spec_from
 from harness.rollout.faults import check_faults
+from harness.rollout.slots import OnEnd
 from harness.settings.environment import GIVEN
 from harness.settings.evaluate import ENDPOINT, EvaluateConfig, default_split, official
 from harness.settings.extras import require_extras
 from harness.settings.section import advice_in_python, changed, flat, python_names
+from harness.terminal.shown import ShownEpisodes
 from harness.terminal.watch import unreached
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
@@ -41,14 +43,14 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
     with kept as folder, _advice(folder) as ended:
         lines = _episodes(config, console, plan, folder, ended)
         fault = check_faults([line for line in lines if line.get("fault")], len(lines))
-        valid = [line for line in lines if line["end"] != "environment-error"]
         result = dataclasses.replace(
             summarise(lines, whole_split=plan.whole_split, endpoint=config.policy == ENDPOINT),
             not_official=config.departures(whole_split=plan.whole_split),
-            saturation=saturation(valid),
+            saturation=saturation(lines),
         )
         if folder:
             folder.end({"config": flat(config), "result": dataclasses.asdict(result)})
+    valid = (line for line in lines if line["end"] != "environment-error")
     low = unreached((line["reward"], line["success"], line.get("threshold")) for line in valid)
     _show(config, console, plan.split, result, notes=[note for note in (fault, low) if note])
     return result
@@ -56,8 +58,6 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """What is played."""
-
     split: str
     environments: Environments
     requests: Sequence[EpisodeRequest]
@@ -95,13 +95,13 @@ def _advice(folder: EvaluationFolder | None) -> Iterator[list[Trajectory]]:
 def _episodes(
     config: EvaluateConfig, console: Console, plan: _Plan, folder: EvaluationFolder | None, ended: list[Trajectory]
 ) -> list[dict[str, Any]]:
-    """Plays the episodes that the folder lacks, adds them to `ended`, and returns the lines of all."""
     count = len(plan.requests)
     missing = folder.missing(plan.requests) if folder else plan.requests
     done = count - len(missing)
     if done:
         text = f"{config.out}: {done} of {count} episodes are already there"
         console.print(text, soft_wrap=True, markup=False)
+    shown = ShownEpisodes(console, [request.seed for request in missing[: config.show]])
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("episodes", total=count, completed=done)
 
@@ -109,9 +109,11 @@ def _episodes(
             ended.append(trajectory)
             if folder:
                 folder.add(trajectory)
+            shown.ended(trajectory)
             progress.advance(bar)
 
-        played = _play(config, console, plan.environments, missing, on_end) if missing else []
+        told: dict[str, OnEnd] = {"on_end": on_end, "on_turn": shown.went_on}
+        played = _play(config, console, plan.environments, missing, told) if missing else []
     lines = folder.lines(plan.requests) if folder else [episode_line(t, {}) for t in played]
     if all(line["end"] == "context" and not line["length"] for line in lines):
         raise ConfigError(
@@ -122,7 +124,6 @@ def _episodes(
 
 
 def _show(config: EvaluateConfig, console: Console, split: str, result: EvalResult, notes: Sequence[str]) -> None:
-    """Prints the result's tables and the notes."""
     name = config.model.model if config.policy == ENDPOINT else config.policy
     played = config.environment.agent or config.environment.env.removeprefix(GIVEN)
     title = f"{name} on {played}, split {split}, K = {config.horizon}"
@@ -139,7 +140,7 @@ def evaluate_policy(
     policy: str | Path = "expert",
     env: str | Callable[..., gym.Env[Any, Any]] | None = None,
     *,
-    show: bool = True,
+    show: bool | int = True,
     **settings: Any,
 ) -> EvalResult:
     """Measures a policy on held-out tasks at a fixed K, as ``python -m harness.evaluate`` does with the same settings.
@@ -149,7 +150,7 @@ def evaluate_policy(
             (`TrainResult.model`), or a hub id. With the folder of a run (`TrainResult.folder`) its model plays, and
             what is not given is as in the run: its environment, split, K and limits.
         env: An id of gymnasium, or a function that returns an environment; see `train`. None for the cabinets.
-        show: Print the progress and the result.
+        show: Print the progress and the result, and with a number so many episodes while they are played.
         **settings: The other settings of the command, by their names: ``horizon``, ``split``, ``tasks``, ``rollouts``,
             ``temperature``, ``out`` and so on. What is not given has the command's default.
 
@@ -174,12 +175,11 @@ def evaluate_policy(
             settings = official(settings.get("env", EvaluateConfig().environment.env)) | settings
         folder = Path(policy)
         base = of_run(folder, settings.get("env", "")) if is_run(folder) else EvaluateConfig(policy=str(policy))
-        config = changed(base, **settings)
+        config = changed(base, show=0 if isinstance(show, bool) else show, **settings)
         return run(config, Console(quiet=not show), env=spec)
 
 
 def _kept(config: EvaluateConfig, split: str) -> dict[str, Any]:
-    """The settings that decide the episodes, and a digest of the model's weights."""
     weights = sorted(Path(config.policy).glob("*.safetensors"))
     return {**config.decisive(), "split": split, **({"weights": sha256(*weights)} if weights else {})}
 
@@ -189,16 +189,15 @@ def _play(
     console: Console,
     environments: Environments,
     requests: Sequence[EpisodeRequest],
-    on_end: Callable[[Trajectory], None],
+    told: Mapping[str, OnEnd],
 ) -> list[Trajectory]:
+    k = config.horizon
     if config.policy in SCRIPTS:
-        return play_script(config.policy, environments, requests, config.rollout, horizon=config.horizon, on_end=on_end)
+        return play_script(config.policy, environments, requests, config.rollout, horizon=k, **told)
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
-        return play_with_endpoint(
-            lambda: _endpoint(config), environments, requests, config.rollout, horizon=config.horizon, on_end=on_end
-        )
+        return play_with_endpoint(lambda: _endpoint(config), environments, requests, config.rollout, horizon=k, **told)
 
     # torch takes seconds to import, and the other policies do not need it.
     from harness.machine.runtime import library_settings, pick_device, pick_dtype, set_threads
@@ -216,9 +215,7 @@ def _play(
     set_threads(config.model.threads, policy.model.num_parameters())
     sampler = make_sampler(config.sampling, policy)
     try:
-        return play_policy(
-            environments, sampler, policy.chat, requests, config.rollout, horizon=config.horizon, on_end=on_end
-        )
+        return play_policy(environments, sampler, policy.chat, requests, config.rollout, horizon=k, **told)
     finally:
         sampler.close()
 

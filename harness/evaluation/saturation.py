@@ -7,7 +7,7 @@ at a large K has the whole curve that the paper draws from a sweep (RQ1).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ class Saturation:
         high: The upper end.
         tokens: The mean number of tokens of an episode.
         boundary: The 90th percentile of the steps of the successes; None without a success.
+        advice: One sentence: which K to deploy and to train with, and why.
     """
 
     success: tuple[float, ...]
@@ -36,6 +37,10 @@ class Saturation:
     high: tuple[float, ...]
     tokens: tuple[float, ...]
     boundary: float | None
+    advice: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "advice", self._advice())
 
     @property
     def k_max(self) -> int:
@@ -53,13 +58,12 @@ class Saturation:
         """The K to begin training with: `boundary` and the default headroom of 10; None without a success."""
         return None if self.boundary is None else int(self.boundary + 10)
 
-    @property
-    def advice(self) -> str:
-        """Which K to take."""
+    def _advice(self) -> str:
         if self.knee is None:
             return f"no episode succeeded within K = {self.k_max}, so no K can be chosen from this"
-        more = "" if self.knee < self.k_max else " or more, since success still rises there"
-        return f"to deploy: K = {self.knee}{more}; to train: --k0 {self.k0}"
+        why = f", the smallest at most 2 points below K = {self.k_max}"
+        why = why if self.knee < self.k_max else " or more, since success still rises there"
+        return f"to deploy: K = {self.knee}{why}; to train: --k0 {self.k0}, the P90 of the successes' steps + 10"
 
 
 def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
@@ -68,11 +72,12 @@ def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
     The interval is Wilson's, for `effective_episodes`. Without episodes there is no curve.
 
     Args:
-        episodes: The lines of one evaluation in the log, in any order, without episodes whose environment failed.
+        episodes: The lines of one evaluation in the log, in any order. Those whose environment failed are left out.
 
     Raises:
         ConfigError: The episodes had no limit, or not all the same.
     """
+    episodes = [line for line in episodes if line["end"] != "environment-error"]
     if not episodes:
         return None
     horizons = {line["horizon"] for line in episodes}

@@ -106,7 +106,6 @@ def _steps(line: Mapping[str, Any], action_format: str) -> Iterable[_Step]:
 
 
 def _message(action: str) -> str | list[dict[str, str]]:
-    """What bfcl-eval's handler stores of a message in the native format: its calls, or else its text."""
     try:
         message = json.loads(action)
         calls = [call["function"] for call in message.get("tool_calls") or []]

@@ -217,7 +217,6 @@ def join(*, device: str, timeout_s: float) -> Ranks:
 
 
 def _without_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of the model whose tensors have only shapes and types."""
     light: dict[int, Any] = {id(b): torch.empty_like(b, device="meta") for b in model.buffers()}
     for p in model.parameters():
         light[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)

@@ -33,12 +33,9 @@ def write_episodes(
 ) -> Path:
     """Writes ``update-000012.jsonl`` and returns its path. The file is written completely or not at all.
 
-    A line has the task, group, seed, K, reward, success, the reason of the end, the failed check if the environment
-    names it, and the ``turns``. If the environment or the agent itself failed, ``fault`` says how, and ``trace`` has an
-    agent's traceback. ``unscored`` marks an agent's episode whose reward nobody knows. A turn has its thought, its
-    action, its observation, their numbers of tokens, and whether the action was cut or malformed. ``system_prompt`` and
-    ``tools`` name files under ``system-prompts/``, because thousands of episodes share one. ``advantage`` is null if
-    the episode is not in the loss; `chosen` are those that are.
+    A line has what `Trajectory` and `Turn` call so. If the environment or the agent itself failed, ``fault`` says how.
+    ``system_prompt`` and ``tools`` name files under ``system-prompts/``, because thousands of episodes share one.
+    ``advantage`` is null if the episode is not in the loss; `chosen` are those that are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shared = {t.system_prompt: _shared(folder, t) for t in trajectories}
@@ -106,7 +103,6 @@ def _shared(folder: Path, t: Trajectory) -> dict[str, str]:
 
 
 def _write_shared(folder: Path, text: str, ending: str) -> str:
-    """Writes the text, unless its file exists, and returns its name."""
     data = text.encode("utf-8", _ESCAPED)
     name = hashlib.sha256(data).hexdigest()[:16]
     path = folder / _SYSTEM_PROMPTS / f"{name}{ending}"

@@ -146,6 +146,13 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
         os.close(descriptor)
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a process has locked the folder with `lock_folder`."""
+    with suppress(OSError), (folder / ".lock").open("r+b") as file:
+        return not _locked(file.fileno())
+    return False
+
+
 def _locked(descriptor: int) -> bool:
     """Tries to lock the file. Also true if its file system has no locks."""
     try:

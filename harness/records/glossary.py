@@ -33,7 +33,7 @@ rollout/steps_per_optimum | ratio | The mean of steps / the expert's steps over 
 rollout/malformed | share | The share of actions that are not a valid call.
 rollout/action_cut | share | The share of actions that were cut at max_action_tokens.
 rollout/unfinished_reasoning | share | The share of turns whose thought never ended. Such a turn has no action.
-rollout/reasoning_tokens | tokens | The number of tokens in thoughts, which are also in rollout/action_tokens.
+rollout/reasoning_tokens | tokens | The number of tokens in thoughts. rollout/action_tokens counts them, too.
 rollout/environment_errors | episodes | The number of episodes lost to a failed environment. Most metrics leave them out.
 rollout/environment_retries | attempts | The number of times that an episode started again because its environment had failed.
 rollout/agent_failures | episodes | With `--agent`: the number of episodes whose agent program failed or was silent.
@@ -73,6 +73,10 @@ time/update_s | seconds | The time of this whole update.
 time/total_s | seconds | The time of all updates so far, also before a resume. Evaluations do not count.
 time/evaluation_s | seconds | The time of the held-out evaluation after this update. It is in no other time.
 """
+
+
+LOOK_AT = ("rollout/success", "horizon/k", "rollout/truncated", "train/zero_advantage_groups", "train/entropy")
+"""The metrics to look at first."""
 
 
 def _row(line: str) -> tuple[str, tuple[str, str]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from eh_gym.errors import ConfigError
 from harness.records.files import room_for, write_whole
+from harness.records.glossary import LOOK_AT
 
 
 def open_trackers(
@@ -42,13 +43,15 @@ def open_trackers(
 
 
 class _TensorBoard:
-    """Writes ``tensorboard/RUN/`` in the run's folder. Points of `next_update` and later ones are hidden.
+    """Writes ``tensorboard/RUN/`` in the run's folder. The tab "Custom Scalars" has `LOOK_AT`. Points of
+    `next_update` and later ones are hidden.
 
     The thread of torch's SummaryWriter would print a traceback if the disk is full.
     """
 
     def __init__(self, run_dir: Path, next_update: int) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog
+        from torch.utils.tensorboard.summary import custom_scalars
 
         folder = run_dir / "tensorboard" / run_dir.resolve().name
         self._path = folder / f"events.out.tfevents.{time.time():.6f}"
@@ -56,6 +59,8 @@ class _TensorBoard:
             folder.mkdir(parents=True, exist_ok=True)
         self._append(file_version="brain.Event:2")
         self._append(step=next_update, session_log=SessionLog(status=SessionLog.START))
+        charts = {name: ["Multiline", [f"{name}$"]] for name in LOOK_AT}
+        self._append(summary=custom_scalars({"look at these first": charts}))
 
     def write(self, update: int, metrics: Mapping[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary

@@ -151,7 +151,6 @@ def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
 
 
 def _over_k(suite: Suite, table: SuiteTable) -> Drawing:
-    """Draws success after training, with the plateau shaded, by the K of the training."""
     figure, axes = _panel("K of the training (steps)", "success after training", percent=True)
     arms = {arm.label: arm.fixed_k for arm in suite.arms if arm.fixed_k is not None}
     ks, plateau, words = sorted(arms.values()), table.plateau, []
@@ -190,8 +189,7 @@ def draw_evaluation_curves(evaluations: Sequence[KeptEvaluation]) -> list[Drawin
 
 
 def _curve(name: str, episodes: Path) -> list[Drawing]:
-    lines = read_episodes(episodes)
-    curve = saturation([line for line in lines if line["end"] != "environment-error" and line["horizon"]])
+    curve = saturation(read_episodes(episodes))
     if curve is None:
         return []
     ks = range(1, curve.k_max + 1)

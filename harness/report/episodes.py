@@ -10,14 +10,7 @@ from harness.evaluation.folder import KeptEvaluation
 from harness.records.episode_log import read_episodes, read_system_prompt
 from harness.report.page import write_page
 from harness.sweep.runs import Suite, all_runs
-
-_ENDS = {
-    "terminated": "ended by the task's rules",
-    "horizon": "stopped by K",
-    "truncated": "stopped by the environment's own limit",
-    "context": "the context was full",
-    "environment-error": "the environment failed",
-}
+from harness.types.trajectory import ENDS
 
 
 def write_episodes_page(
@@ -52,4 +45,4 @@ def _episodes(files: Sequence[Path], share: float) -> Iterator[dict[str, Any]]:
             if line["end"] == "environment-error":
                 verdict = "lost"
             system = read_system_prompt(files[i].parent, str(line.get("system_prompt") or ""))
-            yield line | {"verdict": verdict, "end": _ENDS.get(line["end"], line["end"]), "system": system}
+            yield line | {"verdict": verdict, "end": ENDS.get(line["end"], line["end"]), "system": system}

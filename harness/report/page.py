@@ -82,7 +82,6 @@ def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
 
 
 def _where(suite: Suite) -> str:
-    """The environment, model and sizes of a suite, as far as its runs agree on them."""
     words = [suite.env, f"model {suite.model}"]
     runs = [run for arm in suite.arms for run in arm.runs]
     get = _shared([run.config for run in runs]).get
@@ -97,6 +96,5 @@ def _where(suite: Suite) -> str:
 
 
 def _shared(values: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns the entries that are the same in all `values`, as text."""
     first = values[0] if values else {}
     return {k: str(v) for k, v in first.items() if all(k in one and one[k] == v for one in values)}

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """Makes an HTML page of runs, sweeps and evaluations, and a second one to read their episodes."""
+    """Makes an HTML page of runs, sweeps and evaluations, and a second one to read their episodes; or lists runs."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER ...")]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUNS")]
     """The folders of runs (harness.grpo), of sweeps (harness.sweep), or of evaluations (the --out of
     harness.evaluate)."""
+    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """List the runs in the folders instead; without a folder those in runs/, and the experts' clones."""
     out: Path | None = None
     """The page, by default report.html in the folder, or in the one that holds all folders. The page of the episodes is
     written next to it, as NAME.episodes.html."""
@@ -35,7 +37,13 @@ class Report:
 
 
 def report(wanted: Report, console: Console) -> None:
-    """Writes the pages and prints where they are. Raises as `figures` does."""
+    """Writes the pages and prints where they are, or lists runs. Raises as `figures` does."""
+    if wanted.list:
+        from harness.report.listing import list_clones, list_runs
+
+        if not wanted.runs:
+            list_clones()
+        return list_runs(wanted.runs or [Path("runs")])
     runs = [path for path in wanted.runs if path.suffix != ".html"]  # runs/* has an earlier report, too
     common = Path(*runs) if len(runs) < 2 else Path(os.path.commonpath([path.absolute() for path in runs]))
     out = wanted.out or common / "report.html"

@@ -38,6 +38,7 @@ def play(
     requests: Sequence[EpisodeRequest],
     settings: Rollout,
     on_end: OnEnd = lambda _: None,
+    on_turn: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
     """Plays every request with whoever replies, and returns the trajectories in the same order.
 
@@ -48,6 +49,7 @@ def play(
         requests: The episodes.
         settings: The settings of all episodes, including the mode.
         on_end: Called with each trajectory when it ends.
+        on_turn: Called with a trajectory after its reset, and after each answer of its environment.
     """
     played: dict[int, Trajectory] = {}
 
@@ -55,7 +57,7 @@ def play(
         played[index] = trajectory
         on_end(trajectory)
 
-    slots = Slots(envs, player, converse)
+    slots = Slots(envs, player, converse, on_turn)
     slots.add(requests, settings, keep)
     (play_streaming if settings.rollout == "streaming" else _play_in_lockstep)(slots, player)
     return [played[index] for index in range(len(requests))]
@@ -75,8 +77,7 @@ def rollout(
     chat: ChatFormat,
     requests: Sequence[EpisodeRequest],
     settings: Rollout,
-    *,
-    on_end: OnEnd = lambda _: None,
+    **told: OnEnd,
 ) -> list[Trajectory]:
     """Plays every request with a model. `sampler` samples the turns; the other arguments are those of `play`.
 
@@ -84,7 +85,8 @@ def rollout(
     mode this holds to the last bit. In streaming mode the timing decides which turns share a batch of the sampler. This
     may change the last digits of log-probabilities, and rarely a token.
     """
-    return play(envs, sampler, functools.partial(converse, chat, sampler.max_context), requests, settings, on_end)
+    begin = functools.partial(converse, chat, sampler.max_context)
+    return play(envs, sampler, begin, requests, settings, **told)
 
 
 def _play_in_lockstep(slots: Slots, player: Player) -> None:

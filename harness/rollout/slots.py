@@ -40,10 +40,13 @@ class Slots:
         envs: The slots.
         player: Who replies.
         converse: Begins the conversation of each attempt at an episode.
+        on_turn: Called with a trajectory after its reset, and after each answer of its environment.
     """
 
-    def __init__(self, envs: ThreadVectorEnv, player: Player, converse: Converse) -> None:
-        self._envs, self._player, self._converse = envs, player, converse
+    def __init__(
+        self, envs: ThreadVectorEnv, player: Player, converse: Converse, on_turn: OnEnd = lambda _: None
+    ) -> None:
+        self._envs, self._player, self._converse, self._on_turn = envs, player, converse, on_turn
         self._added = 0
         self._waiting: deque[tuple[int, EpisodeRequest, Rollout, OnEnd]] = deque()
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
@@ -88,6 +91,7 @@ class Slots:
         episode = self._live[slot][0]
         needed = episode.reset_answered(answer)
         self._prompt = max(self._prompt, len(episode.trajectory.ids))
+        self._on_turn(episode.trajectory)
         return self._go_on(slot, needed)
 
     def turns(self) -> Mapping[int, list[Any]]:
@@ -115,7 +119,10 @@ class Slots:
 
         The verdict of a stopped agent comes as a further answer.
         """
-        return self._go_on(slot, self._live[slot][0].step_answered(answer))
+        episode = self._live[slot][0]
+        needed = episode.step_answered(answer)
+        self._on_turn(episode.trajectory)
+        return self._go_on(slot, needed)
 
     def _admitted(self, new: int | None = None) -> set[Hashable]:
         """The oldest episodes of each cache, which may play. `new` is one that would begin now."""

@@ -45,7 +45,6 @@ class TaskStream:
         return [self._task(*self._turn(position)) for position in range(first, first + self._per_update)]
 
     def _turn(self, position: int) -> tuple[int, int]:
-        """The environment whose turn it is, and its number of turns before."""
         rounds, place = divmod(position, len(self._turns))
         part = self._turns[place]
         return part, rounds * self._turns.count(part) + self._turns[:place].count(part)

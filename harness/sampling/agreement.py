@@ -153,7 +153,6 @@ def _small_copy(model: PreTrainedModel, attention: str) -> PreTrainedModel:
 
 
 def _shrink(config: PreTrainedConfig) -> None:
-    """Keeps the first layers, and limits the sizes of layers and windows."""
     layers = getattr(config, "num_hidden_layers", None)
     if layers:
         kept = min(layers, _LAYERS)

@@ -136,7 +136,6 @@ def end_with_error(console: Console, text: str, code: int = 2) -> NoReturn:
 
 
 def _chosen(default: T, words: Sequence[str]) -> T:
-    """The settings with the classes that the command line chooses."""
     for field in settings_in(default):
         value, choice = getattr(default, field.name), choice_of(field)
         if choice and (name := flag_of(words, choice.flag)):
@@ -158,7 +157,6 @@ def _choices(settings: Any) -> Iterator[tuple[Choice, Any]]:
 
 
 def _without_flag(settings: Any) -> Iterator[str]:
-    """The settings that are `NoFlag`."""
     hints, prefix = get_type_hints(type(settings), include_extras=True), getattr(settings, "prefix", "")
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -169,7 +167,6 @@ def _without_flag(settings: Any) -> Iterator[str]:
 
 
 def _check_names(default: Any, words: Sequence[str]) -> None:
-    """Raises ConfigError for a flag that is unknown or for another choice."""
     hidden = {*_without_flag(default)}
     known = {name for name, _, _ in leaves(default)} - hidden | {"help"}
     for flag, name in given_flags(words).items():
@@ -213,8 +210,6 @@ def _registry(*, short: bool) -> ConstructorRegistry:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The default of a choice, for tyro."""
-
     choice: Choice
     value: Any
 
@@ -255,7 +250,6 @@ def _fields(settings: Any, short: bool, most: int | None = None) -> list[StructF
 
 
 def _texts(kind: Any) -> Mapping[str, str]:
-    """The texts below the fields of a dataclass, each as one line."""
     texts = {}
     for base in reversed(kind.__mro__):
         try:

@@ -42,8 +42,7 @@ class Environment(Section):
     harness.evaluate also the number of tasks, in the order of the split; by default all of a finite split, and 128 of a
     generated one."""
     success_threshold: Annotated[float, Range(-MOST_REWARD, MOST_REWARD)] = 1.0
-    """The least reward of a success, where an environment or an agent gives no verdict (info["success"]): the sum over
-    the episode."""
+    """An episode without a verdict (info["success"]) is a success if its rewards add up to at least this."""
     agent: Annotated[str, FIRST] = ""
     """The agent, in place of --env: MODULE:FUNCTION, called as play(task, base_url), returns its reward, or True or
     False; or a command, such as "node agent.js", which reads EH_TASK and OPENAI_BASE_URL, and prints that last. A step
@@ -52,10 +51,10 @@ class Environment(Section):
     """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so
     (stop)."""
     agent_sampling: Literal["run", "strict"] = "run"
-    """Whether an agent's own temperature, seed and the like, and the form of answers that it wants, have no effect
-    (run), or are refused (strict)."""
+    """Whether an agent's own temperature, seed, answer format and the like have no effect (run) or are refused
+    (strict)."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
-    """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
+    """The most seconds from the model's answer to the agent's next call or its end. A slower agent fails."""
     env_threads: Annotated[int, Range(0), Changes.SETUP] = 64
     """The number of threads that step environments. 0 is fastest if a step takes microseconds."""
     env_workers: Annotated[Literal["local", "ray"], Changes.SETUP] = "local"

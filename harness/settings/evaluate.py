@@ -29,9 +29,9 @@ class Endpoint(Section):
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key. A server of your own may need none."""
     retries: Annotated[int, Range(0)] = 4
-    """How often a request is sent again, with backoff, after a lost connection or a temporary error."""
+    """How often a request is sent again, after growing pauses, if the connection is lost or the error is temporary."""
     deadline_s: Annotated[float, Range(0, above=True)] = 300.0
-    """The most seconds for which the server may be silent, in each try of a request."""
+    """The most seconds that the server may be silent, in each try of a request."""
 
 
 # The defaults of the settings that only some policies have.
@@ -49,7 +49,7 @@ class EvaluateConfig(Section):
     policy: str = "expert"
     """expert, random, empty, openai (an endpoint, whose model --model names), or a model: a folder or a hub id."""
     official: Annotated[bool, Changes.EPISODES] = False
-    """Take the benchmark's own split, prompt and K, and greedy actions, as the defaults (python -m envs list)."""
+    """Take the benchmark's own split, prompt and K, and greedy actions, as defaults; python -m envs list shows them."""
     every: Annotated[int, Range(1), Changes.EPISODES] = 1
     """Take only every N-th task of the split. BFCL's categories follow each other: 40 takes 5 entries of each one."""
     rollouts: Annotated[int | None, Range(1), Changes.EPISODES] = None
@@ -61,6 +61,8 @@ class EvaluateConfig(Section):
     out: Annotated[Path | None, Changes.SETUP] = None
     """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it,
     nothing is kept."""
+    show: Annotated[int, Range(0), Changes.SETUP] = 0
+    """Print the first N episodes that are played, turn by turn."""
     environment: Environment = field(default_factory=Environment)
     model: Model = field(default_factory=lambda: Model(dtype="float32"))
     endpoint: Endpoint = field(default_factory=Endpoint)

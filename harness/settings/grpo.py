@@ -60,9 +60,9 @@ class GRPOConfig(Section):
     """How many updates ahead of its own an episode may begin. 0: sampling and training take turns. With more, episodes
     play while the policy is trained, and go on under the new weights."""
     seed: Annotated[int, Changes.DRAWS, FIRST] = 0
-    """Draws a tiny model's first weights, the tasks, and every token."""
+    """The seed of everything random: a tiny model's weights, the tasks, every token."""
     out: Annotated[Path | None, Changes.SETUP, FIRST] = None
-    """The folder of the run, which must hold none yet. By default runs/ENV-WRAPPER-seedSEED, for a sweep runs/sweep."""
+    """A folder for the run, which holds no other yet. By default runs/ENV-WRAPPER-seedSEED, for a sweep runs/sweep."""
     environment: Environment = field(default_factory=Environment)
     model: Model = field(default_factory=Model)
     horizon: Horizon = field(default_factory=ElasticHorizon, metadata={"choice": HORIZON})

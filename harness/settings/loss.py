@@ -33,4 +33,4 @@ class Loss(Section):
     leaves them out of the loss and its divisor. They always count in their group's mean. Episodes that filled the
     context keep weight 1."""
     tis_cap: Annotated[float, Range(1, math.inf, zero=True)] = 0.0
-    """Weight each token by min(trainer's / sampler's probability, this cap), >= 1. 0: no weights."""
+    """Weight each token by trainer's / sampler's probability, at most this cap (>= 1). 0 weights none."""

@@ -30,10 +30,10 @@ class Model(Section):
     device: Annotated[str, Changes.MACHINE, FIRST] = "auto"
     """The device: cpu, cuda, cuda:1, mps. auto takes a GPU if there is one."""
     threads: Annotated[int | None, Range(0), Changes.MACHINE] = None
-    """The number of torch threads; 0 leaves torch's default. By default a model of less than 50 million parameters has
-    one, which is fastest, and a larger one torch's default."""
+    """The number of torch threads; 0 leaves torch's default. By default 1 for models of less than 50 million
+    parameters, where it is fastest, and else torch's default."""
     max_observation_tokens: Annotated[int, Range(16, zero=True)] = 0
-    """A longer observation loses its middle. 0 keeps all of it."""
+    """The most tokens of an observation. A longer one loses its middle; 0 sets no limit."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of the chat template, as a JSON object, such as '{"enable_thinking": false}'."""
     reasoning_format: str = "auto"

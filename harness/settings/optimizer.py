@@ -19,7 +19,7 @@ class Optimizer(Section):
     warmup_updates: Annotated[int, Range(0)] = 0
     """The number of updates over which the learning rate rises from 0."""
     final_lr_fraction: Annotated[float, Range(0, 1)] = 1.0
-    """The learning rate falls linearly towards this fraction of itself, reached after the last update."""
+    """The learning rate falls linearly, to this fraction of itself after the last update."""
     adam_beta2: NoFlag[Annotated[float, Range(0, 0.99999)]] = 0.999
     """AdamW's coefficient for the second moment. The one for the first moment is 0.9."""
     weight_decay: Annotated[float, Range(0)] = 0.01
@@ -29,7 +29,7 @@ class Optimizer(Section):
     minibatches: Annotated[int, Range(1)] = 1
     """The number of optimizer steps per update."""
     lora_rank: Annotated[int, Range(0), FIRST] = 0
-    """Train LoRA adapters of this rank alone; 0 trains all weights. --recipe lora has the settings that suit them."""
+    """Train only LoRA adapters, of this rank; 0 trains all weights. --recipe lora has the settings that suit them."""
     tokens_per_microbatch: Annotated[int, Range(1), Changes.MACHINE] = 16_384
     """The most tokens in a forward pass, but at least an episode. It changes memory and speed alone."""
     gradient_checkpointing: Annotated[bool, Changes.MACHINE] = True
@@ -38,12 +38,12 @@ class Optimizer(Section):
     """With --gradient-checkpointing: keep the outputs of attention, which cost most to compute again in a long
     episode."""
     offload_optimizer: Annotated[bool, Changes.MACHINE] = False
-    """Keep AdamW's moments in the host's memory during the rollout, so that an engine's cache has their place."""
+    """Keep AdamW's moments in the host's memory during the rollout, which leaves their place to an engine's cache."""
     packing: bool = True
     """Train on rows that hold several episodes one after another, without padding, if the model can. --no-packing pads
     them."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Fuse the small operations of each layer with torch.compile. auto: on a GPU where vLLM samples."""
+    """Fuse the small operations of each layer with torch.compile. auto does so on a GPU if vLLM samples."""
 
     def learning_rate_at(self, update: int, updates: int) -> float:
         """Returns the learning rate of one of `updates` updates: linear warm-up times linear decay."""

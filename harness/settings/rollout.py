@@ -23,9 +23,8 @@ class Rollout(Section):
     max_action_tokens: Annotated[int, Range(1), FIRST] = 1024
     """The most tokens of one action. A longer one is cut and sent as it is."""
     truncated_reward: Literal["zero", "keep"] = "zero"
-    """The reward of an episode that K, the environment's own limit or the context stops: zero, as in the paper, or what
-    it has earned until then (keep), for an agent what it returns after its stop. If rewards can be negative, take
-    keep."""
+    """What an episode earns that K, the environment's own limit or the context stops: zero, as in the paper, or what it
+    has earned until then (keep; an agent's is what it returns after its stop). With negative rewards take keep."""
 
     @property
     def keeps_reward(self) -> bool:

@@ -23,7 +23,7 @@ class Run(Section):
     trackers: str = "tensorboard"
     """Where the metrics go beside metrics.jsonl: tensorboard, wandb, or both with a comma between."""
     rank_timeout_s: Annotated[float, Range(0, above=True), Changes.MACHINE] = 1800.0
-    """With torchrun: the seconds that a rank waits for another; more than the longest rollout, and than the first
+    """With torchrun: the seconds that a rank waits for another. They must exceed the longest rollout and the first
     rank's warm start."""
 
     def __post_init__(self) -> None:

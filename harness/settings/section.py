@@ -39,13 +39,13 @@ class Changes(enum.Enum):
     RESULT = enum.auto()
     """What is played or learned."""
     DRAWS = enum.auto()
-    """The random draws alone. Runs that differ in it repeat each other."""
+    """Only the random draws. Runs that differ in it are repetitions."""
     EPISODES = enum.auto()
-    """Which episodes are played, or their order, but none of them. An evaluation goes on with those it has."""
+    """Which episodes are played, or in which order, but not the episodes. An evaluation keeps those it has."""
     SETUP = enum.auto()
-    """No number. It stays as it was when the run began."""
+    """No number. A resumed run keeps its value."""
     MACHINE = enum.auto()
-    """Where and how fast it runs, and numbers by rounding alone. A resumed run may have another value."""
+    """Where and how fast it runs; numbers change only by rounding. A resumed run may have another value."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ class WarmStart(Section):
     """Only tasks that the expert solves in at most this many steps are used; 0 uses all. Then GRPO has to learn the
     long ones."""
     max_batches: Annotated[int, Range(1)] = 60
-    """The most batches. Those of a recipe's `polish_batches`, such as the quick start's 100, come after them."""
+    """The most batches. A recipe's `polish_batches`, 100 in the quick start, come after them."""
     seed: Annotated[int, Range(-1)] = -1
     """Draws demonstrations and batches; -1 takes the run's seed. With a number, all seeds of a sweep share a pretrained
     model's clone."""

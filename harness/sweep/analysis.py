@@ -61,7 +61,6 @@ def success_curve(run: SweptRun, *, held_out: bool) -> pd.DataFrame:
 
 
 def _tokens_to(curve: pd.DataFrame, threshold: float) -> float:
-    """The tokens until success first reaches `threshold`, linearly between two points."""
     reached = np.flatnonzero(curve["success"] >= threshold)
     if not len(reached):
         return math.nan

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import ConfigError
 from harness.records.episode_log import episode_files
 from harness.records.files import read_object
 from harness.records.metrics import read_metrics
@@ -25,7 +25,6 @@ from harness.sweep.manifest import has_ended
 from harness.sweep.suites import SUITES
 
 _THRESHOLD = 0.5  # the paper's (Table "Sample efficiency on AppWorld")
-_TOTALS = ("tokens/total", "time/total_s")  # every update has them
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +151,6 @@ def read_run(folder: Path) -> SweptRun:
     if "env" not in config:
         raise ConfigError(f"{folder} is not a run: its config.json is another program's; give the folder of a run")
     rows = read_metrics(metrics) if metrics.exists() else []
-    for number, row in enumerate(rows, start=1):
-        if lacking := [name for name in _TOTALS if row.get(name) is None]:
-            raise StateError(f"line {number} of {metrics} has no {' and no '.join(lacking)}; restore the file")
     table = pd.DataFrame(rows, dtype=float, index=[row["update"] for row in rows])
     return SweptRun(folder, config, table, read_object(folder / "evaluation.json") if has_ended(folder) else {})
 

@@ -102,7 +102,6 @@ class Sweep:
         return by_label
 
     def _read(self, arm: str) -> dict[str, Any]:
-        """The settings of an arm of the command line, as its flags would set them."""
         named = re.split(r",(?=[A-Za-z][\w.-]*=)", arm)
         pairs = [(name.strip().replace("_", "-"), value) for name, _, value in (one.partition("=") for one in named)]
         if not all("=" in one for one in named):

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from eh_gym import HorizonController
+from harness.records.glossary import LOOK_AT
 from harness.records.metrics import graded
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
@@ -60,6 +61,7 @@ class Display:
             ("updates", f"{config.updates} of {tasks} tasks x {per_task} = {tasks * per_task} episodes"),
             ("evaluation", evaluated if config.evaluation.tasks else "none"),
             ("run folder", str(run_dir)),
+            ("look at", ", ".join(LOOK_AT)),
         ):
             table.add_row(*row)
         self._console.print(table, markup=False)
@@ -113,6 +115,8 @@ class Display:
                 shares = f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}"
                 table.add_row(when, *shares, *steps, *([reward] if more else []))
             self._console.print(table)
+            if curve := evaluations["after"]["sampled"].get("saturation"):  # earlier versions measured none
+                self.note(curve["advice"])
         self.note(
             f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s; {total_s:.0f} s since this "
             "start"
@@ -161,7 +165,6 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _horizon_words(config: GRPOConfig) -> str:
-    """The horizon's name and its settings, such as "fixed: k0 15"."""
     settings = HORIZON.table(config.horizon).get(config.wrapper, {})
     words = [f"{name} {value}" for name, value in settings.items()]
     words += [f"for each {config.horizon_key}"] if config.horizon_key else []

@@ -44,7 +44,6 @@ def unreached(episodes: Iterable[tuple[float, bool, float | None]]) -> str:
 
 
 def _too_small(rows: Sequence[Mapping[str, float]]) -> str:
-    """A warning if K is too small, as `Watch` defines it; empty if not."""
     binds, success = [row.get("horizon/binds", 0.0) for row in rows], [row["rollout/success"] for row in rows]
     half = RECENT // 2
     if len(rows) < RECENT or sum(binds) <= half or sum(success[half:]) - sum(success[:half]) > half * _RISE:
@@ -59,7 +58,6 @@ def _too_small(rows: Sequence[Mapping[str, float]]) -> str:
 
 
 def _another_policy(rows: Sequence[Mapping[str, float]]) -> str:
-    """A warning if the sampler computes another policy than the trainer; empty if it computes the same."""
     difference = rows[-1]["train/logp_difference_mean"]
     if not difference > _APART:  # NaN is not
         return ""

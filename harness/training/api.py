@@ -151,7 +151,6 @@ def _resumed(folder: Path, env: object, controller: object) -> GRPOConfig:
 
 
 def _with_given(config: GRPOConfig, env: Any, controller: HorizonController | None) -> GRPOConfig:
-    """The settings of a run, with the names of the objects that it is given."""
     if isinstance(env, str):
         config = changed(config, env=env)
     elif env is not None:

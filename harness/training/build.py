@@ -123,7 +123,6 @@ class _Trained:
 
 
 def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Display) -> _Tasks:
-    """Makes the parts that need no model."""
     played = config.environment
     slots, temperature = config.slots_of_rank(ranks.size), config.rollout.temperature
     env_id = given.env or environment(played, slots=slots, temperature=temperature)

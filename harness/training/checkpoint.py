@@ -63,7 +63,6 @@ def save_checkpoint(
 
 
 def _publish(part: Path, target: Path, keep: int) -> None:
-    """Names a complete checkpoint, and deletes the oldest ones."""
     for path in [*part.rglob("*"), part]:
         sync(path)
     # An interrupted run may save the update with which it began again. Deleting comes last, because it takes long.
@@ -75,7 +74,6 @@ def _publish(part: Path, target: Path, keep: int) -> None:
 
 
 def _hide(checkpoint: Path) -> Path:
-    """Takes the name from a checkpoint that is to be deleted."""
     hidden = checkpoint.with_name(f"{_PART}{checkpoint.name}")
     os.rename(checkpoint, hidden)
     return hidden

@@ -23,8 +23,7 @@ class Command:
     config: GRPOConfig
     recipe: str = QUICKSTART
     """The settings to begin with: a recipe of this project (quickstart, smollm2, bfcl, appworld, lora, paper, or
-    another name of recipes/), or a TOML file. Flags override it. paper is the settings' own defaults, which the
-    reference page lists."""
+    another name of recipes/), or a TOML file. Flags override it. paper has the defaults of the reference page."""
     resume: Path | None = None
     """Continue the run in this folder. It keeps its settings; only --updates and flags about the machine change them
     (docs/harness.md)."""

@@ -19,6 +19,14 @@ from eh_gym.vector.thread import StepResult
 from harness.types.sampler import Sample
 
 EndReason = Literal["terminated", "horizon", "truncated", "context", "environment-error"]
+ENDS: Mapping[str, str] = {
+    "terminated": "ended by the task's rules",
+    "horizon": "stopped by K",
+    "truncated": "stopped by the environment's own limit",
+    "context": "the context was full",
+    "environment-error": "the environment failed",
+}
+"""The reasons in words."""
 TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
 """The reasons that stop an episode before its task's rules end it: K, the environment's own limit, the model's
 context."""

@@ -121,7 +121,6 @@ def select_episodes(trajectories: Sequence[Trajectory], settings: Loss) -> tuple
 
 
 def _advantages(group: Sequence[Trajectory], settings: Loss) -> list[float]:
-    """The advantages of a group's episodes, all 0 if their rewards are equal."""
     rewards = torch.tensor([[t.reward for t in group]])
     advantages: list[float] = group_advantages(rewards, normalize_std=settings.normalize_std)[0].tolist()
     return advantages
@@ -204,7 +203,6 @@ def update_policy(
 def _accumulate_gradients(
     passes: _Passes, step: _Step, sums: dict[str, Tensor], mismatch: Mismatch, *, first: bool
 ) -> None:
-    """Adds one optimizer step's gradient, micro-batch by micro-batch."""
     policy, settings = passes.policy, passes.settings
     (n_episodes, n_tokens), (kl_episodes, kl_tokens) = step.surrogate, step.kl
     for items, batch in passes.microbatches(step.items):

@@ -76,7 +76,7 @@ def test_the_readme_fits_a_minute_and_says_what_the_package_and_the_citation_say
     assert f"[{package['metadata']['license']}](LICENSE)" in first_line
     [paper] = re.findall(r"^    url: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     assert f"({paper})" in rest[0]
-    assert len("\n\n".join(rest).splitlines()) <= 100
+    assert len(" ".join(rest).split()) <= 950
 
 
 def test_the_api_page_has_every_public_name() -> None:

@@ -10,18 +10,28 @@ import gymnasium as gym
 import pytest
 
 from eh_gym.testing import ControllerContract, ExpertEnvContract
+from harness import evaluate_policy
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
 
 
 def example(page: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What the Python block of a page with this class defines, as the module that its reader would make of it."""
+    """What the Python blocks of a page up to this class define, as the module that its reader would make of them."""
     module = ModuleType(f"example_{page}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # for pickling
     blocks = REFERENCE["blocks"](ROOT / "docs" / "extend" / f"{page}.md")
-    exec(next(block.text for block in blocks if f"class {name}(" in block.text), vars(module))
+    texts = [block.text for block in blocks if block.language == "python"]
+    last = next(at for at, text in enumerate(texts) if f"class {name}(" in text)
+    exec("".join(texts[: last + 1]), vars(module))
     return module
+
+
+def test_graded_rewards_add_up_to_the_best_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = example("environment", "BackwardsEnv", monkeypatch).BackwardsEnv
+    env.expert = lambda self: {3: "du", 2: "duolX", 1: "wrong"}[self._tries]
+    result = evaluate_policy("expert", env, split="train", tasks=1, success_threshold=0.8, show=False)
+    assert (result.reward_mean, result.successes, result.length_mean) == (pytest.approx(0.8), 1, 3)
 
 
 class TestSeekingHorizon(ControllerContract):

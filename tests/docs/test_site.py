@@ -65,6 +65,12 @@ def test_nothing_is_left_unrendered() -> None:
             assert leftover not in body, (page, leftover)
 
 
+def test_llms_txt_names_each_page_with_a_sentence() -> None:
+    text = (SITE / "llms.txt").read_text()
+    assert all((SITE / page).is_file() for page in re.findall(r"\]\(([^)#]+\.html)", text))
+    assert len(re.findall(r"^- \[.+\]\(.+\.html\): [A-Z`*].+[.:]$", text, re.MULTILINE)) > 30
+
+
 def test_a_table_of_sentences_can_be_shown_as_cards() -> None:
     for name in ("reference/flags.html", "reference/metrics.html", "comparison.html"):
         tables = re.findall(r"<table data-sentences.*?</table>", (SITE / name).read_text(), re.DOTALL)

@@ -1,6 +1,7 @@
 import os
 import re
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -21,6 +22,7 @@ def test_doctor_names_what_is_missing_and_the_command(nothing_installed, capsys)
     assert main(["doctor"]) == 1
     told = capsys.readouterr().out
     assert str(nothing_installed) in told
+    assert f"torch {version('torch')}" in told
     assert "bfcl       MISSING" in told
     assert "python -m envs install bfcl\n" in told
 

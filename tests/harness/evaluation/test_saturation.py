@@ -20,7 +20,8 @@ from harness.settings.section import changed
 
 def episode(task: str, horizon: int, length: int, *, success: bool) -> dict[str, Any]:
     turns = [{"action_tokens": 3 + turn, **({} if turn else {"observation_tokens": 4})} for turn in range(length)]
-    return {"task_id": task, "horizon": horizon, "success": success, "prompt_tokens": 10, "turns": turns}
+    line = {"task_id": task, "horizon": horizon, "success": success, "end": "terminated"}
+    return line | {"prompt_tokens": 10, "turns": turns}
 
 
 def test_one_evaluation_has_what_a_sweep_of_fixed_horizons_gives(trained: Policy, tmp_path: Path) -> None:
@@ -64,14 +65,19 @@ def test_a_k_has_all_of_its_marks() -> None:
     assert curve is not None
     table = saturation_table(dataclasses.replace(curve, boundary=6.0))
     assert list(table.columns[-1].cells)[-1] == "to deploy, to train (P90 + 10), this evaluation"
-    assert curve.advice == "to deploy: K = 16 or more, since success still rises there; to train: --k0 25"
+    assert curve.advice.startswith("to deploy: K = 16 or more, since success still rises there; to train: --k0 25, the")
 
 
 @pytest.mark.parametrize(
-    ("success", "advice"), [(True, "to deploy: K = 3; to train: --k0 13"), (False, "no episode succeeded within K = 9")]
+    ("success", "advice"),
+    [
+        (True, "to deploy: K = 3, the smallest at most 2 points below K = 9; to train: --k0 13, the P90"),
+        (False, "no episode succeeded within K = 9"),
+    ],
 )
-def test_the_evaluation_says_which_k_to_take(success: bool, advice: str) -> None:
-    curve = saturation([episode(f"{i}", 9, 3, success=success and i < 1) for i in range(60)])  # 1.7 %
+def test_the_evaluation_says_which_k_to_take_and_why(success: bool, advice: str) -> None:
+    failed = episode("failed", 7, 7, success=True) | {"end": "environment-error"}
+    curve = saturation([failed, *(episode(f"{i}", 9, 3, success=success and i < 1) for i in range(60))])  # 1.7 %
     assert curve is not None
-    assert advice in curve.advice
+    assert advice in dataclasses.asdict(curve)["advice"]
     assert [*saturation_table(curve).columns[-1].cells].count("to deploy") == success

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,10 +11,12 @@ import sys
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.summary.writer import event_file_writer
 
 from eh_gym.errors import StateError
 from harness.records.files import DiskFull
+from harness.records.glossary import GLOSSARY, LOOK_AT
 from harness.records.metrics import MetricsLog, graded, read_metrics
 
 
@@ -54,6 +57,14 @@ class TestWriting:
         ]
         assert board(tmp_path) == [(0, 0.5), (1, 0.25)]
         assert board(tmp_path, "horizon/k") == [(0, 10.0)]
+
+    def test_tensorboard_has_the_metrics_to_look_at_first_on_a_tab_of_their_own(self, tmp_path):
+        write(tmp_path, [1.0])
+        events = EventAccumulator(str(tmp_path / "tensorboard" / tmp_path.name)).Reload()
+        (layout,) = events.Tensors("custom_scalars__config__")
+        (category,) = Layout.FromString(layout.tensor_proto.string_val[0]).category
+        shown = [name for name in GLOSSARY for chart in category.chart if re.match(chart.multiline.tag[0], name)]
+        assert sorted(shown) == sorted(LOOK_AT)
 
     def test_a_value_that_is_not_finite_is_null_and_no_point(self, tmp_path):
         write(tmp_path, [math.nan, math.inf, -math.inf, 1.0])

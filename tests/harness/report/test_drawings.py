@@ -45,19 +45,6 @@ def test_the_mean_over_seeds_is_the_thick_line(tmp_path: Path, drawn: list[Figur
     assert [x.get_ydata()[0] for x in k.axes[0].get_lines() if x is not line] == [10, 30]
 
 
-def test_what_is_drawn_is_in_sight(sweep: Callable[..., Path], drawn: list[Figure]) -> None:
-    for suite in read_suites([sweep(seeds=2, updates=3, only=("saturation", "comparison"))]):
-        draw(suite)
-    assert len(drawn) > 3
-    for axes in (figure.axes[0] for figure in drawn):
-        lines = [line for container in axes.containers for line in container.lines[:1]] or axes.get_lines()
-        assert lines
-        for line in lines:
-            points = [(x, y) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True) if x == x and y == y]
-            (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-            assert all(left <= x <= right and low <= y <= high for x, y in points), axes.get_xlabel()
-
-
 def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[Figure]) -> None:
     folder = write_run(tmp_path / "run", updates=7, ended=False)
     tokens = [10, 20, 30, None, 40, 50, 60]

@@ -13,6 +13,7 @@ from chromium import chromium
 from made_up_runs import HOSTILE, write_log, write_run, write_sweep
 
 from harness.evaluate import main as evaluate
+from harness.records.files import lock_folder
 from harness.report.__main__ import main
 from harness.report.report import figures
 
@@ -114,9 +115,33 @@ def test_an_evaluation_on_the_training_split_is_labelled(tmp_path: Path, split: 
     assert ("of the split that the runs train on" in text) == told
 
 
+def test_the_list_has_the_state_of_each_run_and_how_to_resume_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "cache" / "clones" / "abc"
+    clone.mkdir(parents=True)
+    (clone / "model.safetensors").write_bytes(bytes(200_000))
+    monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    stopped = write_run(Path("runs", "stopped"), updates=3, ended=False)
+    (stopped / "config.json").write_text((stopped / "config.json").read_text().replace('"updates": 3', '"updates": 9'))
+    write_run(Path("runs", "sweep", "runs", "ended"), updates=3)
+    write_run(Path("runs", "running"), ended=False)
+    with lock_folder(Path("runs", "running"), ""):
+        main(["--list"])
+    text = capsys.readouterr().out
+    states = ("3 of 9 .* stopped .* runs/stopped", "3 of 3 .* ended .*/ended", "12 of 12 .* running .*/running")
+    for line in ("0.2 MB  abc", *states):
+        assert re.search(line, text)
+    assert text.endswith("\nresume: python -m harness.grpo --resume runs/stopped\n")
+    main(["--list", "runs"])
+    assert "abc" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--list", "nowhere"], "no folder .*nowhere"),
         (["nowhere"], "no folder .*nowhere"),
         (["nowhere", "--out", "metrics.jsonl"], r"out must .*\.html.*--out"),
         ([], "name run folders"),

@@ -120,7 +120,7 @@ def test_every_setting_says_what_it_changes() -> None:
     assert names[Changes.DRAWS] == {"seed", "sampler"}
     environments = {"env_threads", "env_workers", "ray_address"}
     assert names[Changes.SETUP] == {"out", "checkpoint_every", "keep_checkpoints", "trackers", *environments}
-    episodes = {"official", "tasks", "every", "rollouts", "out", "device", "threads", "slots", "rollout"}
+    episodes = {"official", "tasks", "every", "rollouts", "out", "show", "device", "threads", "slots", "rollout"}
     endpoint = {"base_url", "api_key_env", "retries", "deadline_s"}
     kept = {name for name, its in evaluate.items() if its not in (Changes.RESULT, Changes.DRAWS)}
     assert kept == {*episodes, *environments, *endpoint, "url", "gpu_memory_utilization"}

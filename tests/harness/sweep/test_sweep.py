@@ -124,16 +124,6 @@ def test_a_sweep_evaluates_during_training_unless_told_otherwise() -> None:
     assert parse(["--suite", "ema", "--updates", "19"]).train.evaluation.every == 0  # too short
 
 
-def test_an_agent_program_is_swept_like_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    swept: list[str] = []
-    monkeypatch.setattr(
-        "harness.sweep.__main__.sweep", lambda settings, console: swept.append(settings.train.environment.agent) or []
-    )
-    with pytest.raises(SystemExit, match=r"^0$"):
-        main(["--suite", "comparison", "--agent", "m:play", "--tasks", "tasks.jsonl", "--recipe", "smollm2"])
-    assert swept == ["m:play"]
-
-
 def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path: Path) -> None:
     arms = ("k0=12", "k_max=60", "wrapper=fixed,k0=30", "wrapper=tti,stages=0:12,3:20,gradient_checkpointing=true")
     failed, shown = go(tmp_path, ARMS, *arms, seeds=2)

@@ -9,7 +9,6 @@ from eh_gym import ElasticHorizon
 from harness.records.glossary import GLOSSARY
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
-from harness.settings.warm_start import WarmStart
 from harness.terminal.display import Display
 from harness.types.trajectory import Trajectory
 
@@ -52,15 +51,3 @@ def test_rewards_that_reach_no_threshold_are_told_once(
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
     said = f"note: update 7: no episode reached --success-threshold 1; the best earned {earned}. "
     assert [note.startswith(said) for note in notes] == [True] * bool(earned)
-
-
-def test_demonstrations_and_batches_have_bars() -> None:
-    console = Console(width=100, force_terminal=True, record=True)
-    start = WarmStart(episodes=4, max_batches=3, polish_batches=2)
-    with Display(console).warm_start(start) as (on_episode, on_batch):
-        for _ in range(3):
-            on_episode(None)
-        on_batch(2, 0.25)
-    shown = console.export_text()
-    for text in ("demonstrations", "3/8", "warm start, loss 0.250", "2/5"):
-        assert text in shown
