@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from harness.agents.protocol import Api, Refusal, model_list, read_call
-from harness.agents.session import Session, shut
+from harness.agents.session import Session, Waiting, arrived, shut
 from harness.agents.writing import write_answer
 
 _ROUTE = re.compile(r"/([\w-]+)/v1/(models(?:/.+)?|chat/completions|responses)/?")
@@ -116,6 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: Gateway
     _session: Session | None = None
+    _waiting: Waiting | None = None  # the last request
 
     def do_GET(self) -> None:
         try:
@@ -145,6 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def finish(self) -> None:
+        self._arrived()
         if self._session is not None:
             self._session.leave(self.connection)
         super().finish()
@@ -161,9 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refusal(f"POST knows {' and '.join(_APIS)}, not /{route}", status=405, code="method_not_allowed")
             call = read_call(content, _APIS[route], session.temperature, strict=session.strict)
             self.server.note(call.overridden)
-            again = self.headers.get("x-stainless-retry-count", "0") != "0"
-            waiting = session.request(call, again, self._hung_up)
-            answer = session.wait(waiting, self._hung_up)
+            waiting = session.request(call, self._hung_up)
+            answer = session.wait(waiting, self._hung_up, self._unread)
+            self._waiting = waiting
             if isinstance(answer, Refusal):
                 raise answer
         except Refusal as refusal:
@@ -173,13 +175,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         kind = "text/event-stream" if call.stream else "application/json"
-        waiting.hung_up = lambda: False  # must come before the client can retry
-        try:
+        with suppress(OSError):  # the client has gone; its retry gets the answer
             self._send(200, write_answer(call, answer), kind)
-        except OSError:  # the client is gone; its retry gets the answer
-            waiting.hung_up = self._hung_up
+
+    def _arrived(self) -> None:
+        """Says whether the last answer has arrived, before the next request or the end of the connection."""
+        if self._waiting is not None and self._waiting.gone == self._unread:  # else a retry has taken it
+            self._waiting.gone = (lambda: True) if self._unread() else arrived
 
     def _place(self) -> tuple[Session, str]:
+        self._arrived()
         route = _ROUTE.fullmatch(self.path.partition("?")[0])
         if route is None:
             raise Refusal(
@@ -230,6 +235,15 @@ class _Handler(BaseHTTPRequestHandler):
             return bool(readable.poll(0)) and self.connection.recv(1, socket.MSG_PEEK) == b""
         except (OSError, ValueError):  # closed here
             return True
+
+    def _unread(self) -> bool:
+        """Whether the client has left an answer unread. Its system has then reset the connection."""
+        try:
+            errors = select.poll()
+            errors.register(self.connection, 0)
+            return bool(errors.poll(0))
+        except (OSError, ValueError):  # closed here
+            return False
 
     def _refuse(self, refusal: Refusal) -> None:
         with suppress(OSError):

@@ -12,7 +12,7 @@ import pytest
 from harness.agents.gateway import Gateway
 from harness.agents.program import find_agent
 from harness.agents.protocol import ModelAnswer, ModelCall, budget_used_up
-from harness.agents.session import Session
+from harness.agents.session import Session, Waiting
 
 HERE = Path(__file__).parent
 SOON_S = 100.0
@@ -75,13 +75,16 @@ def test_a_client_plays_to_its_verdict(client: str, agent: str, session: Session
     assert running.ended.success, running.ended
 
 
-def test_a_client_ends_with_its_first_call_after_the_kth(client: str, agent: str, session: Session) -> None:
+def test_a_client_ends_with_its_first_call_after_the_kth(
+    client: str, agent: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running = find_agent(agent).start({}, session.base_url, lambda: None)
     serve(session, client, "", "")
-    began = time.monotonic()
+    began, refused, end = time.monotonic(), list[Waiting](), session._end_one
+    monkeypatch.setattr(session, "_end_one", lambda waiting: (refused.append(waiting), end(waiting)))
     session.end(budget_used_up(2))
     running.stop(SOON_S)
     print(f"{client}: its process ended {time.monotonic() - began:.1f} s after the K-th answer")
     assert running.ended is not None
     assert "budget of 2" in running.ended.failure + running.ended.trace
-    assert len(session._answered) == 3
+    assert len(refused) == 1

@@ -16,7 +16,7 @@ from harness.agents.env import AgentEnv
 from harness.agents.gateway import Gateway
 from harness.agents.program import find_agent
 from harness.agents.protocol import ModelAnswer, ModelCall, budget_used_up
-from harness.agents.session import Session
+from harness.agents.session import Session, Waiting
 
 HERE = Path(__file__).parent
 SOON_S = 60.0
@@ -80,8 +80,16 @@ def test_an_episode_is_played_to_its_success(
 
 @pytest.mark.parametrize("at_k", ["error", "stop"])
 def test_the_end_of_the_budget_ends_the_agent(
-    name: str, play: Play, expert: Callable[[ModelCall], ModelAnswer], task: dict[str, Any], session: Session, at_k: str
+    name: str,
+    play: Play,
+    expert: Callable[[ModelCall], ModelAnswer],
+    task: dict[str, Any],
+    session: Session,
+    at_k: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    refused, end_one = list[Waiting](), session._end_one
+    monkeypatch.setattr(session, "_end_one", lambda waiting: (refused.append(waiting), end_one(waiting)))
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(_run, play, task, session.base_url)
         for _ in range(4):
@@ -93,7 +101,7 @@ def test_the_end_of_the_budget_ends_the_agent(
         began = time.monotonic()
         end = ended.result(SOON_S)
     print(f"{name}: it ended {time.monotonic() - began:.1f} s after the K-th answer")
-    assert len(session._answered) == 5 or at_k == "stop"
+    assert len(refused) == 1 or at_k == "stop"
     assert not end.success
     assert at_k == "stop" or "budget of 4" in end.failure
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 import resource
+import select
 import socket
 import threading
 import time
@@ -51,12 +52,10 @@ def client(session: Session, **more: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=session.base_url, api_key="any", **more)
 
 
-def ask(session: Session, text: str = "Hi", retry: int = 0, **more: Any) -> str | None:
-    """Asks in one message. A `retry` says of itself that it is one, as OpenAI's clients do."""
+def ask(session: Session, text: str = "Hi", **more: Any) -> str | None:
+    """Asks in one message."""
     messages: list[Any] = [{"role": "user", "content": text}]
-    create = client(session, **more).chat.completions.create
-    header = {"x-stainless-retry-count": str(retry)} if retry else {}
-    return create(model="any", messages=messages, extra_headers=header).choices[0].message.content
+    return client(session, **more).chat.completions.create(model="any", messages=messages).choices[0].message.content
 
 
 def serve(session: Session, *answers: ModelAnswer) -> list[str]:
@@ -159,27 +158,53 @@ def test_a_client_that_times_out_gets_its_answer_and_the_model_is_asked_once(
     assert session.next_call(0.2) is None
 
 
-def test_a_retry_without_a_header_is_known_by_its_content_after_a_hang_up(
-    session: Session, pool: ThreadPoolExecutor
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_retry_is_known_by_its_content_after_a_client_that_has_gone_without_its_answer(
+    session: Session, pool: ThreadPoolExecutor, unread: bool
 ) -> None:
     first = begin(session, "Hi")
     call = session.next_call(SOON_S)
     assert call is not None
-    first.close()
+    if not unread:
+        first.close()
     session.answer(call, ModelAnswer("once"))
+    if unread:
+        wait_until(lambda: bool(select.select([first], [], [], 0)[0]))
+        first.close()
     body = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
-    status, answer = post(session, body)
-    assert (status, answer["choices"][0]["message"]["content"]) == (200, "once")
-    assert session.next_call(0.2) is None
+    assert post(session, body)[1]["choices"][0]["message"]["content"] == "once"
+    again = pool.submit(post, session, body)
+    serve(session, ModelAnswer("twice"))
+    assert again.result(SOON_S)[1]["choices"][0]["message"]["content"] == "twice"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("timeout", [SOON_S, 0.3])
+def test_equal_calls_at_once_are_as_many_calls(
+    session: Session, pool: ThreadPoolExecutor, timeout: float, stream: bool
+) -> None:
+    create = client(session, timeout=timeout, max_retries=50).chat.completions.create
+
+    def vote(_: int) -> str:
+        made: Any = create(model="any", messages=ASKED, stream=stream)
+        if stream:
+            return "".join(chunk.choices[0].delta.content or "" for chunk in made)
+        return str(made.choices[0].message.content)
+
+    votes = pool.map(vote, range(8))
+    call = session.next_call(SOON_S)
+    assert call is not None
+    time.sleep(1.0 if timeout < 1 else 0)  # all clients go, and ask again
+    session.answer(call, ModelAnswer("0"))
+    serve(session, *[ModelAnswer(str(number)) for number in range(1, 8)])
+    assert sorted(votes) == [str(number) for number in range(8)]
 
 
 def test_the_same_question_asked_again_is_another_call(session: Session, pool: ThreadPoolExecutor) -> None:
-    one = pool.submit(ask, session)
-    serve(session, ModelAnswer("one"))
-    assert one.result(SOON_S) == "one"
-    several = [pool.submit(ask, session) for _ in range(2)]  # at once, as for a vote
-    serve(session, ModelAnswer("two"), ModelAnswer("three"))
-    assert {other.result(SOON_S) for other in several} == {"two", "three"}
+    for said in ("one", "two"):
+        asked = pool.submit(ask, session)
+        serve(session, ModelAnswer(said))
+        assert asked.result(SOON_S) == said
 
 
 def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Session, pool: ThreadPoolExecutor) -> None:
@@ -204,7 +229,7 @@ def test_sessions_see_nothing_of_each_other(gateway: Gateway, pool: ThreadPoolEx
     asked = pool.submit(ask, theirs, "secret")
     assert serve(theirs, ModelAnswer("for them")) == ["secret"]
     assert asked.result(SOON_S) == "for them"
-    mine = pool.submit(ask, ours, "secret", retry=1)
+    mine = pool.submit(ask, ours, "secret")
     assert serve(ours, ModelAnswer("for us")) == ["secret"]
     assert mine.result(SOON_S) == "for us"
     theirs.end(budget_used_up(1))
@@ -232,9 +257,9 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     assert session.next_call(SOON_S) is None
 
 
-def test_the_last_words_are_said_once_and_again_to_a_retry(session: Session) -> None:
+def test_the_last_words_are_said_once(session: Session) -> None:
     session.end(budget_used_up(1), ModelAnswer("over"))
-    assert [ask(session, "one"), ask(session, "one", retry=1)] == ["over", "over"]
+    assert ask(session, "one") == "over"
     with pytest.raises(openai.NotFoundError):
         ask(session, "two")
 

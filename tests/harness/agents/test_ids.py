@@ -60,6 +60,12 @@ def asks_twice_at_once(say: Callable[..., str]) -> None:
         list(both.map(say, [START, [{"role": "user", "content": "start d"}]]))
 
 
+def votes(say: Callable[..., str]) -> None:
+    """Asks the same three times at once."""
+    with ThreadPoolExecutor(3) as three:
+        list(three.map(say, [START] * 3))
+
+
 def asks_for_less(say: Callable[..., str]) -> None:
     """Each answer ends after two tokens, or at a bracket."""
     messages = list(START)
@@ -100,6 +106,7 @@ AGENTS = {  # and how many sequences their episodes are
     compacts: 4,
     delegates: 2,
     asks_twice_at_once: 2,
+    votes: 3,
     asks_for_less: 1,
 }
 
