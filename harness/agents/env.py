@@ -15,7 +15,7 @@ from eh_gym.spaces import UnicodeText
 from envs.options import named_task
 from harness.agents.gateway import Gateway
 from harness.agents.program import Ended, Running, find_agent
-from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal, budget_used_up
+from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal, Sampling, budget_used_up
 from harness.agents.session import Session
 
 _LONGEST = 1_000_000  # characters of an observation or action
@@ -43,7 +43,7 @@ class AgentEnv(gym.Env[str, Any]):
             says that the budget is used up ("stop").
         timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
         temperature: The temperature of the run.
-        sampling: Whether a request's own sampling options have no effect ("run") or are refused ("strict").
+        sampling: What becomes of a request's own options: see `read_call`.
 
     Attributes:
         task_ids: The ids of the split's tasks.
@@ -63,7 +63,7 @@ class AgentEnv(gym.Env[str, Any]):
         at_k: Literal["error", "stop"] = "error",
         timeout_s: float = 300.0,
         temperature: float = 1.0,
-        sampling: Literal["run", "strict"] = "run",
+        sampling: Sampling = "run",
     ) -> None:
         self._agent = find_agent(agent)
         every = read_tasks(tasks)
@@ -77,7 +77,7 @@ class AgentEnv(gym.Env[str, Any]):
             )
         self.task_ids: Sequence[str] = list(self._tasks)
         self._at_k, self._timeout_s, self._temperature = at_k, timeout_s, temperature
-        self._strict = sampling == "strict"
+        self._sampling = sampling
         self._grace_s = _GRACE_S
         self.observation_space = self.action_space = UnicodeText(_LONGEST)
         self._session: Session | None = None
@@ -98,7 +98,7 @@ class AgentEnv(gym.Env[str, Any]):
         task = self._tasks[task_id]
         with _STARTING:
             gateway = _gateway(os.getpid())
-        session = self._session = gateway.open(self._temperature, strict=self._strict)
+        session = self._session = gateway.open(self._temperature, sampling=self._sampling)
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
         if self._interrupted:
             self.interrupt()  # it had no agent to end

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
-from harness.agents.protocol import Api, Refusal, model_list, read_call
+from harness.agents.protocol import Api, Refusal, Sampling, model_list, read_call
 from harness.agents.session import Session, Waiting, arrived, shut
 from harness.agents.writing import write_answer
 
@@ -56,9 +56,9 @@ class Gateway(ThreadingHTTPServer):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, temperature: float | None = None, *, strict: bool = False) -> Session:
+    def open(self, temperature: float | None = None, *, sampling: Sampling = "run") -> Session:
         """Opens a session. The arguments are those of `read_call`."""
-        session = Session(self, temperature, strict)
+        session = Session(self, temperature, sampling)
         self.sessions[session.key] = session
         return session
 
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if route not in _APIS:
                 raise Refusal(f"POST knows {' and '.join(_APIS)}, not /{route}", status=405, code="method_not_allowed")
-            call = read_call(content, _APIS[route], session.temperature, strict=session.strict)
+            call = read_call(content, _APIS[route], session.temperature, sampling=session.sampling, items=session.items)
             self.server.note(call.overridden)
             waiting = session.request(call, self._hung_up)
             answer = session.wait(waiting, self._hung_up, self._unread)
@@ -176,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         kind = "text/event-stream" if call.stream else "application/json"
         with suppress(OSError):  # the client has gone; its retry gets the answer
-            self._send(200, write_answer(call, answer), kind)
+            self._send(200, write_answer(call, answer, session.items), kind)
 
     def _arrived(self) -> None:
         """Says whether the last answer has arrived, before the next request or the end of the connection."""

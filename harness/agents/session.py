@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal
+from harness.agents.protocol import OVER, Json, ModelAnswer, ModelCall, Refusal, Sampling
 
 Answer = ModelAnswer | Refusal
 
@@ -51,12 +51,14 @@ class Session:
     Attributes:
         key: The secret in its URL.
         base_url: The base URL for the agent's client. Any API key will do.
+        items: What its responses have put out, by ids.
     """
 
-    def __init__(self, gateway: Server, temperature: float | None, strict: bool) -> None:
+    def __init__(self, gateway: Server, temperature: float | None, sampling: Sampling) -> None:
         self.key = secrets.token_urlsafe(24)
         self.base_url = f"{gateway.url}/{self.key}/v1"
-        self.temperature, self.strict = temperature, strict
+        self.temperature, self.sampling = temperature, sampling
+        self.items: dict[str, Json] = {}
         self._gateway = gateway
         self._changed = threading.Condition()
         self._line: list[Waiting] = []

@@ -96,7 +96,7 @@ class ChatEndpoint:
         import openai  # of an extra
 
         self._openai = openai
-        key = os.environ.get(api_key_env, "")
+        self._key = key = os.environ.get(api_key_env, "")
         self._key_hint = f"; the key is that of the variable {api_key_env}; set it, or name another with --api-key-env"
         if not key and not base_url and not os.environ.get("OPENAI_BASE_URL"):
             raise ConfigError(
@@ -110,7 +110,7 @@ class ChatEndpoint:
         self._model, self._temperature = model, temperature
         self._max_tokens = max_tokens
         self._limit = "max_tokens"
-        self._more = {"extra_body": {"chat_template_kwargs": dict(template_kwargs)}} if template_kwargs else {}
+        self._more = {"chat_template_kwargs": dict(template_kwargs)} if template_kwargs else {}
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -122,13 +122,13 @@ class ChatEndpoint:
         *,
         seed: int,
         tools: Sequence[Any] = (),
-        stop: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> EndpointReply:
         """Returns the model's answer to a conversation, with functions on offer in the protocol's form.
 
-        Whether the seed fixes the answer is up to the server. `stop` are texts that end the answer. `max_tokens` may
-        lower the endpoint's own limit.
+        Whether the seed fixes the answer is up to the server. `options` are further ones of the request, or replace
+        the endpoint's. `max_tokens` may lower the endpoint's own limit.
 
         Raises:
             NoRoom: The conversation is too long for the model.
@@ -137,9 +137,10 @@ class ChatEndpoint:
         """
         openai = self._openai
         try:
-            options = {"messages": _whole(list(messages)), "seed": seed % _SEEDS, "temperature": self._temperature}
-            options |= ({"tools": _whole(list(tools))} if tools else {}) | ({"stop": list(stop)} if stop else {})
-            return self._read(await self._ask(options, min(self._max_tokens, max_tokens or self._max_tokens)))
+            body = {"messages": _whole(list(messages)), "seed": seed % _SEEDS, "temperature": self._temperature}
+            body |= {"tools": _whole(list(tools))} if tools else {}
+            body["extra_body"] = self._more | _whole(dict(options or {}))
+            completion = await self._ask(body, min(self._max_tokens, max_tokens or self._max_tokens))
         except openai.APIStatusError as error:
             raise self._explained(error) from error
         except openai.APIConnectionError as error:
@@ -147,12 +148,17 @@ class ChatEndpoint:
                 f"{self.url} can't be reached ({error.__cause__ or error}); is the server running, and is --base-url "
                 "right? It usually ends in /v1. For a server that is slow, raise --deadline-s or lower --slots"
             ) from error
-        except (openai.APIError, ValueError, AttributeError, LookupError, TypeError) as error:  # not the expected JSON
+        except (openai.APIError, ValueError) as error:  # no JSON
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
+        try:
+            return self._read(completion, seed)
+        except (ValueError, AttributeError, LookupError, TypeError) as error:  # not the expected JSON
+            raise SamplerError(f"{self.url} answered, but not with a chat completion: {completion!r:.300}") from error
 
     def _explained(self, error: openai.APIStatusError) -> EHError:
         """The exception for an answer with an error status."""
         status, message = error.status_code, _message(error)
+        message = message.replace(self._key, "KEY") if self._key else message
         if status < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(message)):
             return NoRoom(message)
         if status >= 500 or status in (408, 409, 429):
@@ -165,9 +171,7 @@ class ChatEndpoint:
         return ConfigError(f"{self.url} refuses the request ({status}: {message}){hints.get(status, '')}")
 
     async def _ask(self, options: Mapping[str, Any], limit: int) -> Any:
-        create: Any = functools.partial(
-            self._client.chat.completions.create, model=self._model, **options, **self._more
-        )
+        create: Any = functools.partial(self._client.chat.completions.create, model=self._model, **options)
         try:
             return await create(**{self._limit: limit})
         except self._openai.BadRequestError as error:
@@ -177,7 +181,7 @@ class ChatEndpoint:
             self._limit = "max_completion_tokens"
             return await create(**{self._limit: limit})
 
-    def _read(self, completion: Any) -> EndpointReply:
+    def _read(self, completion: Any, seed: int) -> EndpointReply:
         usage = completion.usage
         prompt, completed = (usage.prompt_tokens or 0, usage.completion_tokens or 0) if usage is not None else (0, 0)
         choice = completion.choices[0]
@@ -186,12 +190,12 @@ class ChatEndpoint:
         thought, text = split_reply(content)
         calls = [
             {
-                "id": call.id,
+                "id": call.id or f"call{seed}_{at}",  # some servers leave it out, or the type
                 "type": "function",
                 "function": {"name": call.function.name, "arguments": _as_text(call.function.arguments)},
             }
-            for call in reply.tool_calls or []
-            if call.type == "function"
+            for at, call in enumerate(reply.tool_calls or [])
+            if call.type != "custom"
         ]
         message: Message = {"role": "assistant", "content": content}
         if calls:  # the content goes back as it came; it may be null

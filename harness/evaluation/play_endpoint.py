@@ -81,7 +81,7 @@ class _Request:
     messages: Sequence[Message]
     seed: int
     tools: Sequence[Any]
-    stop: Sequence[str] = ()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_tokens: int | None = None
 
 
@@ -102,7 +102,11 @@ class _EndpointPlayer:
 
     def submit(self, request: _Request) -> None:
         reply = self._model.reply(
-            request.messages, seed=request.seed, tools=request.tools, stop=request.stop, max_tokens=request.max_tokens
+            request.messages,
+            seed=request.seed,
+            tools=request.tools,
+            options=request.options,
+            max_tokens=request.max_tokens,
         )
         future = self._sent[request.session] = asyncio.run_coroutine_threadsafe(reply, self._loop)
         future.add_done_callback(lambda done: self._done.put((request, done)))
@@ -152,7 +156,7 @@ class _EndpointConversation:
         call = call or self._call
         if call is None:
             return _Request(session, prompt, seed, self._tools)
-        return _Request(session, prompt, seed, call.tools, call.stop, call.max_tokens)
+        return _Request(session, prompt, seed, call.tools, _options(call), call.max_tokens)
 
     def act(self, reply: EndpointReply) -> tuple[Turn, Any]:
         self._reply = reply
@@ -177,6 +181,19 @@ class _EndpointConversation:
 def _sent(call: ModelCall) -> list[Message]:
     """An agent's messages for the endpoint."""
     return [m | {"tool_calls": written_calls(m["tool_calls"])} if "tool_calls" in m else m for m in call.messages]
+
+
+def _options(call: ModelCall) -> dict[str, Any]:
+    """An agent's options for the endpoint. Servers refuse those of functions without a function."""
+    options = dict(call.options)
+    if call.stop:
+        options["stop"] = list(call.stop)
+    if not call.tools:
+        options.pop("parallel_tool_calls", None)
+    elif call.tool_choice != "auto":
+        named = {"type": "function", "function": {"name": call.tool_choice}}
+        options["tool_choice"] = "required" if call.tool_choice == "required" else named
+    return options
 
 
 def _answer(reply: EndpointReply) -> ModelAnswer:

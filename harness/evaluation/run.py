@@ -66,7 +66,8 @@ class _Plan:
 
 def _plan(config: EvaluateConfig, env: EnvSpec | None) -> _Plan:
     wanted, slots = config.environment, max(1, config.rollout.slots)
-    made = env or environment(wanted, slots=slots, temperature=config.rollout.temperature)
+    hosted = config.policy == ENDPOINT
+    made = env or environment(wanted, slots=slots, temperature=config.rollout.temperature, hosted=hosted)
     script = config.policy in SCRIPTS
     split = wanted.split or default_split(wanted.env, script)
     threads = min(slots, wanted.env_threads)

@@ -46,7 +46,7 @@ class Episode:
 
     def __init__(self, session: int, request: EpisodeRequest, settings: Rollout, converse: Converse) -> None:
         self.session, self.request = session, request
-        self._settings, self._converse = settings, converse
+        self.settings, self._converse = settings, converse
         self._conversation: Conversation | None = None
         self.ahead = Ahead(session)
         self._present: Hashable = session  # names the present turn's request; None while the environment steps
@@ -57,7 +57,7 @@ class Episode:
             self.request.task_id,
             self.request.group,
             seed=self.request.seed,
-            keeps_reward=self._settings.keeps_reward,
+            keeps_reward=self.settings.keeps_reward,
             retries=retries,
             failed_tokens=failed_tokens,
         )
@@ -84,7 +84,7 @@ class Episode:
             observation, info = answer.result()
             self.trajectory.begin(observation, info)
             self.program = info.get("agent_program")
-            self._conversation = self._converse(self.trajectory, info, self._settings)
+            self._conversation = self._converse(self.trajectory, info, self.settings)
         except (WorkerError, UnreadableRequestError) as failure:
             return self._failed(failure)
         except NoRoom:

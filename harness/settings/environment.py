@@ -51,9 +51,9 @@ class Environment(Section):
     at_k: Literal["error", "stop"] = "error"
     """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so
     (stop)."""
-    agent_sampling: Literal["run", "strict"] = "run"
+    agent_sampling: Literal["auto", "run", "strict"] = "auto"
     """Whether an agent's own temperature, seed and the like, and the form of answers that it wants, have no effect
-    (run), or are refused (strict)."""
+    (run), or are refused (strict). auto: a hosted model gets them (--policy openai), elsewhere as run."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
     env_threads: Annotated[int, Range(0), Changes.SETUP] = 64
@@ -105,7 +105,7 @@ class Environment(Section):
                     f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out"
                 )
             for name in ("at_k", "agent_sampling", "agent_timeout_s"):
-                if getattr(self, name) != getattr(Environment, name):
+                if getattr(self, name) not in (getattr(Environment, name), "run"):
                     raise ConfigError(f"--{name.replace('_', '-')} is for --agent, and none is given; leave it out")
             return
         if self.env == Environment.env:

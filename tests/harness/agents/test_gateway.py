@@ -309,7 +309,7 @@ def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: Thread
             served.result()
     said = [str(one.message).split(",")[0] for one in noted if one.category is RuntimeWarning]
     assert said == ["the agent sets top_p", "the agent sets seed"]
-    assert post(gateway.open(strict=True), json.dumps({"messages": ASKED, "seed": 2}).encode())[0] == 400
+    assert post(gateway.open(sampling="strict"), json.dumps({"messages": ASKED, "seed": 2}).encode())[0] == 400
 
 
 def test_sixty_four_calls_of_a_session_may_wait_at_once() -> None:
