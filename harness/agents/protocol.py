@@ -1,8 +1,8 @@
 """Reads requests of OpenAI's chat completions and responses, as far as agent frameworks use them.
 
 Both APIs become one form. The arguments of a call are an object, because frameworks repeat a call's JSON with other
-spaces. So a model's answer in a later request equals `ModelAnswer.message`. What a run can't honour is refused or has no
-effect. A hosted model gets it (`ModelCall.options`).
+spaces. So a model's answer in a later request equals `ModelAnswer.message`. What a run can't honour is refused, or has
+no effect. A hosted model gets it (`ModelCall.options`).
 """
 
 import hashlib

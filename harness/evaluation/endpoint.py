@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from eh_gym.errors import ConfigError, EHError, SamplerError
 from eh_gym.replies import split_reply
 from eh_gym.surrogates import escaped
-from harness.rollout.conversation import NoRoom
+from harness.rollout.conversation import NoRoom, UnreadableRequestError
 
 if TYPE_CHECKING:
     import openai
@@ -132,7 +132,8 @@ class ChatEndpoint:
 
         Raises:
             NoRoom: The conversation is too long for the model.
-            ConfigError: The endpoint refuses the key, the model or the request, so that trying again would not help.
+            ConfigError: The endpoint refuses the key or the model.
+            UnreadableRequestError: It refuses the request.
             SamplerError: The endpoint can't be reached, fails, or does not answer in time.
         """
         openai = self._openai
@@ -166,6 +167,8 @@ class ChatEndpoint:
                 f"{self.url} answered {status} ({message}), even after all retries; lower --slots, raise --retries, or "
                 "try later"
             )
+        if status in (400, 413, 422):
+            return UnreadableRequestError(f"{self.url} refuses the request ({status}: {message})")
         hints = {401: self._key_hint, 403: self._key_hint}
         hints[404] = f"; has the server a model {self._model!r}, and is --base-url right? It usually ends in /v1"
         return ConfigError(f"{self.url} refuses the request ({status}: {message}){hints.get(status, '')}")

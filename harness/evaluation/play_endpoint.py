@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,7 +23,8 @@ from eh_gym.errors import ConfigError, SamplerError
 from harness.agents.protocol import FinishReason, ModelAnswer, ModelCall, read_function_call
 from harness.agents.writing import written_calls
 from harness.evaluation.endpoint import ChatEndpoint, EndpointReply
-from harness.rollout.conversation import UNFINISHED, Info, NoRoom
+from harness.evaluation.folder import Replies
+from harness.rollout.conversation import UNFINISHED, Info, NoRoom, UnreadableRequestError
 from harness.rollout.environment import Environments
 from harness.rollout.rollout import play
 from harness.settings.rollout import Rollout
@@ -44,13 +46,16 @@ def play_with_endpoint(
     *,
     horizon: int,
     on_end: Callable[[Trajectory], None] = lambda _: None,
+    replies: Replies | None = None,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
     If the conversation and the room for an answer exceed the model's context, the episode ends with the reason
     "context". Each slot has one request at a time, and all together as many again for calls that agents make at once.
+    What `replies` know is not asked again.
 
-    Raises as `ChatEndpoint.reply` does. The message of a SamplerError says how many episodes were played.
+    Raises as `ChatEndpoint.reply` does, but after the first reply for a wrong key or model alone: otherwise the episode
+    fails.
     """
     played = 0
 
@@ -59,7 +64,7 @@ def play_with_endpoint(
         played += 1
         on_end(trajectory)
 
-    player = _EndpointPlayer(endpoint())
+    player = _EndpointPlayer(endpoint(), replies)
     try:
         envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
         try:
@@ -83,13 +88,15 @@ class _Request:
     tools: Sequence[Any]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_tokens: int | None = None
+    episode: int = 0  # its seed
 
 
 class _EndpointPlayer:
     """A `Player` that sends each request at once, in an event loop of a thread of its own."""
 
-    def __init__(self, model: ChatEndpoint) -> None:
-        self._model = model
+    def __init__(self, model: ChatEndpoint, replies: Replies | None = None) -> None:
+        self._model, self._replies = model, replies
+        self._replied = False
         self._sent: dict[Hashable, Future[EndpointReply]] = {}
         self._done: SimpleQueue[tuple[_Request, Future[EndpointReply]]] = SimpleQueue()
         self._loop = asyncio.new_event_loop()
@@ -101,15 +108,18 @@ class _EndpointPlayer:
         return len(self._sent)
 
     def submit(self, request: _Request) -> None:
-        reply = self._model.reply(
-            request.messages,
-            seed=request.seed,
-            tools=request.tools,
-            options=request.options,
-            max_tokens=request.max_tokens,
-        )
-        future = self._sent[request.session] = asyncio.run_coroutine_threadsafe(reply, self._loop)
+        future = self._sent[request.session] = asyncio.run_coroutine_threadsafe(self._reply(request), self._loop)
         future.add_done_callback(lambda done: self._done.put((request, done)))
+
+    async def _reply(self, request: _Request) -> EndpointReply:
+        asked = {name: value for name, value in vars(request).items() if name not in ("session", "episode")}
+        digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+        if self._replies and (known := self._replies.known.get(digest)):
+            return EndpointReply(**known)
+        reply = await self._model.reply(**asked)
+        if self._replies:
+            self._replies.add(request.episode, digest, vars(reply))
+        return reply
 
     def step(self) -> list[tuple[_Request, Any]]:
         try:
@@ -120,9 +130,13 @@ class _EndpointPlayer:
             return []
         del self._sent[request.session]
         try:
-            return [(request, future.result())]
-        except NoRoom as full:
-            return [(request, full)]
+            reply: Any = future.result()
+            self._replied = True
+        except (NoRoom, SamplerError, UnreadableRequestError) as failure:
+            if not self._replied and not isinstance(failure, NoRoom):
+                raise
+            reply = failure
+        return [(request, reply)]
 
     def end_session(self, session: Hashable) -> None:
         if future := self._sent.pop(session, None):
@@ -154,9 +168,8 @@ class _EndpointConversation:
 
     def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> _Request:
         call = call or self._call
-        if call is None:
-            return _Request(session, prompt, seed, self._tools)
-        return _Request(session, prompt, seed, call.tools, _options(call), call.max_tokens)
+        tools, options, limit = (call.tools, _options(call), call.max_tokens) if call else (self._tools, {}, None)
+        return _Request(session, prompt, seed, tools, options, limit, self._trajectory.seed)
 
     def act(self, reply: EndpointReply) -> tuple[Turn, Any]:
         self._reply = reply

@@ -49,6 +49,8 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
         )
         if folder:
             folder.end({"config": flat(config), "result": dataclasses.asdict(result)})
+    if folder and result.environment_errors:
+        fault += f"{'; ' if fault else ''}the same command plays the {result.environment_errors} lost episodes again"
     low = unreached((line["reward"], line["success"], line.get("threshold")) for line in valid)
     _show(config, console, plan.split, result, notes=[note for note in (fault, low) if note])
     return result
@@ -112,7 +114,7 @@ def _episodes(
                 folder.add(trajectory)
             progress.advance(bar)
 
-        played = _play(config, console, plan.environments, missing, on_end) if missing else []
+        played = _play(config, console, plan.environments, missing, on_end, folder) if missing else []
     lines = folder.lines(plan.requests) if folder else [episode_line(t, {}) for t in played]
     if all(line["end"] == "context" and not line["length"] for line in lines):
         raise ConfigError(
@@ -191,6 +193,7 @@ def _play(
     environments: Environments,
     requests: Sequence[EpisodeRequest],
     on_end: Callable[[Trajectory], None],
+    folder: EvaluationFolder | None,
 ) -> list[Trajectory]:
     if config.policy in SCRIPTS:
         return play_script(config.policy, environments, requests, config.rollout, horizon=config.horizon, on_end=on_end)
@@ -198,7 +201,13 @@ def _play(
         from harness.evaluation.play_endpoint import play_with_endpoint
 
         return play_with_endpoint(
-            lambda: _endpoint(config), environments, requests, config.rollout, horizon=config.horizon, on_end=on_end
+            lambda: _endpoint(config),
+            environments,
+            requests,
+            config.rollout,
+            horizon=config.horizon,
+            on_end=on_end,
+            replies=folder.replies() if folder else None,
         )
 
     # torch takes seconds to import, and the other policies do not need it.

@@ -27,7 +27,7 @@ class NoRoom(EHError):
 
 
 class UnreadableRequestError(EHError):
-    """The chat template refuses an agent's messages, which counts as a failure of the agent."""
+    """The chat template or a hosted model refuses a request. If an agent made it, this counts as its failure."""
 
 
 class Conversation(Protocol):

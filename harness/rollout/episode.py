@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
 
-from eh_gym.errors import WorkerError
+from eh_gym.errors import SamplerError, WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
 from harness.agents.protocol import AgentProgram, ModelCall
 from harness.rollout.ahead import Ahead
@@ -137,6 +137,12 @@ class Episode:
             return self._over("context")
         except WorkerError as failure:  # of an expert
             return self._failed(failure)
+        except (SamplerError, UnreadableRequestError) as failure:  # of a hosted model: another attempt would be paid
+            if isinstance(failure, SamplerError) or self.program is None or not self.trajectory.turns:
+                self.trajectory.fail(failure)
+                return "over"
+            self.trajectory.failure = str(failure)
+            return self._over("terminated")
         if requested is not None:  # a script has no latency: its episodes are equal in every play
             turn.latency_s = round(time.perf_counter() - requested, 3)
         self.trajectory.turns.append(turn)

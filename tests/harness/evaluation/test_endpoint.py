@@ -135,29 +135,28 @@ def test_passing_errors_are_retried(chat_server: Any) -> None:
     assert len(server.requests) > 2.5 * result.usage.requests
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "told"),
-    [
-        (500, SamplerError, r"500 \(down\).*--retries.*[1-9] of 12 episodes.*same command again"),
-        (401, ConfigError, "OPENAI_API_KEY.*same command again"),
-    ],
-)
-def test_an_evaluation_that_an_error_ended_goes_on_with_what_it_had_not_played(
-    chat_server: Any, tmp_path: Path, status: int, error: type[Exception], told: str
+@pytest.mark.parametrize("status", [500, 400, 401])
+def test_a_request_that_fails_for_good_fails_its_episode_and_no_reply_is_paid_twice(
+    chat_server: Any, tmp_path: Path, status: int
 ) -> None:
     def fails(request: dict[str, Any], before: int) -> Any:
         return chat_server.error(status, "down") if before >= 30 else chat_server.cabinet_agent(request)
 
     settings = {"tasks": 12, "retries": 0, "slots": 1}
-    with chat_server.serve(fails) as server, pytest.raises(error, match=told):
-        quiet(server.url, **settings, out=tmp_path)
+    with chat_server.serve(fails) as server:
+        if status == 401:
+            with pytest.raises(ConfigError, match=r"OPENAI_API_KEY.*same command again"):
+                quiet(server.url, **settings, out=tmp_path)
+        else:
+            assert 0 < quiet(server.url, **settings, out=tmp_path).environment_errors < 12
     asked = []
     for out in (tmp_path, None):
         with chat_server.serve(chat_server.cabinet_agent) as server:
             result = quiet(server.url, **settings, out=out)
         asked.append(len(server.requests))
-    assert (result.tasks, result.mean_at_k) == (12, 1.0)
-    assert 0 < asked[0] < asked[1]
+        assert (result.episodes, result.mean_at_k) == (12, 1.0)
+    assert 30 + asked[0] == asked[1]
+    assert not (tmp_path / "replies.jsonl").exists()
 
 
 def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,6 +426,20 @@ def test_what_an_agent_asks_for_reaches_a_hosted_model(
         assert {name: server.requests[0][name] for name in server.requests[0].keys() - always} == {
             "temperature": 1.0
         } | sent
+
+
+def test_a_request_that_the_server_refuses_is_the_agents_failure(chat_server: Any, hosted: Any) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        return chat_server.error(400, "no") if request["messages"][0]["content"] == "worse" else "ok"
+
+    with chat_server.serve(answer) as server:
+
+        def agent(base_url: str) -> bool:
+            say(base_url, "Hi")
+            return bool(say(base_url, "worse" if len(server.requests) > 4 else "Hi"))
+
+        result = hosted(server.url, agent, slots=1)
+    assert (result.environment_errors, result.episodes, result.successes) == (0, 4, 2)
 
 
 def test_the_sampling_may_stay_as_in_a_run(chat_server: Any, hosted: Any) -> None:
