@@ -44,6 +44,7 @@ class AgentEnv(gym.Env[str, Any]):
         timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
         temperature: The temperature of the run.
         sampling: What becomes of a request's own options: see `read_call`.
+        upstream: The endpoint that answers other requests, such as those for embeddings; if empty, they are refused.
 
     Attributes:
         task_ids: The ids of the split's tasks.
@@ -64,6 +65,7 @@ class AgentEnv(gym.Env[str, Any]):
         timeout_s: float = 300.0,
         temperature: float = 1.0,
         sampling: Sampling = "run",
+        upstream: str = "",
     ) -> None:
         self._agent = find_agent(agent)
         every = read_tasks(tasks)
@@ -77,7 +79,7 @@ class AgentEnv(gym.Env[str, Any]):
             )
         self.task_ids: Sequence[str] = list(self._tasks)
         self._at_k, self._timeout_s, self._temperature = at_k, timeout_s, temperature
-        self._sampling = sampling
+        self._sampling, self._upstream = sampling, upstream
         self._grace_s = _GRACE_S
         self.observation_space = self.action_space = UnicodeText(_LONGEST)
         self._session: Session | None = None
@@ -98,7 +100,7 @@ class AgentEnv(gym.Env[str, Any]):
         task = self._tasks[task_id]
         with _STARTING:
             gateway = _gateway(os.getpid())
-        session = self._session = gateway.open(self._temperature, sampling=self._sampling)
+        session = self._session = gateway.open(self._temperature, sampling=self._sampling, upstream=self._upstream)
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
         if self._interrupted:
             self.interrupt()  # it had no agent to end

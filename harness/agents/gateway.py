@@ -16,15 +16,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import unquote
+from urllib.request import Request, urlopen
 
 from harness.agents.protocol import Api, Refusal, Sampling, model_list, read_call
 from harness.agents.session import Session, Waiting, arrived, shut
 from harness.agents.writing import write_answer
 
-_ROUTE = re.compile(r"/([\w-]+)/v1/(models(?:/.+)?|chat/completions|responses)/?")
+_ROUTE = re.compile(r"/([\w-]+)/v1/(.+?)/?")
 _APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
 _SILENCE_S = 60.0  # after which a silent connection is closed
+_UPSTREAM_S = 300.0  # for an answer of the upstream endpoint
 _MOST_STRANGERS = 1024  # connections that have named no session yet
 _MOST_BYTES = 8 * 2**20  # of a request's body
 _MOST_IGNORED = 2**16  # bytes of a refused request that are read
@@ -56,9 +59,9 @@ class Gateway(ThreadingHTTPServer):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, temperature: float | None = None, *, sampling: Sampling = "run") -> Session:
-        """Opens a session. The arguments are those of `read_call`."""
-        session = Session(self, temperature, sampling)
+    def open(self, temperature: float | None = None, *, sampling: Sampling = "run", upstream: str = "") -> Session:
+        """Opens a session. The arguments are those of `read_call`, and an endpoint for other requests."""
+        session = Session(self, temperature, sampling, upstream)
         self.sessions[session.key] = session
         return session
 
@@ -120,11 +123,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            _, route = self._place()
+            session, route = self._place()
             kind, _, name = route.partition("/")
-            if kind != "models":
-                raise Refusal(f"GET knows /models only, not /{route}", status=405, code="method_not_allowed")
-            self._send(200, json.dumps(model_list(unquote(name))["data"][0] if name else model_list()).encode())
+            if kind == "models":
+                self._send(200, json.dumps(model_list(unquote(name))["data"][0] if name else model_list()).encode())
+            else:
+                self._pass_on(session, route)
         except Refusal as refusal:
             self._refuse(refusal)
 
@@ -160,7 +164,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, session: Session, route: str, content: bytes) -> None:
         try:
             if route not in _APIS:
-                raise Refusal(f"POST knows {' and '.join(_APIS)}, not /{route}", status=405, code="method_not_allowed")
+                self._pass_on(session, route, content)
+                return
             call = read_call(content, _APIS[route], session.temperature, sampling=session.sampling, items=session.items)
             self.server.note(call.overridden)
             waiting = session.request(call, self._hung_up)
@@ -177,6 +182,25 @@ class _Handler(BaseHTTPRequestHandler):
         kind = "text/event-stream" if call.stream else "application/json"
         with suppress(OSError):  # the client has gone; its retry gets the answer
             self._send(200, write_answer(call, answer, session.items), kind)
+
+    def _pass_on(self, session: Session, route: str, content: bytes | None = None) -> None:
+        """Answers a request that no model answers, from the upstream endpoint."""
+        if not session.upstream:
+            raise Refusal(
+                f"there are {', '.join(_APIS)} and models here; --agent-upstream names an endpoint for {route}",
+                status=404,
+                code="not_found",
+            )
+        headers = {name: self.headers[name] for name in ("Authorization", "Content-Type") if name in self.headers}
+        url = f"{session.upstream.rstrip('/')}/{self.path.split('/v1/', 1)[1]}"
+        try:
+            answer: Any = urlopen(Request(url, content, headers, method=self.command), timeout=_UPSTREAM_S)
+        except HTTPError as error:
+            answer = error
+        except OSError as error:
+            raise Refusal(f"{session.upstream} can't be reached: {error}", status=502, code="upstream") from None
+        with answer:
+            self._send(answer.status, answer.read(), answer.headers.get_content_type())
 
     def _arrived(self) -> None:
         """Says whether the last answer has arrived, before the next request or the end of the connection."""
@@ -201,7 +225,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _content(self) -> bytes:
         length = self.headers.get("Content-Length")
-        if "chunked" in self.headers.get("Transfer-Encoding", "").lower() and length is None:
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            self.close_connection = self.close_connection or length is not None  # RFC 9112, 6.3
             return self._chunks()
         if length is None or not length.isdecimal():
             raise Refusal("the request needs a Content-Length", status=411, code="length_required")

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import ctypes
 import importlib
 import inspect
 import json
@@ -29,7 +30,8 @@ Play = Callable[[dict[str, Any], str], Any]
 
 _KEPT = 16_384  # bytes of the end of a command's output
 _LINES = 50  # lines of a failed command's stderr that are logged
-_EXCEPTION = re.compile(r"(\w+[.:])*\w*(Error|Exception)\b")  # how an exception's line begins, in most languages
+_EXCEPTION = re.compile(r"[\s|]*(\w+[.:])*\w*(Error|Exception)\b")  # how its line begins, in most languages and groups
+_CLONE_FS = 0x200
 _DRAIN_S = 5.0  # the time for killed processes to close their pipes
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 
@@ -80,7 +82,10 @@ class Running:
         try:
             self.ended = self._work()
         except BaseException as error:  # also SystemExit, which must not end the run
-            self.ended = Ended(failure=said_by(error), trace=traceback.format_exc())
+            trace = traceback.format_exc()
+            while isinstance(inner := getattr(error, "exceptions", None), tuple):  # the first of an exception group
+                error = inner[0]
+            self.ended = Ended(failure=said_by(error), trace=trace)
         finally:
             self._on_end()
 
@@ -177,6 +182,8 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
         return await answer
 
     def work() -> Ended:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).unshare(_CLONE_FS)  # os.chdir then concerns this thread alone
         answer = play(copy.deepcopy(dict(task)), base_url)  # the next episode gets the task unchanged
         return read_verdict(asyncio.run(wait(answer)) if inspect.isawaitable(answer) else answer)
 
@@ -189,14 +196,14 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
 
 def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
     """Runs a command under a keeper. The last line of its stdout is the verdict."""
-    variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any", "EH_TASK": json.dumps(dict(task))}
+    variables = {"OPENAI_BASE_URL": base_url, "EH_TASK": json.dumps(dict(task))}
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", _KEEPER, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **variables},
+            env={"OPENAI_API_KEY": "any", **os.environ, **variables},
             start_new_session=True,
         )
     except OSError as error:
@@ -216,11 +223,15 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
         printed, complained = _Tail(process.stdout), _Tail(process.stderr)
         code = process.wait()
         kill()
+        if code == -signal.SIGKILL:  # perhaps the keeper alone
+            _kill_by_address(base_url)
         lines, errors = printed.lines(), complained.lines()
         if code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             named = [line for line in errors if _EXCEPTION.match(line)] or errors  # Node's last line is its version
-            ended = Ended(failure=": ".join([f"the command ended with {how}", *named[-1:]]))
+            ended = Ended(
+                failure=": ".join([f"the command ended with {how}", *(line.strip(" |") for line in named[-1:])])
+            )
         elif not lines:
             ended = Ended(failure="the command printed nothing")
         else:
@@ -231,6 +242,14 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
         return replace(ended, trace="\n".join(errors[-_LINES:])) if ended.failure else ended
 
     return work, kill
+
+
+def _kill_by_address(base_url: str) -> None:
+    """Kills what has an agent's address in its environment."""
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if base_url.encode() in environ.read_bytes():
+                os.kill(int(environ.parent.name), signal.SIGKILL)
 
 
 class _Tail:

@@ -54,10 +54,10 @@ class Session:
         items: What its responses have put out, by ids.
     """
 
-    def __init__(self, gateway: Server, temperature: float | None, sampling: Sampling) -> None:
+    def __init__(self, gateway: Server, temperature: float | None, sampling: Sampling, upstream: str) -> None:
         self.key = secrets.token_urlsafe(24)
         self.base_url = f"{gateway.url}/{self.key}/v1"
-        self.temperature, self.sampling = temperature, sampling
+        self.temperature, self.sampling, self.upstream = temperature, sampling, upstream
         self.items: dict[str, Json] = {}
         self._gateway = gateway
         self._changed = threading.Condition()

@@ -153,6 +153,7 @@ def environment(settings: Environment, *, slots: int, temperature: float, hosted
             "at_k": settings.at_k,
             "timeout_s": settings.agent_timeout_s,
             "temperature": temperature,
+            "upstream": settings.agent_upstream,
             "sampling": {"auto": "agent" if hosted else "run"}.get(settings.agent_sampling, settings.agent_sampling),
         }
         where = "harness.agents.env:AgentEnv"

@@ -54,6 +54,9 @@ class Environment(Section):
     agent_sampling: Literal["auto", "run", "strict"] = "auto"
     """Whether an agent's own temperature, seed and the like, and the form of answers that it wants, have no effect
     (run), or are refused (strict). auto: a hosted model gets them (--policy openai), elsewhere as run."""
+    agent_upstream: Annotated[str, Changes.MACHINE] = ""
+    """The endpoint, https://HOST/v1, that answers an agent's other requests, such as those for embeddings, with the key
+    that the agent sends. Without it they get HTTP 404."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
     env_threads: Annotated[int, Range(0), Changes.SETUP] = 64
@@ -104,7 +107,7 @@ class Environment(Section):
                 raise ConfigError(
                     f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out"
                 )
-            for name in ("at_k", "agent_sampling", "agent_timeout_s"):
+            for name in ("at_k", "agent_sampling", "agent_timeout_s", "agent_upstream"):
                 if getattr(self, name) not in (getattr(Environment, name), "run"):
                     raise ConfigError(f"--{name.replace('_', '-')} is for --agent, and none is given; leave it out")
             return

@@ -266,7 +266,7 @@ def test_the_last_words_are_said_once(session: Session) -> None:
 
 def test_too_large_and_unmeasured_requests_are_refused(session: Session) -> None:
     assert post(session, b"x" * 100_001)[0] == 413
-    assert post(session, b"{}", **{"Transfer-Encoding": "chunked", "Content-Length": "-1"})[0] == 411
+    assert post(session, b"{}", **{"Content-Length": "-1"})[0] == 411
     assert post(session, b"2\r\n{}\r\nz\r\n", **{"Transfer-Encoding": "chunked"})[0] == 400
     assert post(session, b"ffffff\r\n", **{"Transfer-Encoding": "chunked"})[0] == 413
 
@@ -289,9 +289,22 @@ def test_a_body_may_come_in_chunks(session: Session, pool: ThreadPoolExecutor) -
     body = json.dumps({"messages": ASKED}).encode()
     served = pool.submit(serve, session, ModelAnswer("whole"))
     chunks = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in (body[:9], body[9:])) + b"0\r\nx: y\r\n\r\n"
-    status, answer = post(session, chunks, **{"Transfer-Encoding": "chunked"})
+    status, answer = post(session, chunks, **{"Transfer-Encoding": "chunked", "Content-Length": str(len(body))})
     assert (status, answer["choices"][0]["message"]["content"]) == (200, "whole")
     assert served.result(SOON_S) == ["Open a drawer."]
+
+
+def test_other_requests_go_to_the_upstream_endpoint(gateway: Gateway, session: Session, chat_server: Any) -> None:
+    body = json.dumps({"model": "e", "messages": []}).encode()
+    status, answer = post(session, body, "/embeddings")
+    assert (status, "--agent-upstream" in answer["error"]["message"]) == (404, True)
+    with chat_server.serve(lambda _, before: chat_server.error(429, "busy") if before else "words") as server:
+        passing = gateway.open(upstream=server.url)
+        answers = [post(passing, body, "/embeddings?a=b", Authorization="Bearer mine") for _ in range(2)]
+    assert [status for status, _ in answers] == [200, 429]
+    assert answers[0][1]["choices"][0]["message"]["content"] == "words"
+    assert server.headers[0]["authorization"] == "Bearer mine"
+    assert post(passing, body, "/embeddings")[0] == 502
 
 
 def test_any_name_of_a_model_is_found(session: Session) -> None:
