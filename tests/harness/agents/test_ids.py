@@ -155,7 +155,7 @@ def test_the_ids_of_its_calls_say_which_branch_an_agent_continues(trained: Polic
     conversation = AgentConversation.__new__(AgentConversation)
     conversation._chat, conversation._known = trained.chat, []
     branches, tools = [], [{"type": "function", "function": {"name": "open"}}]
-    for number, thought in enumerate(("one", "two")):
+    for number, thought in enumerate(("open(c)", "read()")):
         call = {"id": f"call{number}", "type": "function", "function": {"name": "open", "arguments": {}}}
         said = {"role": "assistant", "content": "", "tool_calls": [call]}
         conversation._known.append(_Known([*START, said], tools, trained.chat.reply_ids(thought), True))
