@@ -31,20 +31,18 @@ class AgentEnv(gym.Env[str, Any]):
     `ModelAnswer` or a text, and returns the next one, or the agent's reward and verdict. ``info["call"]`` is the
     request, a `ModelCall`; ``info["agent_program"]`` of a reset is an `AgentProgram`.
 
-    If an agent fails or is silent for too long, its episode ends without a reward. ``info["failure"]`` then says why,
-    and ``info["trace"]`` is its traceback or the end of its stderr. If it ends before its first request, the reset
-    raises WorkerError.
+    If an agent fails, its episode ends without a reward. ``info["failure"]`` says why, and ``info["trace"]`` where. If
+    it ends before its first request, the reset raises WorkerError.
 
     Args:
         agent: See `find_agent`.
         tasks: See `read_tasks`.
         split: The split of the tasks: "train", another name, or "all".
-        at_k: The answer to the request after the last step: an error (``horizon_reached``), or a last message which
-            says that the budget is used up ("stop").
+        at_k: The answer to the request after the last step: see ``--at-k``.
         timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
         temperature: The temperature of the run.
         sampling: What becomes of a request's own options: see `read_call`.
-        upstream: The endpoint that answers other requests, such as those for embeddings; if empty, they are refused.
+        upstream: The endpoint that answers other requests, such as those for embeddings.
 
     Attributes:
         task_ids: The ids of the split's tasks.
@@ -181,12 +179,9 @@ class AgentEnv(gym.Env[str, Any]):
 
 
 def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Reads tasks by their ids, from a JSON Lines file or a sequence of objects.
+    """Reads tasks by their ids, from a JSON Lines file or a sequence of objects. Raises ConfigError.
 
     A task's ``"id"`` is its number from 0 by default, and its ``"split"`` is "train".
-
-    Raises:
-        ConfigError: The file can't be read, a task is not a JSON object, there is none, or two have the same id.
     """
     if isinstance(tasks, (str, Path)):
         try:

@@ -4,6 +4,7 @@ Each waiting request holds a thread and a descriptor of the trainer. The session
 Another eighth is for connections that have named no session yet.
 """
 
+import functools
 import json
 import re
 import resource
@@ -12,7 +13,6 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -34,13 +34,7 @@ _MOST_IGNORED = 2**16  # bytes of a refused request that are read
 
 
 class Gateway(ThreadingHTTPServer):
-    """The server, in a thread; a context manager.
-
-    Attributes:
-        url: ``http://HOST:PORT``.
-        sessions: The open sessions by their keys.
-        descriptors: The most descriptors of this process.
-    """
+    """The server, in a thread; a context manager. It has the open sessions by their keys."""
 
     daemon_threads = True
     request_queue_size = 1024
@@ -51,7 +45,6 @@ class Gateway(ThreadingHTTPServer):
         self.sessions: dict[str, Session] = {}
         self.descriptors = _descriptors()
         self._strangers: dict[socket.socket, None] = {}
-        self._noted: set[str] = set()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, name="eh-gateway", daemon=True)
         self._thread.start()
@@ -60,23 +53,10 @@ class Gateway(ThreadingHTTPServer):
         self.close()
 
     def open(self, temperature: float | None = None, *, sampling: Sampling = "run", upstream: str = "") -> Session:
-        """Opens a session. The arguments are those of `read_call`, and an endpoint for other requests."""
+        """Opens a session. The arguments are those of `read_call` and `AgentEnv`."""
         session = Session(self, temperature, sampling, upstream)
         self.sessions[session.key] = session
         return session
-
-    def note(self, overridden: Sequence[str]) -> None:
-        """Warns once of each option that has no effect."""
-        with self._lock:
-            new = [name for name in overridden if name not in self._noted]
-            self._noted.update(new)
-        if new:
-            warnings.warn(
-                f"the agent sets {', '.join(new)}, which has no effect: the run samples in its own way "
-                "(docs/agents.md); --agent-sampling strict refuses such calls",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
     def close(self) -> None:
         """Closes all sessions and stops the server."""
@@ -167,7 +147,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._pass_on(session, route, content)
                 return
             call = read_call(content, _APIS[route], session.temperature, sampling=session.sampling, items=session.items)
-            self.server.note(call.overridden)
+            for name in call.overridden:
+                _note(name)
             waiting = session.request(call, self._hung_up)
             answer = session.wait(waiting, self._hung_up, self._unread)
             self._waiting = waiting
@@ -203,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(answer.status, answer.read(), answer.headers.get_content_type())
 
     def _arrived(self) -> None:
-        """Says whether the last answer has arrived, before the next request or the end of the connection."""
+        """Before the next request or the end of the connection, its system knows whether the answer was read."""
         if self._waiting is not None and self._waiting.gone == self._unread:  # else a retry has taken it
             self._waiting.gone = (lambda: True) if self._unread() else arrived
 
@@ -262,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
             return True
 
     def _unread(self) -> bool:
-        """Whether the client has left an answer unread. Its system has then reset the connection."""
+        """Whether the client has left an answer unread: its system then resets the connection."""
         try:
             errors = select.poll()
             errors.register(self.connection, 0)
@@ -287,7 +268,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:
-        """Does nothing."""
+        pass
+
+
+@functools.cache
+def _note(option: str) -> None:
+    warnings.warn(
+        f"the agent sets {option}, which has no effect: the run samples in its own way (docs/agents.md); "
+        "--agent-sampling strict refuses such calls",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _descriptors() -> int:

@@ -38,13 +38,9 @@ _KEEPER = str(Path(__file__).with_name("keeper.py"))
 
 @dataclass(frozen=True)
 class Ended:
-    """How an agent ended.
+    """How an agent ended: its verdict (`success` is None if it gave only a number), or why there is none.
 
-    Attributes:
-        reward: What it has earned; 0 if it failed.
-        success: Its verdict; None if it gave only a number, and False if it failed.
-        failure: Why there is no verdict; empty if there is one.
-        trace: The traceback of a function that failed, or the last 50 lines of a failed command's stderr.
+    The trace is the traceback of a function that failed, or the last 50 lines of a failed command's stderr.
     """
 
     reward: float = 0.0
@@ -54,11 +50,7 @@ class Ended:
 
 
 class Running:
-    """An agent at work, in a thread of its own.
-
-    What `work` raises is the agent's failure. `kill` ends the work if it can. The thread calls `on_end` at
-    the end.
-    """
+    """An agent at work, in a thread of its own. What `work` raises is the agent's failure. `kill` ends it if it can."""
 
     def __init__(
         self, name: str, work: Callable[[], Ended], kill: Callable[[], None], on_end: Callable[[], None]
@@ -92,12 +84,10 @@ class Running:
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent that `find_agent` has found.
+    """An agent that `find_agent` has found: its name in logs, and what starts it.
 
-    Attributes:
-        name: The agent's name in logs.
-        start: Starts the agent with a task, the model's address, and a function that another thread calls at the end.
-            It raises WorkerError if a command can't be started.
+    `start` gets a task, the model's address, and what another thread calls at the end. It raises WorkerError if a
+    command can't be started.
     """
 
     name: str
@@ -105,14 +95,8 @@ class Agent:
 
 
 def find_agent(agent: str | Play) -> Agent:
-    """Finds the agent that ``--agent`` names.
-
-    Args:
-        agent: A function ``play(task, base_url)``, also an async one; its name as ``MODULE:FUNCTION``; or a command,
-            such as ``node agent.js``.
-
-    Raises:
-        ConfigError: There is no such function or command, or the module can't be imported.
+    """Finds the agent that ``--agent`` names: a function ``play(task, base_url)``, also an async one; its name as
+    ``MODULE:FUNCTION``; or a command, such as ``node agent.js``. Raises ConfigError if there is none.
     """
     if callable(agent):
         if not accepts(agent, {}, "") or getattr(agent, "__annotations__", {}).get("return", 0) in (None, "None"):
@@ -216,6 +200,8 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
         with suppress(OSError):
             process.stdin.close()
             process.send_signal(signal.SIGCONT)  # if the agent has stopped its keeper
+        if process.returncode == -signal.SIGKILL:  # perhaps the keeper alone
+            _kill_by_address(base_url)
 
     def work() -> Ended:
         assert process.stdout is not None
@@ -223,9 +209,8 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
         printed, complained = _Tail(process.stdout), _Tail(process.stderr)
         code = process.wait()
         kill()
-        if code == -signal.SIGKILL:  # perhaps the keeper alone
-            _kill_by_address(base_url)
         lines, errors = printed.lines(), complained.lines()
+        kill()  # what had not quite begun
         if code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             named = [line for line in errors if _EXCEPTION.match(line)] or errors  # Node's last line is its version

@@ -27,11 +27,10 @@ OVER = 404
 
 # The options of a request, in both forms. A null counts as no option.
 _READ = {
-    *("messages", "input", "instructions", "model", "tools", "tool_choice", "stop", "stream_options", "max_tool_calls"),
-    *("max_tokens", "max_completion_tokens", "max_output_tokens"),
+    *("messages", "input", "instructions", "model", "tools", "tool_choice", "stop", "stream_options"),
+    *("max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls"),
 }
-_TAKEN = {
-    *_READ,
+_HARMLESS = {
     *("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"),
     *("service_tier", "user"),
 }
@@ -40,14 +39,20 @@ _LIMITED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("stream", "logprobs", "parallel_tool_calls", "store"), (True, False)),
     **{"n": (1,), "top_logprobs": (0,), "background": (False,), "modalities": (["text"],)},
     "include": ([], ["reasoning.encrypted_content"]),
+    **dict.fromkeys(("audio", "conversation", "functions", "function_call", "previous_response_id", "prompt"), ()),
 }
-# Other values than these have no effect. If the sampling is strict, they are refused.
-_OVERRIDDEN: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("temperature", "seed", "verbosity", "reasoning_effort", "chat_template_kwargs"), ()),
-    "truncation": ("disabled",),
-    **{"top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "logit_bias": ({},), "reasoning": ({},)},
-    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
-    **{"repetition_penalty": (1,), "response_format": ({"type": "text"},), "text": ({}, {"format": {"type": "text"}})},
+# Other values than these, and other options, have no effect. If the sampling is strict, they are refused.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **{
+        "top_p": (1,),
+        "top_k": (-1, 0),
+        "min_p": (0,),
+        "logit_bias": ({},),
+        "reasoning": ({},),
+        "repetition_penalty": (1,),
+    },
+    **{"frequency_penalty": (0,), "presence_penalty": (0,), "truncation": ("disabled",)},
+    **{"response_format": ({"type": "text"},), "text": ({}, {"format": {"type": "text"}})},
 }
 
 
@@ -83,11 +88,7 @@ class ModelCall:
         stop: Texts that end the answer.
         stream: Whether the answer is sent as events.
         api: The form of the request and of its answer.
-        body_hash: A hash of the request's body.
-        logprobs: Whether the answer shows the log-probability of each token.
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
-        model: The model's name, which the answer repeats.
-        usage_in_stream: Whether a streamed chat ends with the numbers of tokens.
         overridden: The options that have no effect.
         options: What else a hosted model gets, in chat form.
     """
@@ -112,11 +113,9 @@ class ModelAnswer:
     """What the model wrote.
 
     Attributes:
-        text: The words.
         calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``. Arguments are
             objects; ids are unique in a session.
-        reasoning: The thought, or empty.
-        prompt_tokens: The number of tokens of the conversation.
+        prompt_tokens: The number of tokens of the conversation; 0 if it is not known.
         completion_tokens: The number of sampled tokens.
         logprobs: Each sampled token's text and log-probability; None if they are not shown.
     """
@@ -144,10 +143,7 @@ class AgentProgram(Protocol):
         ...
 
     def stop_agent(self, why: str) -> None:
-        """Ends the episode because of K (`why` is "horizon") or another reason. Does nothing if the agent has ended.
-
-        Further requests get an error, and the agent is soon killed.
-        """
+        """Ends the episode because of K (`why` is "horizon") or another reason: the agent is soon killed."""
         ...
 
     def verdict(self) -> tuple[str, float, bool, bool, Json]:
@@ -173,9 +169,8 @@ def read_call(
     Args:
         content: The body.
         api: Its form.
-        temperature: The run's, which a request may repeat.
-        sampling: Whether a model's options have no effect ("run"), are refused ("strict"), or are kept as
-            `ModelCall.options` ("agent").
+        temperature: The run's own.
+        sampling: Whether options for the model have no effect ("run"), are refused ("strict"), or are kept ("agent").
         items: What earlier responses have put out, by its ids.
 
     Raises:
@@ -188,19 +183,19 @@ def read_call(
     if not isinstance(body, dict):
         raise Refusal("the body must be a JSON object", code="invalid_json")
     body = {name: value for name, value in body.items() if value is not None}
-    options, overridden = _LIMITED | _OVERRIDDEN | {"temperature": (temperature,)}, []
+    allowed, overridden = _LIMITED | _NEUTRAL | {"temperature": (temperature,)}, []
     for name, value in body.items():
-        if name not in _LIMITED and sampling == "agent":
+        if (
+            name in _READ | _HARMLESS
+            or value in allowed.get(name, ())
+            or (sampling == "agent" and name not in _LIMITED)
+        ):
             continue
-        if name not in _TAKEN and name not in options:
-            raise Refusal(f"the option {name!r} can't be honoured here; leave it out", code="unsupported_parameter")
-        if name in _TAKEN or value in options[name]:
-            continue
-        if name in _OVERRIDDEN and sampling == "run":
-            overridden.append(name)
-        else:
-            choices = " or ".join(json.dumps(choice) for choice in options[name]) or "the run's own"
-            raise Refusal(f"{name!r} must be {choices}, got {_short(value)}; leave it out")
+        if name in _LIMITED or sampling == "strict":
+            values = [json.dumps(value) for value in allowed.get(name, ()) if value is not None]
+            choices = " or ".join([*values, "left out"])
+            raise Refusal(f"{name!r} must be {choices}, got {_short(value)}")
+        overridden.append(name)
     try:
         messages = _chat_messages(body) if api == "chat" else _response_messages(body, items or {})
         tools, choice = _tools(body, api, ("strict",) if sampling == "agent" else ())
@@ -227,13 +222,12 @@ def read_call(
 def _options(body: Json) -> Json:
     """What a request asks for beyond what is read, in chat form."""
     read = _READ | (_LIMITED.keys() - {"parallel_tool_calls", "store"}) | {"text", "reasoning", "truncation"}
-    options = {name: value for name, value in body.items() if name not in read}
-    text, thought = body.get("text", {}), body.get("reasoning", {})
-    if form := text.get("format"):
-        schema = {name: value for name, value in form.items() if name != "type"}
-        options["response_format"] = {"type": form["type"]} | ({form["type"]: schema} if schema else {})
-    named = {"verbosity": text.get("verbosity"), "reasoning_effort": thought.get("effort")}
-    return options | {name: value for name, value in named.items() if value is not None}
+    text = body.get("text", {})
+    options = {"verbosity": text.get("verbosity"), "reasoning_effort": body.get("reasoning", {}).get("effort"), **body}
+    if form := dict(text.get("format", ())):
+        kind = form.pop("type")
+        options["response_format"] = {"type": kind} | ({kind: form} if form else {})
+    return {name: value for name, value in options.items() if name not in read and value is not None}
 
 
 def _chat_messages(body: Json) -> list[Json]:

@@ -12,9 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from harness.agents.protocol import OVER, Json, ModelAnswer, ModelCall, Refusal, Sampling
+
+if TYPE_CHECKING:
+    from harness.agents.gateway import Gateway
 
 Answer = ModelAnswer | Refusal
 
@@ -22,14 +25,6 @@ _KEPT = 256  # answers that may not have arrived, for late retries
 _LOOK_S = 0.5  # between two checks that a waiting client is still there
 _MOST_WAITING = 256  # requests of a session
 _MOST_CONNECTIONS = 320  # of a session
-
-
-class Server(Protocol):
-    """What a session needs of its `Gateway`."""
-
-    url: str
-    sessions: dict[str, Session]
-    descriptors: int
 
 
 class Waiting:
@@ -54,7 +49,7 @@ class Session:
         items: What its responses have put out, by ids.
     """
 
-    def __init__(self, gateway: Server, temperature: float | None, sampling: Sampling, upstream: str) -> None:
+    def __init__(self, gateway: Gateway, temperature: float | None, sampling: Sampling, upstream: str) -> None:
         self.key = secrets.token_urlsafe(24)
         self.base_url = f"{gateway.url}/{self.key}/v1"
         self.temperature, self.sampling, self.upstream = temperature, sampling, upstream
@@ -70,11 +65,8 @@ class Session:
         self._closed = False
 
     def next_call(self, timeout_s: float) -> ModelCall | None:
-        """Waits for the agent's next request.
-
-        Returns:
-            The request that was taken and isn't answered yet, or else the first in line. None after `timeout_s`
-            seconds, or after the session's end.
+        """Waits for the agent's next request. Returns the one that is taken already, or else the first in line; None
+        after `timeout_s` seconds, or after the session's end.
         """
         until = time.monotonic() + timeout_s
         with self._changed:
@@ -145,7 +137,7 @@ class Session:
             return waiting
 
     def wait(self, waiting: Waiting, gone: Callable[[], bool], unread: Callable[[], bool]) -> Answer | None:
-        """The answer to a request, whose client is `gone` from now on if it leaves it `unread`; None if it has gone."""
+        """The answer, which the client may leave `unread`; None if it has gone."""
         with self._changed:
             while not gone():
                 if waiting.answer is not None:
@@ -192,7 +184,6 @@ class Session:
         self._answered = [*unread[1 - _KEPT :], waiting]
 
     def _there(self) -> list[Waiting]:
-        """The requests in line whose clients are there."""
         return [waiting for waiting in self._line if not waiting.gone()]
 
 

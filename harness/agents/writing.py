@@ -76,11 +76,10 @@ def _head(call: ModelCall, kind: str) -> Json:
     }
 
 
-def _usage(answer: ModelAnswer) -> Json | None:
-    asked, written = answer.prompt_tokens, answer.completion_tokens
-    if not asked:  # nobody has counted: no prompt is empty
-        return None
-    return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+def _usage(answer: ModelAnswer, asked: str = "prompt", wrote: str = "completion") -> Json | None:
+    prompt, written = answer.prompt_tokens, answer.completion_tokens
+    counts = {f"{asked}_tokens": prompt, f"{wrote}_tokens": written, "total_tokens": prompt + written}
+    return counts if prompt else None  # no prompt is empty, so nobody has counted
 
 
 def _logprobs(answer: ModelAnswer) -> Json | None:
@@ -109,11 +108,8 @@ def _response(call: ModelCall, answer: ModelAnswer) -> Json:
         {"type": "function_call", "id": f"fc_{name}_{at}", "call_id": made["id"], "status": status, **made["function"]}
         for at, made in enumerate(written_calls(answer.calls))
     ]
-    usage = None
-    if used := _usage(answer):
-        usage = {"input_tokens": used["prompt_tokens"], "output_tokens": used["completion_tokens"]}
-        usage |= {"total_tokens": used["total_tokens"], "input_tokens_details": {"cached_tokens": 0}}
-        usage |= {"output_tokens_details": {"reasoning_tokens": 0}}
+    if usage := _usage(answer, "input", "output"):
+        usage["input_tokens_details"], usage["output_tokens_details"] = {"cached_tokens": 0}, {"reasoning_tokens": 0}
     return {
         "id": f"resp_{name}",
         "object": "response",

@@ -6,7 +6,6 @@ Such a server takes and returns text without token ids and log-probabilities, so
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from eh_gym.errors import ConfigError, EHError, SamplerError
 from eh_gym.replies import split_reply
 from eh_gym.surrogates import escaped
+from harness.agents.writing import written_calls
 from harness.rollout.conversation import NoRoom, UnreadableRequestError
+from harness.settings.evaluate import Endpoint
 
 if TYPE_CHECKING:
     import openai
@@ -33,17 +34,14 @@ _OVERFLOW = re.compile(
 
 @dataclass(frozen=True)
 class EndpointReply:
-    """One answer of the model.
+    """One answer of the model. JSON can hold it.
 
     Attributes:
         text: The answer. A thought that the server left in it is cut off.
         cut: Whether it reached the token limit.
-        reasoning: The thought; empty if there was none, or if the server does not show it.
-        calls: The function calls in the protocol's form, with their ids.
         message: The model's message, as the next request repeats it, without a thought that the server returns
             separately.
         prompt_tokens: The tokens of the request, as the endpoint counts them; 0 if it does not report them.
-        completion_tokens: The tokens of the answer, likewise.
     """
 
     text: str
@@ -65,14 +63,9 @@ class ChatEndpoint:
 
     Args:
         model: The model's name at the endpoint.
-        base_url: The URL of the endpoint, which usually ends in ``/v1``. If it is empty, the client uses its own
-            default: ``OPENAI_BASE_URL``, or OpenAI itself.
-        api_key_env: The environment variable with the key. A server that is named by `base_url` may need no key.
+        server: Where it is. The client waits between two tries with exponential backoff, or as the server says.
         temperature: The temperature of the sampled actions; 0 is greedy.
         max_tokens: The most tokens of one answer.
-        retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx. The
-            client waits with exponential backoff, or for as long as the server says.
-        deadline_s: The seconds for which the server may be silent, in each try.
         template_kwargs: Further variables of the chat template, for servers such as vLLM's that take them.
 
     Raises:
@@ -82,13 +75,10 @@ class ChatEndpoint:
     def __init__(
         self,
         model: str,
+        server: Endpoint,
         *,
-        base_url: str = "",
-        api_key_env: str = "OPENAI_API_KEY",
         temperature: float = 1.0,
         max_tokens: int = 1024,
-        retries: int = 4,
-        deadline_s: float = 300.0,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         if not model:
@@ -96,15 +86,19 @@ class ChatEndpoint:
         import openai  # of an extra
 
         self._openai = openai
-        self._key = key = os.environ.get(api_key_env, "")
-        self._key_hint = f"; the key is that of the variable {api_key_env}; set it, or name another with --api-key-env"
-        if not key and not base_url and not os.environ.get("OPENAI_BASE_URL"):
+        name = server.api_key_env
+        self._key = key = os.environ.get(name, "")
+        self._key_hint = f"; the key is that of the variable {name}; set it, or name another with --api-key-env"
+        if not key and not server.base_url and not os.environ.get("OPENAI_BASE_URL"):
             raise ConfigError(
-                f"there is no key in the environment variable {api_key_env}; set it, name another with --api-key-env, "
+                f"there is no key in the environment variable {name}; set it, name another with --api-key-env, "
                 "or give the --base-url of a server that needs none"
             )
         self._client = self._openai.AsyncOpenAI(
-            base_url=base_url or None, api_key=key or "none", max_retries=retries, timeout=deadline_s
+            base_url=server.base_url or None,
+            api_key=key or "none",
+            max_retries=server.retries,
+            timeout=server.deadline_s,
         )
         self.url = str(self._client.base_url).rstrip("/")
         self._model, self._temperature = model, temperature
@@ -153,7 +147,7 @@ class ChatEndpoint:
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
         try:
             return self._read(completion, seed)
-        except (ValueError, AttributeError, LookupError, TypeError) as error:  # not the expected JSON
+        except (ValueError, AttributeError, LookupError, TypeError) as error:
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {completion!r:.300}") from error
 
     def _explained(self, error: openai.APIStatusError) -> EHError:
@@ -195,11 +189,12 @@ class ChatEndpoint:
             {
                 "id": call.id or f"call{seed}_{at}",  # some servers leave it out, or the type
                 "type": "function",
-                "function": {"name": call.function.name, "arguments": _as_text(call.function.arguments)},
+                "function": {"name": call.function.name, "arguments": call.function.arguments},
             }
             for at, call in enumerate(reply.tool_calls or [])
             if call.type != "custom"
         ]
+        calls = written_calls(calls)  # some servers send the arguments themselves
         message: Message = {"role": "assistant", "content": content}
         if calls:  # the content goes back as it came; it may be null
             message |= {"content": reply.content, "tool_calls": calls}
@@ -207,11 +202,6 @@ class ChatEndpoint:
         apart = getattr(reply, "reasoning", None) or getattr(reply, "reasoning_content", None)
         reasoning = apart if isinstance(apart, str) else thought
         return EndpointReply(text, choice.finish_reason == "length", reasoning, calls, message, prompt, completed)
-
-
-def _as_text(arguments: Any) -> str:
-    """The arguments of a call as JSON, which the protocol requires. Some servers send the object itself."""
-    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _whole(value: Any) -> Any:

@@ -28,8 +28,7 @@ class EvaluationFolder:
     """Keeps one evaluation. It locks the folder until it is closed.
 
     Args:
-        folder: A new folder, or that of an evaluation with the same settings. The settings may differ if no step was
-            played yet.
+        folder: A new folder, or that of an evaluation with the same settings, if a step was played.
         settings: Everything that an episode depends on besides its task and seed. It must be JSON-serialisable.
 
     Raises:
@@ -89,14 +88,12 @@ class EvaluationFolder:
 
 
 class Replies:
-    """What a hosted model has replied, in a file, so that no call is paid twice.
+    """What a hosted model has replied, in a file, by digests of the requests. So no call is paid twice.
 
-    Attributes:
-        known: The replies by the digests of their requests.
+    Replies in the episodes with the seeds `ended` are forgotten.
     """
 
     def __init__(self, path: Path, ended: Collection[int]) -> None:
-        """Forgets the replies in the episodes with the seeds `ended`."""
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # a kill may cut the last line
         kept = [line for line in map(json.loads, lines) if line["episode"] not in ended]
         self.known: dict[str, dict[str, Any]] = {line["request"]: line["reply"] for line in kept}

@@ -80,7 +80,7 @@ def play_with_endpoint(
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """A request of an episode; the rest is as in `ChatEndpoint.reply`."""
+    """A request of an episode, which its seed names; the rest is as in `ChatEndpoint.reply`."""
 
     session: Hashable
     messages: Sequence[Message]
@@ -88,7 +88,7 @@ class _Request:
     tools: Sequence[Any]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_tokens: int | None = None
-    episode: int = 0  # its seed
+    episode: int = 0
 
 
 class _EndpointPlayer:
@@ -198,14 +198,12 @@ def _sent(call: ModelCall) -> list[Message]:
 
 def _options(call: ModelCall) -> dict[str, Any]:
     """An agent's options for the endpoint. Servers refuse those of functions without a function."""
-    options = dict(call.options)
-    if call.stop:
-        options["stop"] = list(call.stop)
+    options, choice = call.options | ({"stop": list(call.stop)} if call.stop else {}), call.tool_choice
     if not call.tools:
         options.pop("parallel_tool_calls", None)
-    elif call.tool_choice != "auto":
-        named = {"type": "function", "function": {"name": call.tool_choice}}
-        options["tool_choice"] = "required" if call.tool_choice == "required" else named
+    elif choice != "auto":
+        named = {"type": "function", "function": {"name": choice}}
+        options["tool_choice"] = choice if choice == "required" else named
     return options
 
 

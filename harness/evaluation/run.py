@@ -236,11 +236,8 @@ def _play(
 def _endpoint(config: EvaluateConfig) -> ChatEndpoint:
     return ChatEndpoint(
         config.model.model,
-        base_url=config.endpoint.base_url,
-        api_key_env=config.endpoint.api_key_env,
+        config.endpoint,
         temperature=config.rollout.temperature,
         max_tokens=config.rollout.max_action_tokens,
-        retries=config.endpoint.retries,
-        deadline_s=config.endpoint.deadline_s,
         template_kwargs=config.model.chat_template_kwargs,
     )

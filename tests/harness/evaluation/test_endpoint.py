@@ -22,7 +22,7 @@ from harness.evaluation.play_endpoint import _EndpointPlayer, _Request
 from harness.evaluation.result import Usage, result_table
 from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
-from harness.settings.evaluate import EvaluateConfig
+from harness.settings.evaluate import Endpoint, EvaluateConfig
 from harness.settings.section import changed
 
 pytest.importorskip("openai")
@@ -57,7 +57,7 @@ def test_counts_that_the_server_does_not_send_are_missing_and_not_0(chat_server:
 
 def test_an_answer_has_no_tokens_that_nobody_counted(chat_server: Any) -> None:
     async def ask(url: str) -> Any:
-        return await ChatEndpoint("m", base_url=url).reply([{"role": "user", "content": "Hi"}], seed=0)
+        return await ChatEndpoint("m", Endpoint(base_url=url)).reply([{"role": "user", "content": "Hi"}], seed=0)
 
     with chat_server.serve(lambda request, _: {"body": with_message(content="Hello")}) as server:
         reply = asyncio.run(ask(server.url))
