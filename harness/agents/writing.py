@@ -76,10 +76,9 @@ def _head(call: ModelCall, kind: str) -> Json:
     }
 
 
-def _usage(answer: ModelAnswer, asked: str = "prompt", wrote: str = "completion") -> Json | None:
-    prompt, written = answer.prompt_tokens, answer.completion_tokens
-    counts = {f"{asked}_tokens": prompt, f"{wrote}_tokens": written, "total_tokens": prompt + written}
-    return counts if prompt else None  # no prompt is empty, so nobody has counted
+def _usage(answer: ModelAnswer, asked: str = "prompt", wrote: str = "completion") -> Json:
+    prompt, written = answer.prompt_tokens, answer.completion_tokens  # Vercel's SDK takes no null
+    return {f"{asked}_tokens": prompt, f"{wrote}_tokens": written, "total_tokens": prompt + written}
 
 
 def _logprobs(answer: ModelAnswer) -> Json | None:
@@ -108,8 +107,8 @@ def _response(call: ModelCall, answer: ModelAnswer) -> Json:
         {"type": "function_call", "id": f"fc_{name}_{at}", "call_id": made["id"], "status": status, **made["function"]}
         for at, made in enumerate(written_calls(answer.calls))
     ]
-    if usage := _usage(answer, "input", "output"):
-        usage["input_tokens_details"], usage["output_tokens_details"] = {"cached_tokens": 0}, {"reasoning_tokens": 0}
+    usage = _usage(answer, "input", "output")
+    usage["input_tokens_details"], usage["output_tokens_details"] = {"cached_tokens": 0}, {"reasoning_tokens": 0}
     return {
         "id": f"resp_{name}",
         "object": "response",

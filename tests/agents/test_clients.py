@@ -16,8 +16,8 @@ from harness.agents.session import Session, Waiting
 
 HERE = Path(__file__).parent
 SOON_S = 100.0
-PYTHON = ("llama_index", "instructor", "dspy", "mini_swe_agent", "haystack")
-JAVASCRIPT = ("langchain_js", "vercel")
+PYTHON = ("instructor", "dspy", "mini_swe_agent")
+JAVASCRIPT = ("vercel", "vercel_chat")
 
 pytestmark = pytest.mark.skipif("EH_AGENT" not in os.environ, reason="tox run -m agents has the clients")
 

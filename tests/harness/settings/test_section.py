@@ -115,7 +115,7 @@ def test_every_setting_says_what_it_changes() -> None:
     assert {*flat(EvaluateConfig())} <= {*evaluate}
     names = {what: {name for name, its in train.items() if its is what} for what in Changes}
     memory = {"gradient_checkpointing", "keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"}
-    machine = {"device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", *memory}
+    machine = {"agent_upstream", "device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", *memory}
     assert names[Changes.MACHINE] == machine
     assert names[Changes.DRAWS] == {"seed", "sampler"}
     environments = {"env_threads", "env_workers", "ray_address"}
