@@ -27,9 +27,9 @@ Info = dict[str, Any]
 class AgentEnv(gym.Env[str, Any]):
     """Plays an agent program as an episode.
 
-    A reset starts the agent on a task and returns its first request to the model. A step answers the request with a
-    `ModelAnswer` or a text, and returns the next one, or the agent's reward and verdict. ``info["call"]`` is the
-    request, a `ModelCall`; ``info["agent_program"]`` of a reset is an `AgentProgram`.
+    A reset starts the agent on a task and returns its first request to the model. A step answers it with a
+    `ModelAnswer` or a text, and returns the next one, or the agent's verdict. ``info["call"]`` is the request, a
+    `ModelCall`; ``info["agent_program"]`` of a reset is an `AgentProgram`.
 
     If an agent fails, its episode ends without a reward. ``info["failure"]`` says why, and ``info["trace"]`` where. If
     it ends before its first request, the reset raises WorkerError.
@@ -43,9 +43,6 @@ class AgentEnv(gym.Env[str, Any]):
         temperature: The temperature of the run.
         sampling: What becomes of a request's own options: see `read_call`.
         upstream: The endpoint that answers other requests, such as those for embeddings.
-
-    Attributes:
-        task_ids: The ids of the split's tasks.
 
     Raises:
         ConfigError: The agent can't be found, the tasks can't be read, or the split holds none.
@@ -72,8 +69,7 @@ class AgentEnv(gym.Env[str, Any]):
             named = sorted({str(task.get("split", "train")) for task in every.values()})
             raise ConfigError(
                 f'no task is of the split {split!r}, there are {", ".join(named)}; give tasks "split": "{split}", name '
-                "another "
-                "split, or evaluate nothing (--eval-tasks 0)"
+                "another split, or evaluate nothing (--eval-tasks 0)"
             )
         self.task_ids: Sequence[str] = list(self._tasks)
         self._at_k, self._timeout_s, self._temperature = at_k, timeout_s, temperature
@@ -87,7 +83,7 @@ class AgentEnv(gym.Env[str, Any]):
         self._interrupted = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
-        """Ends the last episode's agent, starts a new one, and waits for its first request."""
+        """Starts a new agent, and waits for its first request."""
         super().reset(seed=seed)
         task_id = named_task(options)
         if task_id is None:

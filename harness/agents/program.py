@@ -61,7 +61,7 @@ class Running:
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
-        """Waits `grace_s` seconds for the end, then kills the agent."""
+        """Kills the agent after `grace_s` seconds."""
         self._thread.join(grace_s)
         if self._thread.is_alive():
             self._kill()
@@ -116,7 +116,7 @@ def find_agent(agent: str | Play) -> Agent:
 
 
 def read_verdict(value: Any) -> Ended:
-    """Reads what an agent returned: a reward, True or False, or an object with ``reward`` and ``success``.
+    """Reads what an agent returned: a reward, a verdict, or an object with ``reward`` and ``success``.
 
     >>> read_verdict(0.5), read_verdict(True)
     (Ended(reward=0.5, success=None, failure='', trace=''), Ended(reward=1.0, success=True, failure='', trace=''))

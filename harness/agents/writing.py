@@ -36,7 +36,6 @@ def written_calls(calls: Iterable[Json]) -> list[Json]:
 
 
 def _text(arguments: Any) -> str:
-    """A text stays as it is."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
@@ -51,7 +50,6 @@ def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
 
 
 def _chat_chunks(call: ModelCall, answer: ModelAnswer) -> Iterator[Json]:
-    """Up to four events: words, calls, end, numbers of tokens."""
     head = _head(call, "chat.completion.chunk")
 
     def chunk(delta: Json, finish: str | None = None, logprobs: Json | None = None) -> Json:

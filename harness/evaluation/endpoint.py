@@ -66,7 +66,7 @@ class ChatEndpoint:
         server: Where it is. The client waits between two tries with exponential backoff, or as the server says.
         temperature: The temperature of the sampled actions; 0 is greedy.
         max_tokens: The most tokens of one answer.
-        template_kwargs: Further variables of the chat template, for servers such as vLLM's that take them.
+        template_kwargs: Further variables of the chat template, for servers that take them.
 
     Raises:
         ConfigError: The key or the model's name is missing.
@@ -121,8 +121,8 @@ class ChatEndpoint:
     ) -> EndpointReply:
         """Returns the model's answer to a conversation, with functions on offer in the protocol's form.
 
-        Whether the seed fixes the answer is up to the server. `options` are further ones of the request, or replace
-        the endpoint's. `max_tokens` may lower the endpoint's own limit.
+        The server may ignore the seed. `options` are further ones of the request, or replace the endpoint's.
+        `max_tokens` may lower the endpoint's own limit.
 
         Raises:
             NoRoom: The conversation is too long for the model.
@@ -205,7 +205,7 @@ class ChatEndpoint:
 
 
 def _whole(value: Any) -> Any:
-    """A JSON value with surrogate halves escaped, as `ChatFormat` reads them, because they cannot be sent."""
+    """A JSON value with surrogate halves escaped, which cannot be sent."""
     if isinstance(value, dict):
         return {_whole(name): _whole(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -27,13 +27,8 @@ _REPLIES = "replies.jsonl"
 class EvaluationFolder:
     """Keeps one evaluation. It locks the folder until it is closed.
 
-    Args:
-        folder: A new folder, or that of an evaluation with the same settings, if a step was played.
-        settings: Everything that an episode depends on besides its task and seed. It must be JSON-serialisable.
-
-    Raises:
-        ConfigError: The folder holds something else, is in use, or can't be made.
-        StateError: The episodes in it can't be read.
+    The folder is new, or has an evaluation with the same settings: all that an episode depends on besides its task and
+    seed, as JSON. Else this raises a ConfigError.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -59,11 +54,11 @@ class EvaluationFolder:
             self._opened = opened.pop_all()
 
     def missing(self, requests: Sequence[EpisodeRequest]) -> list[EpisodeRequest]:
-        """Returns the requests whose episodes were not played yet, in their order."""
+        """Returns the requests whose episodes were not played yet."""
         return [request for request in requests if request.seed not in self._played]
 
     def lines(self, requests: Sequence[EpisodeRequest]) -> list[dict[str, Any]]:
-        """Returns the recorded episodes of the requests, in the order of the requests."""
+        """Returns the recorded episodes of the requests."""
         last = {line["seed"]: line for line in read_episodes(self._folder / _EPISODES)}
         return [last[request.seed] for request in requests if request.seed in last]
 

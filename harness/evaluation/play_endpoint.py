@@ -50,11 +50,10 @@ def play_with_endpoint(
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
-    If the conversation and the room for an answer exceed the model's context, the episode ends with the reason
-    "context". Each slot has one request at a time, and all together as many again for calls that agents make at once.
-    What `replies` know is not asked again.
+    Each slot has one request at a time, and all together as many again for calls that agents make at once. What
+    `replies` know is not asked again.
 
-    Raises as `ChatEndpoint.reply` does, but after the first reply for a wrong key or model alone: otherwise the episode
+    Raises as `ChatEndpoint.reply` does, but after the first reply for a wrong key or model alone: else the episode
     fails.
     """
     played = 0
@@ -218,8 +217,7 @@ def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message
     """The model's message, and the result of each of its calls.
 
     If the environment could not read the calls, there are no results. But servers refuse a call without a result, and
-    arguments that are not a JSON object. So such arguments become an empty object, and each result says that the call
-    was not carried out.
+    arguments that are no JSON object. So those become an empty one, and each result says that nothing was carried out.
     """
     if not reply.calls:
         return [reply.message]

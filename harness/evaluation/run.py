@@ -83,7 +83,7 @@ def _plan(config: EvaluateConfig, env: EnvSpec | None) -> _Plan:
 
 @contextmanager
 def _advice(folder: EvaluationFolder | None) -> Iterator[list[Trajectory]]:
-    """Yields a list for the episodes that end. An error then says how to go on, unless nothing was played."""
+    """Yields a list for the episodes that end. An error then says how to go on."""
     ended: list[Trajectory] = []
     try:
         yield ended
@@ -98,7 +98,7 @@ def _advice(folder: EvaluationFolder | None) -> Iterator[list[Trajectory]]:
 def _episodes(
     config: EvaluateConfig, console: Console, plan: _Plan, folder: EvaluationFolder | None, ended: list[Trajectory]
 ) -> list[dict[str, Any]]:
-    """Plays the episodes that the folder lacks, adds them to `ended`, and returns the lines of all."""
+    """Plays the episodes that the folder lacks, and returns the lines of all."""
     count = len(plan.requests)
     missing = folder.missing(plan.requests) if folder else plan.requests
     done = count - len(missing)
@@ -182,7 +182,6 @@ def evaluate_policy(
 
 
 def _kept(config: EvaluateConfig, split: str) -> dict[str, Any]:
-    """The settings that decide the episodes, and a digest of the model's weights."""
     weights = sorted(Path(config.policy).glob("*.safetensors"))
     return {**config.decisive(), "split": split, **({"weights": sha256(*weights)} if weights else {})}
 

@@ -146,18 +146,6 @@ def test_a_stream_says_that_it_is_one(session: Session, pool: ThreadPoolExecutor
     raw.parse().close()
 
 
-def test_a_client_that_times_out_gets_its_answer_and_the_model_is_asked_once(
-    session: Session, pool: ThreadPoolExecutor
-) -> None:
-    asked = pool.submit(ask, session, timeout=0.3, max_retries=50)
-    call = session.next_call(SOON_S)
-    assert call is not None
-    time.sleep(1.0)  # a weight update
-    session.answer(call, ModelAnswer("late"))
-    assert asked.result(SOON_S) == "late"
-    assert session.next_call(0.2) is None
-
-
 @pytest.mark.parametrize("unread", [False, True])
 def test_a_retry_is_known_by_its_content_after_a_client_that_has_gone_without_its_answer(
     session: Session, pool: ThreadPoolExecutor, unread: bool
@@ -198,13 +186,6 @@ def test_equal_calls_at_once_are_as_many_calls(
     session.answer(call, ModelAnswer("0"))
     serve(session, *[ModelAnswer(str(number)) for number in range(1, 8)])
     assert sorted(votes) == [str(number) for number in range(8)]
-
-
-def test_the_same_question_asked_again_is_another_call(session: Session, pool: ThreadPoolExecutor) -> None:
-    for said in ("one", "two"):
-        asked = pool.submit(ask, session)
-        serve(session, ModelAnswer(said))
-        assert asked.result(SOON_S) == said
 
 
 def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Session, pool: ThreadPoolExecutor) -> None:
@@ -323,17 +304,6 @@ def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: Thread
     said = [str(one.message).split(",")[0] for one in noted if one.category is RuntimeWarning]
     assert said == ["the agent sets top_p", "the agent sets seed"]
     assert post(gateway.open(sampling="strict"), json.dumps({"messages": ASKED, "seed": 2}).encode())[0] == 400
-
-
-def test_sixty_four_calls_of_a_session_may_wait_at_once() -> None:
-    with Gateway() as gateway, ThreadPoolExecutor(64) as pool:
-        session = gateway.open()
-        asked = [
-            pool.submit(post, session, json.dumps({"messages": ASKED, "user": str(n)}).encode()) for n in range(64)
-        ]
-        wait_until(lambda: len(session._line) >= 64)
-        serve(session, *[ModelAnswer("ok")] * 64)
-        assert {one.result(SOON_S)[0] for one in asked} == {200}
 
 
 def test_one_session_cannot_take_the_descriptors_of_the_run(

@@ -1,6 +1,5 @@
 """`--policy openai`: episodes with a model behind a chat endpoint, here a server of the test's own."""
 
-import asyncio
 import json
 import socket
 import subprocess
@@ -17,12 +16,11 @@ from rich.console import Console
 from eh_gym.errors import ConfigError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import main
-from harness.evaluation.endpoint import ChatEndpoint
 from harness.evaluation.play_endpoint import _EndpointPlayer, _Request
 from harness.evaluation.result import Usage, result_table
 from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
-from harness.settings.evaluate import Endpoint, EvaluateConfig
+from harness.settings.evaluate import EvaluateConfig
 from harness.settings.section import changed
 
 pytest.importorskip("openai")
@@ -53,15 +51,6 @@ def test_counts_that_the_server_does_not_send_are_missing_and_not_0(chat_server:
         result = quiet(server.url, tasks=1, horizon=3)
     assert result.usage == Usage(3, None, None)
     assert "not sent by the server" in list(result_table("", result).columns[1].cells)[-1]
-
-
-def test_an_answer_has_no_tokens_that_nobody_counted(chat_server: Any) -> None:
-    async def ask(url: str) -> Any:
-        return await ChatEndpoint("m", Endpoint(base_url=url)).reply([{"role": "user", "content": "Hi"}], seed=0)
-
-    with chat_server.serve(lambda request, _: {"body": with_message(content="Hello")}) as server:
-        reply = asyncio.run(ask(server.url))
-    assert (reply.text, reply.cut, reply.prompt_tokens, reply.completion_tokens) == ("Hello", False, 0, 0)
 
 
 def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
