@@ -156,7 +156,6 @@ def _imported(module: str, name: str) -> Play:
 
 
 def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """Runs a function; an async one in an event loop, so that it can be cancelled."""
     cancel: list[Callable[[], Any]] = []
 
     async def wait(answer: Any) -> Any:
@@ -179,7 +178,6 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
 
 
 def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """Runs a command under a keeper. The last line of its stdout is the verdict."""
     variables = {"OPENAI_BASE_URL": base_url, "EH_TASK": json.dumps(dict(task))}
     try:
         process = subprocess.Popen(
@@ -238,8 +236,6 @@ def _kill_by_address(base_url: str) -> None:
 
 
 class _Tail:
-    """Reads a stream to its end in a thread, and keeps its last bytes."""
-
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._kept = stream, b""
         self._thread = threading.Thread(target=self._read, name="eh-agent-output", daemon=True)

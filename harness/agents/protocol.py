@@ -70,7 +70,7 @@ class Refusal(EHError):
 
 
 def budget_used_up(k: int) -> Refusal:
-    """The answer to an agent's call after the `k`-th."""
+    """The answer after the `k`-th call."""
     return Refusal(
         f"The budget of {k} model calls is used up; the episode is over.", status=OVER, code="horizon_reached"
     )

@@ -41,13 +41,7 @@ def arrived() -> bool:
 
 
 class Session:
-    """The calls of one agent, answered in turn. `Gateway.open` makes it.
-
-    Attributes:
-        key: The secret in its URL.
-        base_url: The base URL for the agent's client. Any API key will do.
-        items: What its responses have put out, by ids.
-    """
+    """The calls of one agent, answered in turn, and what its responses have put out (`items`)."""
 
     def __init__(self, gateway: Gateway, temperature: float | None, sampling: Sampling, upstream: str) -> None:
         self.key = secrets.token_urlsafe(24)
@@ -79,7 +73,7 @@ class Session:
             return self._taken.call
 
     def waiting(self) -> list[ModelCall]:
-        """The requests in line, after the present one."""
+        """See `AgentProgram`."""
         with self._changed:
             return [waiting.call for waiting in self._there()]
 

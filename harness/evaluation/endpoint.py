@@ -61,15 +61,8 @@ class EndpointReply:
 class ChatEndpoint:
     """A model behind ``POST {base_url}/chat/completions``. The caller closes it.
 
-    Args:
-        model: The model's name at the endpoint.
-        server: Where it is. The client waits between two tries with exponential backoff, or as the server says.
-        temperature: The temperature of the sampled actions; 0 is greedy.
-        max_tokens: The most tokens of one answer.
-        template_kwargs: Further variables of the chat template, for servers that take them.
-
-    Raises:
-        ConfigError: The key or the model's name is missing.
+    The client waits between two tries with exponential backoff, or as the server says. `template_kwargs` are for
+    servers that take them. Raises ConfigError if the key or the model's name is missing.
     """
 
     def __init__(

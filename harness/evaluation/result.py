@@ -62,20 +62,15 @@ class EvalResult(Shares):
 
     Attributes:
         rollouts: The number of episodes per task, the k.
-        best_interval: The 95 % interval of `best_at_k`.
-        all_interval: The 95 % interval of `all_at_k`.
-        reward_mean: The mean reward of an episode.
+        best_interval: The 95 % interval of `best_at_k`; likewise `all_interval`.
         length_mean: The mean number of steps of all episodes.
-        length_success_mean: The mean number of steps of the successes; None without a success.
-        length_success_p90: Their 90th percentile, likewise.
+        length_success_mean: That of the successes; None without one. `length_success_p90` is their 90th percentile.
         success_lengths: The number of steps of each success, ascending. It gives the success under shorter horizons.
-        steps_per_optimum: The mean of steps / the expert's steps, over the successes with a known expert; None without
-            them.
+        steps_per_optimum: The mean of steps / the expert's, over the successes with a known expert; None without them.
         truncated: The share of episodes that K, the environment's own limit or the context stopped.
         environment_errors: The number of episodes that were lost: their environment or endpoint failed.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
         category_mean: The mean of the categories' mean@k, BFCL's multi-turn score; None without categories.
-        parts: The results of each environment, if there are several, and of each category and difficulty.
         usage: The usage of an endpoint for the episodes that count; None without an endpoint.
         saturation: Success and tokens under each smaller K; None if the agent was told K.
         not_official: With ``--official``, the flags by which the score is not official.
@@ -173,7 +168,6 @@ def _by_task(episodes: Iterable[Line]) -> list[list[Line]]:
 
 
 def _reward(t: Line) -> float | None:
-    """What an episode has earned; None if its agent failed, so that nobody knows."""
     return None if t.get("unscored") else float(t["reward"])
 
 
@@ -182,7 +176,6 @@ def _share(values: Iterable[float]) -> float:
 
 
 def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
-    """The share of scenarios all of whose tasks were solved, averaged over rounds with one episode of each task."""
     scenarios: dict[str, dict[str, list[bool]]] = {}
     for t in episodes:
         lost, scenario = t["end"] == "environment-error", t["kinds"].get("scenario")

@@ -125,7 +125,6 @@ def _episodes(
 
 
 def _show(config: EvaluateConfig, console: Console, split: str, result: EvalResult, notes: Sequence[str]) -> None:
-    """Prints the result's tables and the notes."""
     name = config.model.model if config.policy == ENDPOINT else config.policy
     played = config.environment.agent or config.environment.env.removeprefix(GIVEN)
     title = f"{name} on {played}, split {split}, K = {config.horizon}"

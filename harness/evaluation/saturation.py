@@ -23,12 +23,9 @@ _TOLERANCE = 0.02
 class Saturation:
     """Success and cost if every episode had a horizon of k steps, for k from 1 to `k_max`.
 
-    Attributes:
-        success: The share of episodes that succeed within k steps.
-        low: The lower end of the 95 % interval of `success`, for each k by itself.
-        high: The upper end.
-        tokens: The mean number of tokens of an episode.
-        boundary: The 90th percentile of the steps of the successes; None without a success.
+    `success` is the share of episodes that succeed within k steps, with its 95 % interval for each k by itself;
+    `tokens` the mean number of an episode; `boundary` the 90th percentile of the steps of the successes, None without
+    one.
     """
 
     success: tuple[float, ...]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Known:
-    """A conversation up to the model's last message. `ids` are all of its tokens."""
+    """A conversation up to the model's last message, and its tokens."""
 
     messages: list[dict[str, Any]]
     tools: list[Any]
@@ -45,7 +45,7 @@ class AgentConversation(ModelConversation):
         return ids
 
     def prompt(self, call: ModelCall | None = None) -> list[int]:
-        """The ids of the present request, or of one that waits behind it."""
+        """See `Conversation`."""
         if call is None:
             return self.trajectory.ids
         ids, *_ = self._of_call(call)
@@ -53,7 +53,7 @@ class AgentConversation(ModelConversation):
         return ids
 
     def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
-        """As in `ModelConversation`, with the limit of the agent's request."""
+        """See `Conversation`."""
         return super().request(session, prompt, seed, call or self._call)
 
     def _counted(self, sample: Sample) -> Sample:
@@ -92,10 +92,7 @@ class AgentConversation(ModelConversation):
 
     def _of_call(self, call: ModelCall) -> tuple[list[int], list[dict[str, Any]], MessageFormat]:
         """The ids, messages and form of a request, which extends the known conversation that it continues: one whose
-        calls have its ids, or else the longest.
-
-        Raises:
-            UnreadableRequestError: The chat template refuses the messages.
+        calls have its ids, or else the longest. Raises UnreadableRequestError.
         """
         from harness.chat.messages import MessageFormat  # transformers takes seconds to import
 

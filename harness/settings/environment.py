@@ -52,11 +52,10 @@ class Environment(Section):
     """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so
     (stop)."""
     agent_sampling: Literal["auto", "run", "strict"] = "auto"
-    """Whether an agent's own temperature, seed and the like, and the form of answers that it wants, have no effect
-    (run), or are refused (strict). auto: a hosted model gets them (--policy openai), elsewhere as run."""
+    """An agent's own temperature, form of answers and the like have no effect (run), are refused (strict), or reach a
+    hosted model alone (auto)."""
     agent_upstream: Annotated[str, Changes.MACHINE] = ""
-    """The endpoint, https://HOST/v1, that answers an agent's other requests, such as those for embeddings, with the key
-    that the agent sends. Without it they get HTTP 404."""
+    """The endpoint, https://HOST/v1, for an agent's other requests, such as embeddings, with the agent's own key."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds from the model's answer to the agent's next call, or to its end. A slower agent has failed."""
     env_threads: Annotated[int, Range(0), Changes.SETUP] = 64

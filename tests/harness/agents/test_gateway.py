@@ -139,13 +139,6 @@ def test_a_response_arrives_whole_and_as_events(session: Session, pool: ThreadPo
     assert json.loads(call["arguments"]) == {"drawer": "c"}
 
 
-def test_a_stream_says_that_it_is_one(session: Session, pool: ThreadPoolExecutor) -> None:
-    served = pool.submit(serve, session, ANSWER)
-    raw = client(session).chat.completions.with_raw_response.create(model="any", messages=ASKED, stream=True)
-    assert (raw.headers["Content-Type"], served.result()) == ("text/event-stream", ["Open a drawer."])
-    raw.parse().close()
-
-
 @pytest.mark.parametrize("unread", [False, True])
 def test_a_retry_is_known_by_its_content_after_a_client_that_has_gone_without_its_answer(
     session: Session, pool: ThreadPoolExecutor, unread: bool

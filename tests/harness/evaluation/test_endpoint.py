@@ -161,13 +161,6 @@ def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.
         quiet("", api_key_env="MY_KEY")  # OpenAI's own server needs one
 
 
-def test_an_unknown_model_is_an_error_that_names_the_flags(chat_server: Any) -> None:
-    with chat_server.serve(lambda *_: chat_server.error(404, "The model `nope` does not exist.")) as server:
-        with pytest.raises(ConfigError, match=r"does not exist.*'nope'.*--base-url"):
-            quiet(server.url, model="nope", slots=1)
-        assert len(server.requests) == 1
-
-
 def test_a_refused_connection_names_the_address(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, but nobody listens
