@@ -152,7 +152,7 @@ class AgentEnv(gym.Env[str, Any]):
         return ended.failure, ended.reward, False, True, {"failure": ended.failure or None}
 
     def interrupt(self) -> None:
-        """Kills the agent, from any thread. A waiting reset or step raises WorkerError. Call `close` afterwards."""
+        """Kills the agent, from any thread. A waiting reset or step raises WorkerError."""
         self._interrupted, self._grace_s = True, 0.0
         session, running = self._session, self._running
         if session is not None and running is not None:
@@ -209,7 +209,6 @@ _STARTING = threading.Lock()
 
 @functools.cache
 def _gateway(process: int) -> Gateway:
-    """The server that all agents of a process share. A forked child makes its own."""
     return Gateway()
 
 

@@ -67,7 +67,7 @@ class Gateway(ThreadingHTTPServer):
         self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serves a connection in a thread. May close the oldest that has named no session."""
+        """May close the oldest that has named no session."""
         with self._lock:
             self._strangers[request] = None
             if len(self._strangers) > max(1, min(self.descriptors // 8, _MOST_STRANGERS)):
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def handle_expect_100(self) -> bool:
-        """Tells a client at once to send its body. curl waits for this with large bodies."""
+        """Answers at once: curl waits for this with large bodies."""
         super().handle_expect_100()
         self.wfile.flush()
         return True
@@ -165,7 +165,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, write_answer(call, answer, session.items), kind)
 
     def _pass_on(self, session: Session, route: str, content: bytes | None = None) -> None:
-        """Answers a request that no model answers, from the upstream endpoint."""
         if not session.upstream:
             raise Refusal(
                 f"there are {', '.join(_APIS)} and models here; --agent-upstream names an endpoint for {route}",
@@ -184,7 +183,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(answer.status, answer.read(), answer.headers.get_content_type())
 
     def _arrived(self) -> None:
-        """Before the next request or the end of the connection, its system knows whether the answer was read."""
         if self._waiting is not None and self._waiting.gone == self._unread:  # else a retry has taken it
             self._waiting.gone = (lambda: True) if self._unread() else arrived
 
@@ -274,15 +272,13 @@ class _Handler(BaseHTTPRequestHandler):
 @functools.cache
 def _note(option: str) -> None:
     warnings.warn(
-        f"the agent sets {option}, which has no effect: the run samples in its own way (docs/agents.md); "
-        "--agent-sampling strict refuses such calls",
+        f"the agent sets {option}, which has no effect (docs/agents.md); --agent-sampling strict refuses such calls",
         RuntimeWarning,
         stacklevel=2,
     )
 
 
 def _descriptors() -> int:
-    """Raises this process's limit of descriptors as far as possible, and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS refuses "unlimited"
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -228,7 +228,6 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
 
 
 def _kill_by_address(base_url: str) -> None:
-    """Kills what has an agent's address in its environment."""
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if base_url.encode() in environ.read_bytes():

@@ -13,7 +13,7 @@ _EMPTY: dict[str, Json] = {"message": {"content": []}, "function_call": {"argume
 
 
 def write_answer(call: ModelCall, answer: ModelAnswer, items: Json) -> bytes:
-    """The body of an answer: a JSON object, or all of its events. Adds what a response puts out to `items`."""
+    """The body of an answer: JSON, or all of its events. Adds what a response puts out to `items`."""
     if call.api == "chat":
         if call.stream:
             return _events(_chat_chunks(call, answer), "data: [DONE]\n\n")

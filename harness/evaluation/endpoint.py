@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 _SEEDS = 2**31  # every server takes seeds below this
 
-# How servers say that the context is full. The protocol has no field for it: OpenAI sets an error code, llama.cpp its
-# own error type; vLLM, SGLang and others say it only in the message.
+# How servers say that the context is full: OpenAI by an error code, others only in the message.
 _OVERFLOW = re.compile(
     r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
 )
@@ -100,7 +99,7 @@ class ChatEndpoint:
         self._more = {"chat_template_kwargs": dict(template_kwargs)} if template_kwargs else {}
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Ends the connections."""
         await self._client.close()
 
     async def reply(
@@ -144,7 +143,6 @@ class ChatEndpoint:
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {completion!r:.300}") from error
 
     def _explained(self, error: openai.APIStatusError) -> EHError:
-        """The exception for an answer with an error status."""
         status, message = error.status_code, _message(error)
         message = message.replace(self._key, "KEY") if self._key else message
         if status < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(message)):
@@ -207,7 +205,6 @@ def _whole(value: Any) -> Any:
 
 
 def _message(error: openai.APIStatusError) -> str:
-    """The server's message, on one line."""
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None
     return " ".join(str(message or error.message).split())[:300]

@@ -1,8 +1,7 @@
 """Plays the episodes of an evaluation with a model behind an OpenAI-compatible chat endpoint.
 
-If the environment offers functions (``info["tools"]``), the protocol's tools and tool calls are used. Otherwise the
-environment describes its actions in its texts. The calls of an agent program are handed on, and what the model answers
-is handed back.
+If the environment offers functions (``info["tools"]``), the protocol's tools and tool calls are used. Otherwise its
+texts describe its actions. The calls of an agent program are handed on, and the answers back.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ class _EndpointPlayer:
             future.cancel()
 
     def close(self) -> None:
-        """Cancels what is not answered, and ends the thread."""
+        """Cancels what is not answered."""
         for session in list(self._sent):
             self.end_session(session)
         asyncio.run_coroutine_threadsafe(self._model.close(), self._loop).result()
@@ -152,7 +151,7 @@ class _EndpointPlayer:
 
 
 class _EndpointConversation:
-    """The conversation of an endpoint's model with an environment, or with an agent program, which keeps it itself."""
+    """The conversation with an environment, or with an agent program, which keeps it itself."""
 
     def __init__(self, trajectory: Trajectory, info: Info, _: Rollout) -> None:
         self._trajectory = trajectory
@@ -235,7 +234,6 @@ def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message
 
 
 def _readable(call: Mapping[str, Any]) -> str:
-    """The arguments of a call if they are a JSON object, else an empty one."""
     arguments: str = call["function"]["arguments"]
     try:
         return arguments if isinstance(json.loads(arguments), dict) else "{}"

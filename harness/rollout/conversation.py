@@ -79,7 +79,7 @@ class ModelConversation(ABC):
 
     @abstractmethod
     def _read(self, ids: Sequence[int]) -> Reply:
-        """Splits the ids of a reply into its thought and its action."""
+        """Splits a reply into its thought and its action."""
 
     @abstractmethod
     def _next_ids(self, info: Info) -> list[int]:
@@ -142,9 +142,8 @@ class ModelConversation(ABC):
 
 
 class EnvironmentConversation(ModelConversation):
-    """The conversation of a model with an environment.
-
-    The info of the reset may have a ``system_prompt``, and ``tools``, the functions on offer.
+    """With an environment. The info of the reset may have a ``system_prompt``, and ``tools``, the functions on
+    offer.
     """
 
     def _first_ids(self, info: Info) -> list[int]:

@@ -47,19 +47,8 @@ def dspy(drawer: Drawer, url: str) -> None:
         drawer.submit(dspy.ReAct("question -> code", tools=[drawer.look], max_iters=100)(question=QUESTION).code)
 
 
-def mini_swe_agent(drawer: Drawer, url: str) -> None:
-    from minisweagent.agents.default import DefaultAgent
-    from minisweagent.environments.local import LocalEnvironment
-    from minisweagent.models.litellm_model import LitellmModel
-
-    kwargs = {"api_base": url, "api_key": "any"}
-    model = LitellmModel(model_name="openai/policy", model_kwargs=kwargs, cost_tracking="ignore_errors")
-    agent = DefaultAgent(model, LocalEnvironment(), system_template="Use bash.", instance_template="{{task}}")
-    drawer.submit(agent.run(QUESTION)["submission"].strip())
-
-
 if __name__ == "__main__":
-    os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "MSWEA_SILENT_STARTUP": "1"}
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     drawer = Drawer()
     globals()[sys.argv[1]](drawer, os.environ["OPENAI_BASE_URL"])
     print(json.dumps({"reward": drawer.submitted == "73"}))

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from harness.agents.env import AgentEnv
 from harness.agents.gateway import Gateway
 from harness.agents.program import find_agent
 from harness.agents.protocol import ModelAnswer, ModelCall, budget_used_up
-from harness.agents.session import Session, Waiting
+from harness.agents.session import Session
 
 HERE = Path(__file__).parent
 SOON_S = 60.0
@@ -86,10 +85,7 @@ def test_the_end_of_the_budget_ends_the_agent(
     task: dict[str, Any],
     session: Session,
     at_k: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refused, end_one = list[Waiting](), session._end_one
-    monkeypatch.setattr(session, "_end_one", lambda waiting: (refused.append(waiting), end_one(waiting)))
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(_run, play, task, session.base_url)
         for _ in range(4):
@@ -98,10 +94,7 @@ def test_the_end_of_the_budget_ends_the_agent(
             session.answer(call, expert(call))
         assert session.next_call(SOON_S) is not None
         session.end(budget_used_up(4), ModelAnswer("The budget is used up.") if at_k == "stop" else None)
-        began = time.monotonic()
         end = ended.result(SOON_S)
-    print(f"{name}: it ended {time.monotonic() - began:.1f} s after the K-th answer")
-    assert len(refused) == 1 or at_k == "stop"
     assert not end.success
     assert at_k == "stop" or "budget of 4" in end.failure
 

@@ -12,7 +12,6 @@ from mcp.server.mcpserver import MCPServer
 
 
 async def play(task: dict[str, Any], base_url: str) -> float:
-    """Plays until a code is submitted, or the model calls nothing."""
     cabinet, server = Cabinet(task["id"]), MCPServer("cabinet")
     for function in cabinet.functions:
         server.add_tool(function)
