@@ -288,6 +288,7 @@ def test_any_name_of_a_model_is_found(session: Session) -> None:
 
 def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
     session = gateway.open()
+    limits._note.cache_clear()
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
         for options in ({"top_p": 0.9}, {"top_p": 0.8, "seed": 1}, {"seed": 2}):
