@@ -15,7 +15,7 @@ from eh_gym.spaces import UnicodeText
 from envs.options import named_task
 from harness.agents.gateway import Gateway
 from harness.agents.program import Ended, Running, find_agent
-from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal, budget_used_up
+from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal, Sampling, budget_used_up
 from harness.agents.session import Session
 
 _LONGEST = 1_000_000  # characters of an observation or action
@@ -27,26 +27,22 @@ Info = dict[str, Any]
 class AgentEnv(gym.Env[str, Any]):
     """Plays an agent program as an episode.
 
-    A reset starts the agent on a task and returns its first request to the model. A step answers the request with a
-    `ModelAnswer` or a text, and returns the next one, or the agent's reward and verdict. ``info["call"]`` is the
-    request, a `ModelCall`; ``info["agent_program"]`` of a reset is an `AgentProgram`.
+    A reset starts the agent on a task and returns its first request to the model. A step answers it with a
+    `ModelAnswer` or a text, and returns the next one, or the agent's verdict. ``info["call"]`` is the request, a
+    `ModelCall`; ``info["agent_program"]`` of a reset is an `AgentProgram`.
 
-    If an agent fails or is silent for too long, its episode ends without a reward. ``info["failure"]`` then says why,
-    and ``info["trace"]`` is its traceback or the end of its stderr. If it ends before its first request, the reset
-    raises WorkerError.
+    If an agent fails, its episode ends without a reward. ``info["failure"]`` says why, and ``info["trace"]`` where. If
+    it ends before its first request, the reset raises WorkerError.
 
     Args:
         agent: See `find_agent`.
         tasks: See `read_tasks`.
         split: The split of the tasks: "train", another name, or "all".
-        at_k: The answer to the request after the last step: an error (``horizon_reached``), or a last message which
-            says that the budget is used up ("stop").
+        at_k: The answer to the request after the last step: see ``--at-k``.
         timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
         temperature: The temperature of the run.
-        sampling: Whether a request's own sampling options have no effect ("run") or are refused ("strict").
-
-    Attributes:
-        task_ids: The ids of the split's tasks.
+        sampling: What becomes of a request's own options: see `read_call`.
+        upstream: The endpoint that answers other requests, such as those for embeddings.
 
     Raises:
         ConfigError: The agent can't be found, the tasks can't be read, or the split holds none.
@@ -63,7 +59,8 @@ class AgentEnv(gym.Env[str, Any]):
         at_k: Literal["error", "stop"] = "error",
         timeout_s: float = 300.0,
         temperature: float = 1.0,
-        sampling: Literal["run", "strict"] = "run",
+        sampling: Sampling = "run",
+        upstream: str = "",
     ) -> None:
         self._agent = find_agent(agent)
         every = read_tasks(tasks)
@@ -72,12 +69,11 @@ class AgentEnv(gym.Env[str, Any]):
             named = sorted({str(task.get("split", "train")) for task in every.values()})
             raise ConfigError(
                 f'no task is of the split {split!r}, there are {", ".join(named)}; give tasks "split": "{split}", name '
-                "another "
-                "split, or evaluate nothing (--eval-tasks 0)"
+                "another split, or evaluate nothing (--eval-tasks 0)"
             )
         self.task_ids: Sequence[str] = list(self._tasks)
         self._at_k, self._timeout_s, self._temperature = at_k, timeout_s, temperature
-        self._strict = sampling == "strict"
+        self._sampling, self._upstream = sampling, upstream
         self._grace_s = _GRACE_S
         self.observation_space = self.action_space = UnicodeText(_LONGEST)
         self._session: Session | None = None
@@ -87,7 +83,7 @@ class AgentEnv(gym.Env[str, Any]):
         self._interrupted = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
-        """Ends the last episode's agent, starts a new one, and waits for its first request."""
+        """Starts a new agent, and waits for its first request."""
         super().reset(seed=seed)
         task_id = named_task(options)
         if task_id is None:
@@ -98,7 +94,7 @@ class AgentEnv(gym.Env[str, Any]):
         task = self._tasks[task_id]
         with _STARTING:
             gateway = _gateway(os.getpid())
-        session = self._session = gateway.open(self._temperature, strict=self._strict)
+        session = self._session = gateway.open(self._temperature, sampling=self._sampling, upstream=self._upstream)
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
         if self._interrupted:
             self.interrupt()  # it had no agent to end
@@ -156,7 +152,7 @@ class AgentEnv(gym.Env[str, Any]):
         return ended.failure, ended.reward, False, True, {"failure": ended.failure or None}
 
     def interrupt(self) -> None:
-        """Kills the agent, from any thread. A waiting reset or step raises WorkerError. Call `close` afterwards."""
+        """Kills the agent, from any thread. A waiting reset or step raises WorkerError."""
         self._interrupted, self._grace_s = True, 0.0
         session, running = self._session, self._running
         if session is not None and running is not None:
@@ -179,12 +175,9 @@ class AgentEnv(gym.Env[str, Any]):
 
 
 def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Reads tasks by their ids, from a JSON Lines file or a sequence of objects.
+    """Reads tasks by their ids, from a JSON Lines file or a sequence of objects. Raises ConfigError.
 
     A task's ``"id"`` is its number from 0 by default, and its ``"split"`` is "train".
-
-    Raises:
-        ConfigError: The file can't be read, a task is not a JSON object, there is none, or two have the same id.
     """
     if isinstance(tasks, (str, Path)):
         try:
@@ -216,7 +209,6 @@ _STARTING = threading.Lock()
 
 @functools.cache
 def _gateway(process: int) -> Gateway:
-    """The server that all agents of a process share. A forked child makes its own."""
     return Gateway()
 
 

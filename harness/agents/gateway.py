@@ -4,6 +4,7 @@ Each waiting request holds a thread and a descriptor of the trainer. The session
 Another eighth is for connections that have named no session yet.
 """
 
+import functools
 import json
 import re
 import resource
@@ -12,32 +13,28 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import unquote
+from urllib.request import Request, urlopen
 
-from harness.agents.protocol import Api, Refusal, model_list, read_call
-from harness.agents.session import Session, shut
+from harness.agents.protocol import Api, Refusal, Sampling, model_list, read_call
+from harness.agents.session import Session, Waiting, arrived, shut
 from harness.agents.writing import write_answer
 
-_ROUTE = re.compile(r"/([\w-]+)/v1/(models(?:/.+)?|chat/completions|responses)/?")
+_ROUTE = re.compile(r"/([\w-]+)/v1/(.+?)/?")
 _APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
 _SILENCE_S = 60.0  # after which a silent connection is closed
+_UPSTREAM_S = 300.0  # for an answer of the upstream endpoint
 _MOST_STRANGERS = 1024  # connections that have named no session yet
 _MOST_BYTES = 8 * 2**20  # of a request's body
 _MOST_IGNORED = 2**16  # bytes of a refused request that are read
 
 
 class Gateway(ThreadingHTTPServer):
-    """The server, in a thread; a context manager.
-
-    Attributes:
-        url: ``http://HOST:PORT``.
-        sessions: The open sessions by their keys.
-        descriptors: The most descriptors of this process.
-    """
+    """The server, in a thread; a context manager. It has the open sessions by their keys."""
 
     daemon_threads = True
     request_queue_size = 1024
@@ -48,7 +45,6 @@ class Gateway(ThreadingHTTPServer):
         self.sessions: dict[str, Session] = {}
         self.descriptors = _descriptors()
         self._strangers: dict[socket.socket, None] = {}
-        self._noted: set[str] = set()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, name="eh-gateway", daemon=True)
         self._thread.start()
@@ -56,24 +52,11 @@ class Gateway(ThreadingHTTPServer):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, temperature: float | None = None, *, strict: bool = False) -> Session:
-        """Opens a session. The arguments are those of `read_call`."""
-        session = Session(self, temperature, strict)
+    def open(self, temperature: float | None = None, *, sampling: Sampling = "run", upstream: str = "") -> Session:
+        """Opens a session. The arguments are those of `read_call` and `AgentEnv`."""
+        session = Session(self, temperature, sampling, upstream)
         self.sessions[session.key] = session
         return session
-
-    def note(self, overridden: Sequence[str]) -> None:
-        """Warns once of each option that has no effect."""
-        with self._lock:
-            new = [name for name in overridden if name not in self._noted]
-            self._noted.update(new)
-        if new:
-            warnings.warn(
-                f"the agent sets {', '.join(new)}, which has no effect: the run samples in its own way "
-                "(docs/agents.md); --agent-sampling strict refuses such calls",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
     def close(self) -> None:
         """Closes all sessions and stops the server."""
@@ -84,7 +67,7 @@ class Gateway(ThreadingHTTPServer):
         self._thread.join()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serves a connection in a thread. May close the oldest that has named no session."""
+        """May close the oldest that has named no session."""
         with self._lock:
             self._strangers[request] = None
             if len(self._strangers) > max(1, min(self.descriptors // 8, _MOST_STRANGERS)):
@@ -116,14 +99,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: Gateway
     _session: Session | None = None
+    _waiting: Waiting | None = None  # the last request
 
     def do_GET(self) -> None:
         try:
-            _, route = self._place()
+            session, route = self._place()
             kind, _, name = route.partition("/")
-            if kind != "models":
-                raise Refusal(f"GET knows /models only, not /{route}", status=405, code="method_not_allowed")
-            self._send(200, json.dumps(model_list(unquote(name))["data"][0] if name else model_list()).encode())
+            if kind == "models":
+                self._send(200, json.dumps(model_list(unquote(name))["data"][0] if name else model_list()).encode())
+            else:
+                self._pass_on(session, route)
         except Refusal as refusal:
             self._refuse(refusal)
 
@@ -145,12 +130,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def finish(self) -> None:
+        self._arrived()
         if self._session is not None:
             self._session.leave(self.connection)
         super().finish()
 
     def handle_expect_100(self) -> bool:
-        """Tells a client at once to send its body. curl waits for this with large bodies."""
+        """Answers at once: curl waits for this with large bodies."""
         super().handle_expect_100()
         self.wfile.flush()
         return True
@@ -158,12 +144,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, session: Session, route: str, content: bytes) -> None:
         try:
             if route not in _APIS:
-                raise Refusal(f"POST knows {' and '.join(_APIS)}, not /{route}", status=405, code="method_not_allowed")
-            call = read_call(content, _APIS[route], session.temperature, strict=session.strict)
-            self.server.note(call.overridden)
-            again = self.headers.get("x-stainless-retry-count", "0") != "0"
-            waiting = session.request(call, again, self._hung_up)
-            answer = session.wait(waiting, self._hung_up)
+                self._pass_on(session, route, content)
+                return
+            call = read_call(content, _APIS[route], session.temperature, sampling=session.sampling, items=session.items)
+            for name in call.overridden:
+                _note(name)
+            waiting = session.request(call, self._hung_up)
+            answer = session.wait(waiting, self._hung_up, self._unread)
+            self._waiting = waiting
             if isinstance(answer, Refusal):
                 raise answer
         except Refusal as refusal:
@@ -173,13 +161,33 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         kind = "text/event-stream" if call.stream else "application/json"
-        waiting.hung_up = lambda: False  # must come before the client can retry
+        with suppress(OSError):  # the client has gone; its retry gets the answer
+            self._send(200, write_answer(call, answer, session.items), kind)
+
+    def _pass_on(self, session: Session, route: str, content: bytes | None = None) -> None:
+        if not session.upstream:
+            raise Refusal(
+                f"there are {', '.join(_APIS)} and models here; --agent-upstream names an endpoint for {route}",
+                status=404,
+                code="not_found",
+            )
+        headers = {name: self.headers[name] for name in ("Authorization", "Content-Type") if name in self.headers}
+        url = f"{session.upstream.rstrip('/')}/{self.path.split('/v1/', 1)[1]}"
         try:
-            self._send(200, write_answer(call, answer), kind)
-        except OSError:  # the client is gone; its retry gets the answer
-            waiting.hung_up = self._hung_up
+            answer: Any = urlopen(Request(url, content, headers, method=self.command), timeout=_UPSTREAM_S)
+        except HTTPError as error:
+            answer = error
+        except OSError as error:
+            raise Refusal(f"{session.upstream} can't be reached: {error}", status=502, code="upstream") from None
+        with answer:
+            self._send(answer.status, answer.read(), answer.headers.get_content_type())
+
+    def _arrived(self) -> None:
+        if self._waiting is not None and self._waiting.gone == self._unread:  # else a retry has taken it
+            self._waiting.gone = (lambda: True) if self._unread() else arrived
 
     def _place(self) -> tuple[Session, str]:
+        self._arrived()
         route = _ROUTE.fullmatch(self.path.partition("?")[0])
         if route is None:
             raise Refusal(
@@ -196,7 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _content(self) -> bytes:
         length = self.headers.get("Content-Length")
-        if "chunked" in self.headers.get("Transfer-Encoding", "").lower() and length is None:
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            self.close_connection = self.close_connection or length is not None  # RFC 9112, 6.3
             return self._chunks()
         if length is None or not length.isdecimal():
             raise Refusal("the request needs a Content-Length", status=411, code="length_required")
@@ -231,6 +240,15 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, ValueError):  # closed here
             return True
 
+    def _unread(self) -> bool:
+        """Whether the client has left an answer unread: its system then resets the connection."""
+        try:
+            errors = select.poll()
+            errors.register(self.connection, 0)
+            return bool(errors.poll(0))
+        except (OSError, ValueError):  # closed here
+            return False
+
     def _refuse(self, refusal: Refusal) -> None:
         with suppress(OSError):
             self._send(refusal.status, json.dumps(refusal.body()).encode())
@@ -248,11 +266,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:
-        """Does nothing."""
+        pass
+
+
+@functools.cache
+def _note(option: str) -> None:
+    warnings.warn(
+        f"the agent sets {option}, which has no effect (docs/agents.md); --agent-sampling strict refuses such calls",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _descriptors() -> int:
-    """Raises this process's limit of descriptors as far as possible, and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS refuses "unlimited"
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import ctypes
 import importlib
 import inspect
 import json
@@ -29,20 +30,17 @@ Play = Callable[[dict[str, Any], str], Any]
 
 _KEPT = 16_384  # bytes of the end of a command's output
 _LINES = 50  # lines of a failed command's stderr that are logged
-_EXCEPTION = re.compile(r"(\w+[.:])*\w*(Error|Exception)\b")  # how an exception's line begins, in most languages
+_EXCEPTION = re.compile(r"[\s|]*(\w+[.:])*\w*(Error|Exception)\b")  # how its line begins, in most languages and groups
+_CLONE_FS = 0x200
 _DRAIN_S = 5.0  # the time for killed processes to close their pipes
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How an agent ended.
+    """How an agent ended: its verdict (`success` is None if it gave only a number), or why there is none.
 
-    Attributes:
-        reward: What it has earned; 0 if it failed.
-        success: Its verdict; None if it gave only a number, and False if it failed.
-        failure: Why there is no verdict; empty if there is one.
-        trace: The traceback of a function that failed, or the last 50 lines of a failed command's stderr.
+    The trace is the traceback of a function that failed, or the last 50 lines of a failed command's stderr.
     """
 
     reward: float = 0.0
@@ -52,11 +50,7 @@ class Ended:
 
 
 class Running:
-    """An agent at work, in a thread of its own.
-
-    What `work` raises is the agent's failure. `kill` ends the work if it can. The thread calls `on_end` at
-    the end.
-    """
+    """An agent at work, in a thread of its own. What `work` raises is the agent's failure. `kill` ends it if it can."""
 
     def __init__(
         self, name: str, work: Callable[[], Ended], kill: Callable[[], None], on_end: Callable[[], None]
@@ -67,7 +61,7 @@ class Running:
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
-        """Waits `grace_s` seconds for the end, then kills the agent."""
+        """Kills the agent after `grace_s` seconds."""
         self._thread.join(grace_s)
         if self._thread.is_alive():
             self._kill()
@@ -80,19 +74,20 @@ class Running:
         try:
             self.ended = self._work()
         except BaseException as error:  # also SystemExit, which must not end the run
-            self.ended = Ended(failure=said_by(error), trace=traceback.format_exc())
+            trace = traceback.format_exc()
+            while isinstance(inner := getattr(error, "exceptions", None), tuple):  # the first of an exception group
+                error = inner[0]
+            self.ended = Ended(failure=said_by(error), trace=trace)
         finally:
             self._on_end()
 
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent that `find_agent` has found.
+    """An agent that `find_agent` has found: its name in logs, and what starts it.
 
-    Attributes:
-        name: The agent's name in logs.
-        start: Starts the agent with a task, the model's address, and a function that another thread calls at the end.
-            It raises WorkerError if a command can't be started.
+    `start` gets a task, the model's address, and what another thread calls at the end. It raises WorkerError if a
+    command can't be started.
     """
 
     name: str
@@ -100,14 +95,8 @@ class Agent:
 
 
 def find_agent(agent: str | Play) -> Agent:
-    """Finds the agent that ``--agent`` names.
-
-    Args:
-        agent: A function ``play(task, base_url)``, also an async one; its name as ``MODULE:FUNCTION``; or a command,
-            such as ``node agent.js``.
-
-    Raises:
-        ConfigError: There is no such function or command, or the module can't be imported.
+    """Finds the agent that ``--agent`` names: a function ``play(task, base_url)``, also an async one; its name as
+    ``MODULE:FUNCTION``; or a command, such as ``node agent.js``. Raises ConfigError if there is none.
     """
     if callable(agent):
         if not accepts(agent, {}, "") or getattr(agent, "__annotations__", {}).get("return", 0) in (None, "None"):
@@ -127,7 +116,7 @@ def find_agent(agent: str | Play) -> Agent:
 
 
 def read_verdict(value: Any) -> Ended:
-    """Reads what an agent returned: a reward, True or False, or an object with ``reward`` and ``success``.
+    """Reads what an agent returned: a reward, a verdict, or an object with ``reward`` and ``success``.
 
     >>> read_verdict(0.5), read_verdict(True)
     (Ended(reward=0.5, success=None, failure='', trace=''), Ended(reward=1.0, success=True, failure='', trace=''))
@@ -167,7 +156,6 @@ def _imported(module: str, name: str) -> Play:
 
 
 def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """Runs a function; an async one in an event loop, so that it can be cancelled."""
     cancel: list[Callable[[], Any]] = []
 
     async def wait(answer: Any) -> Any:
@@ -177,6 +165,8 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
         return await answer
 
     def work() -> Ended:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).unshare(_CLONE_FS)  # os.chdir then concerns this thread alone
         answer = play(copy.deepcopy(dict(task)), base_url)  # the next episode gets the task unchanged
         return read_verdict(asyncio.run(wait(answer)) if inspect.isawaitable(answer) else answer)
 
@@ -188,15 +178,14 @@ def _function(play: Play, task: Task, base_url: str) -> tuple[Callable[[], Ended
 
 
 def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], Ended], Callable[[], None]]:
-    """Runs a command under a keeper. The last line of its stdout is the verdict."""
-    variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "any", "EH_TASK": json.dumps(dict(task))}
+    variables = {"OPENAI_BASE_URL": base_url, "EH_TASK": json.dumps(dict(task))}
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", _KEEPER, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **variables},
+            env={"OPENAI_API_KEY": "any", **os.environ, **variables},
             start_new_session=True,
         )
     except OSError as error:
@@ -209,6 +198,8 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
         with suppress(OSError):
             process.stdin.close()
             process.send_signal(signal.SIGCONT)  # if the agent has stopped its keeper
+        if process.returncode == -signal.SIGKILL:  # perhaps the keeper alone
+            _kill_by_address(base_url)
 
     def work() -> Ended:
         assert process.stdout is not None
@@ -217,10 +208,13 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
         code = process.wait()
         kill()
         lines, errors = printed.lines(), complained.lines()
+        kill()  # what had not quite begun
         if code:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             named = [line for line in errors if _EXCEPTION.match(line)] or errors  # Node's last line is its version
-            ended = Ended(failure=": ".join([f"the command ended with {how}", *named[-1:]]))
+            ended = Ended(
+                failure=": ".join([f"the command ended with {how}", *(line.strip(" |") for line in named[-1:])])
+            )
         elif not lines:
             ended = Ended(failure="the command printed nothing")
         else:
@@ -233,9 +227,14 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
     return work, kill
 
 
-class _Tail:
-    """Reads a stream to its end in a thread, and keeps its last bytes."""
+def _kill_by_address(base_url: str) -> None:
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if base_url.encode() in environ.read_bytes():
+                os.kill(int(environ.parent.name), signal.SIGKILL)
 
+
+class _Tail:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._kept = stream, b""
         self._thread = threading.Thread(target=self._read, name="eh-agent-output", daemon=True)

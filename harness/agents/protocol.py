@@ -1,13 +1,13 @@
 """Reads requests of OpenAI's chat completions and responses, as far as agent frameworks use them.
 
 Both APIs become one form. The arguments of a call are an object, because frameworks repeat a call's JSON with other
-spaces. So a model's answer in a later request equals `ModelAnswer.message`. Unsupported options are refused.
-``tool_choice="required"``, ``parallel_tool_calls`` and ``response_format`` have no effect on the model. The run's
-sampling replaces a request's.
+spaces. So a model's answer in a later request equals `ModelAnswer.message`. What a run can't honour is refused, or has
+no effect. A hosted model gets it (`ModelCall.options`).
 """
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,7 @@ from eh_gym.errors import EHError
 from eh_gym.surrogates import escaped
 
 Api = Literal["chat", "responses"]
+Sampling = Literal["run", "strict", "agent"]
 FinishReason = Literal["stop", "length", "tool_calls"]
 Json = dict[str, Any]
 
@@ -25,23 +26,33 @@ OVER = 404
 """The status of every answer after the end of an episode. Some frameworks retry a 400, 403 or 410."""
 
 # The options of a request, in both forms. A null counts as no option.
-_TAKEN = {
-    *("messages", "input", "instructions", "tools", "tool_choice", "stop", "stream_options"),
-    *("max_tokens", "max_completion_tokens", "max_output_tokens"),
-    *("model", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "user"),
+_READ = {
+    *("messages", "input", "instructions", "model", "tools", "tool_choice", "stop", "stream_options"),
+    *("max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls"),
+}
+_HARMLESS = {
+    *("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"),
+    *("service_tier", "user"),
 }
 # Other values than these are refused.
 _LIMITED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("stream", "logprobs", "parallel_tool_calls", "store"), (True, False)),
-    **{"n": (1,), "top_logprobs": (0,), "background": (False,), "truncation": ("disabled",), "modalities": (["text"],)},
+    **{"n": (1,), "top_logprobs": (0,), "background": (False,), "modalities": (["text"],)},
     "include": ([], ["reasoning.encrypted_content"]),
+    **dict.fromkeys(("audio", "conversation", "functions", "function_call", "previous_response_id", "prompt"), ()),
 }
-# Other values than these have no effect. If the sampling is strict, they are refused.
-_OVERRIDDEN: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("temperature", "seed", "verbosity", "reasoning_effort"), ()),
-    **{"top_p": (1,), "top_k": (-1, 0), "min_p": (0,), "logit_bias": ({},), "reasoning": ({},)},
-    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
-    **{"repetition_penalty": (1,), "response_format": ({"type": "text"},), "text": ({}, {"format": {"type": "text"}})},
+# Other values than these, and other options, have no effect. If the sampling is strict, they are refused.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **{
+        "top_p": (1,),
+        "top_k": (-1, 0),
+        "min_p": (0,),
+        "logit_bias": ({},),
+        "reasoning": ({},),
+        "repetition_penalty": (1,),
+    },
+    **{"frequency_penalty": (0,), "presence_penalty": (0,), "truncation": ("disabled",)},
+    **{"response_format": ({"type": "text"},), "text": ({}, {"format": {"type": "text"}})},
 }
 
 
@@ -59,7 +70,7 @@ class Refusal(EHError):
 
 
 def budget_used_up(k: int) -> Refusal:
-    """The answer to an agent's call after the `k`-th."""
+    """The answer after the `k`-th call."""
     return Refusal(
         f"The budget of {k} model calls is used up; the episode is over.", status=OVER, code="horizon_reached"
     )
@@ -77,12 +88,9 @@ class ModelCall:
         stop: Texts that end the answer.
         stream: Whether the answer is sent as events.
         api: The form of the request and of its answer.
-        body_hash: A hash of the request's body.
-        logprobs: Whether the answer shows the log-probability of each token.
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
-        model: The model's name, which the answer repeats.
-        usage_in_stream: Whether a streamed chat ends with the numbers of tokens.
         overridden: The options that have no effect.
+        options: What else a hosted model gets, in chat form.
     """
 
     messages: list[Json]
@@ -97,6 +105,7 @@ class ModelCall:
     model: str = MODEL
     usage_in_stream: bool = False
     overridden: tuple[str, ...] = ()
+    options: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,11 +113,9 @@ class ModelAnswer:
     """What the model wrote.
 
     Attributes:
-        text: The words.
         calls: The calls in chat form, ``{"id", "type": "function", "function": {"name", "arguments"}}``. Arguments are
             objects; ids are unique in a session.
-        reasoning: The thought, or empty.
-        prompt_tokens: The number of tokens of the conversation.
+        prompt_tokens: The number of tokens of the conversation; 0 if it is not known.
         completion_tokens: The number of sampled tokens.
         logprobs: Each sampled token's text and log-probability; None if they are not shown.
     """
@@ -136,10 +143,7 @@ class AgentProgram(Protocol):
         ...
 
     def stop_agent(self, why: str) -> None:
-        """Ends the episode because of K (`why` is "horizon") or another reason. Does nothing if the agent has ended.
-
-        Further requests get an error, and the agent is soon killed.
-        """
+        """Ends the episode because of K (`why` is "horizon") or another reason: the agent is soon killed."""
         ...
 
     def verdict(self) -> tuple[str, float, bool, bool, Json]:
@@ -152,10 +156,22 @@ def model_list(name: str = MODEL) -> Json:
     return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "elastic-horizon"}]}
 
 
-def read_call(content: bytes, api: Api, temperature: float | None = None, *, strict: bool = False) -> ModelCall:
-    """Reads the body of a request. With `strict`, options that have no effect are refused.
+def read_call(
+    content: bytes,
+    api: Api,
+    temperature: float | None = None,
+    *,
+    sampling: Sampling = "run",
+    items: Mapping[str, Json] | None = None,
+) -> ModelCall:
+    """Reads the body of a request.
 
-    `temperature` is the run's, which a request may repeat.
+    Args:
+        content: The body.
+        api: Its form.
+        temperature: The run's own.
+        sampling: Whether options for the model have no effect ("run"), are refused ("strict"), or are kept ("agent").
+        items: What earlier responses have put out, by its ids.
 
     Raises:
         Refusal: The body is broken, or asks for something unsupported.
@@ -167,20 +183,22 @@ def read_call(content: bytes, api: Api, temperature: float | None = None, *, str
     if not isinstance(body, dict):
         raise Refusal("the body must be a JSON object", code="invalid_json")
     body = {name: value for name, value in body.items() if value is not None}
-    options, overridden = _LIMITED | _OVERRIDDEN | {"temperature": (temperature,)}, []
+    allowed, overridden = _LIMITED | _NEUTRAL | {"temperature": (temperature,)}, []
     for name, value in body.items():
-        if name not in _TAKEN and name not in options:
-            raise Refusal(f"the option {name!r} can't be honoured here; leave it out", code="unsupported_parameter")
-        if name in _TAKEN or value in options[name]:
+        if (
+            name in _READ | _HARMLESS
+            or value in allowed.get(name, ())
+            or (sampling == "agent" and name not in _LIMITED)
+        ):
             continue
-        if name in _OVERRIDDEN and not strict:
-            overridden.append(name)
-        else:
-            choices = " or ".join(json.dumps(choice) for choice in options[name]) or "the run's own"
-            raise Refusal(f"{name!r} must be {choices}, got {_short(value)}; leave it out")
+        if name in _LIMITED or sampling == "strict":
+            values = [json.dumps(value) for value in allowed.get(name, ()) if value is not None]
+            choices = " or ".join([*values, "left out"])
+            raise Refusal(f"{name!r} must be {choices}, got {_short(value)}")
+        overridden.append(name)
     try:
-        messages = _chat_messages(body) if api == "chat" else _response_messages(body)
-        tools, choice = _tools(body, api)
+        messages = _chat_messages(body) if api == "chat" else _response_messages(body, items or {})
+        tools, choice = _tools(body, api, ("strict",) if sampling == "agent" else ())
         limits = [body.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens")]
         return ModelCall(
             messages=messages,
@@ -195,9 +213,21 @@ def read_call(content: bytes, api: Api, temperature: float | None = None, *, str
             model=_string(body.get("model", MODEL)),
             usage_in_stream=bool(body.get("stream_options", {}).get("include_usage")),
             overridden=tuple(overridden),
+            options=_options(body) if sampling == "agent" else {},
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Refusal(f"the request is not of OpenAI's form: {error!r}", code="invalid_value") from None
+
+
+def _options(body: Json) -> Json:
+    """What a request asks for beyond what is read, in chat form."""
+    read = _READ | (_LIMITED.keys() - {"parallel_tool_calls", "store"}) | {"text", "reasoning", "truncation"}
+    text = body.get("text", {})
+    options = {"verbosity": text.get("verbosity"), "reasoning_effort": body.get("reasoning", {}).get("effort"), **body}
+    if form := dict(text.get("format", ())):
+        kind = form.pop("type")
+        options["response_format"] = {"type": kind} | ({kind: form} if form else {})
+    return {name: value for name, value in options.items() if name not in read and value is not None}
 
 
 def _chat_messages(body: Json) -> list[Json]:
@@ -220,13 +250,17 @@ def _message(message: Json) -> Json:
     raise Refusal(f"a message's role must be system, developer, user, assistant or tool, got {_short(role)}")
 
 
-def _response_messages(body: Json) -> list[Json]:
-    """Calls after an assistant's words belong to its message."""
+def _response_messages(body: Json, known: Mapping[str, Json]) -> list[Json]:
+    """Calls after an assistant's words belong to its message. A reference stands for an item that is known."""
     items = body["input"]
     messages = [_message({"role": "system", "content": body["instructions"]})] if body.get("instructions") else []
     if isinstance(items, str):
         return [*messages, _message({"role": "user", "content": items})]
     for item in items:
+        if item.get("type") == "item_reference":
+            if item["id"] not in known:
+                raise Refusal(f"no response of this session has an item {_short(item['id'])}; send the item itself")
+            item = known[item["id"]]
         kind = item.get("type", "message")
         if kind == "message":
             messages.append(_message(item))
@@ -270,15 +304,14 @@ def _text(content: Any) -> str:
     return "\n".join(read)
 
 
-def _tools(body: Json, api: Api) -> tuple[list[Json], str]:
+def _tools(body: Json, api: Api, more: tuple[str, ...]) -> tuple[list[Json], str]:
     tools: list[Json] = []
+    kept_names = ("name", "description", "parameters", *more)
     for tool in body.get("tools", ()):
         if tool["type"] != "function":
             raise Refusal(f"a tool must be a function, got {_short(tool['type'])}")
         function = tool["function"] if api == "chat" else tool
-        kept = {
-            name: function[name] for name in ("name", "description", "parameters") if function.get(name) is not None
-        }
+        kept = {name: function[name] for name in kept_names if function.get(name) is not None}
         tools.append({"type": "function", "function": {"name": _string(function["name"]), **kept}})
     choice = body.get("tool_choice", "auto")
     if isinstance(choice, str):

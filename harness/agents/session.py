@@ -1,8 +1,7 @@
 """The session of one agent: its calls in line, their answers, and its connections.
 
-A retry gets the earlier answer, which is not sampled or counted again. A request is a retry if its content equals that
-of an earlier one, and either the header ``x-stainless-retry-count`` of OpenAI's clients says so, or the earlier client
-hung up before its answer. If a client hangs up before its request is taken, the request leaves the line.
+A retry is a request that equals one whose client has gone without its answer. It takes that one's place in the line, or
+gets its answer, which is not sampled or counted again. A request without a client is not taken.
 """
 
 from __future__ import annotations
@@ -11,88 +10,78 @@ import secrets
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal
+from harness.agents.protocol import OVER, Json, ModelAnswer, ModelCall, Refusal, Sampling
+
+if TYPE_CHECKING:
+    from harness.agents.gateway import Gateway
 
 Answer = ModelAnswer | Refusal
 
-_KEPT = 16  # answers, for late retries
+_KEPT = 256  # answers that may not have arrived, for late retries
 _LOOK_S = 0.5  # between two checks that a waiting client is still there
 _MOST_WAITING = 256  # requests of a session
 _MOST_CONNECTIONS = 320  # of a session
 
 
-class Server(Protocol):
-    """What a session needs of its `Gateway`."""
-
-    url: str
-    sessions: dict[str, Session]
-    descriptors: int
-
-
 class Waiting:
-    """A request in line, or an answered one."""
+    """A request in line, or an answered one. `gone` says whether its client has gone without the answer."""
 
-    def __init__(self, call: ModelCall, hung_up: Callable[[], bool]) -> None:
-        self.call, self.hung_up = call, hung_up
+    def __init__(self, call: ModelCall, gone: Callable[[], bool]) -> None:
+        self.call, self.gone = call, gone
         self.answer: Answer | None = None
 
 
+def arrived() -> bool:
+    """`Waiting.gone` of an answer that its client has."""
+    return False
+
+
 class Session:
-    """The calls of one agent, answered in turn. `Gateway.open` makes it.
+    """The calls of one agent, answered in turn, and what its responses have put out (`items`)."""
 
-    Attributes:
-        key: The secret in its URL.
-        base_url: The base URL for the agent's client. Any API key will do.
-    """
-
-    def __init__(self, gateway: Server, temperature: float | None, strict: bool) -> None:
+    def __init__(self, gateway: Gateway, temperature: float | None, sampling: Sampling, upstream: str) -> None:
         self.key = secrets.token_urlsafe(24)
         self.base_url = f"{gateway.url}/{self.key}/v1"
-        self.temperature, self.strict = temperature, strict
+        self.temperature, self.sampling, self.upstream = temperature, sampling, upstream
+        self.items: dict[str, Json] = {}
         self._gateway = gateway
         self._changed = threading.Condition()
-        self._line: deque[Waiting] = deque()
+        self._line: list[Waiting] = []
         self._taken: Waiting | None = None
-        self._answered: deque[Waiting] = deque(maxlen=_KEPT)
+        self._answered: list[Waiting] = []
         self._end: Refusal | None = None
         self._last: ModelAnswer | None = None
         self._connections: dict[socket.socket, bool] = {}  # whether each is idle, between two requests
         self._closed = False
 
     def next_call(self, timeout_s: float) -> ModelCall | None:
-        """Waits for the agent's next request.
-
-        Returns:
-            The request that was taken and isn't answered yet, or else the first in line. None after `timeout_s`
-            seconds, or after the session's end.
+        """Waits for the agent's next request. Returns the one that is taken already, or else the first in line; None
+        after `timeout_s` seconds, or after the session's end.
         """
         until = time.monotonic() + timeout_s
         with self._changed:
             while self._taken is None:
-                while self._line and self._line[0].hung_up():
-                    self._line.popleft()
-                if self._line:
-                    self._taken = self._line.popleft()
+                if there := self._there():
+                    self._taken = there[0]
+                    self._line.remove(there[0])
                 elif self._end is not None or not self._changed.wait(max(0.0, until - time.monotonic())):
                     return None
             return self._taken.call
 
     def waiting(self) -> list[ModelCall]:
-        """The requests in line, after the present one."""
+        """See `AgentProgram`."""
         with self._changed:
-            return [waiting.call for waiting in self._line]
+            return [waiting.call for waiting in self._there()]
 
     def answer(self, call: ModelCall, answer: ModelAnswer) -> None:
         """Answers the request that `next_call` returned. Does nothing after the session's end."""
         with self._changed:
             if self._taken is not None and self._taken.call is call:
-                self._taken.answer = answer
-                self._answered.append(self._taken)
+                self._keep(self._taken, answer)
                 self._taken = None
                 self._changed.notify_all()
             else:
@@ -103,7 +92,7 @@ class Session:
         with self._changed:
             if self._end is None:
                 self._end, self._last = answer, last
-                for waiting in (*([self._taken] if self._taken else []), *self._line):
+                for waiting in (*([self._taken] if self._taken else []), *self._there()):
                     self._end_one(waiting)
                 self._line.clear()
                 self._taken = None
@@ -119,18 +108,20 @@ class Session:
                 if idle:
                     shut(connection)
 
-    def request(self, call: ModelCall, again: bool, hung_up: Callable[[], bool]) -> Waiting:
+    def request(self, call: ModelCall, gone: Callable[[], bool]) -> Waiting:
         """Puts a request in line, or finds the one that it retries."""
         with self._changed:
-            known = (*([self._taken] if self._taken else []), *self._line, *reversed(self._answered))
-            for earlier in known:
-                if earlier.call.body_hash == call.body_hash and (again or earlier.hung_up()):
-                    earlier.hung_up = hung_up
+            for earlier in (*self._answered, *([self._taken] if self._taken else []), *self._line):
+                if earlier.call.body_hash == call.body_hash and earlier.gone():
+                    earlier.gone = gone
+                    self._changed.notify_all()
                     return earlier
-            waiting = Waiting(call, hung_up)
+            waiting = Waiting(call, gone)
             if self._end is not None:
                 self._end_one(waiting)
             else:
+                if len(self._line) >= _MOST_WAITING:
+                    self._line = self._there()
                 if len(self._line) >= _MOST_WAITING:
                     raise Refusal(
                         f"{len(self._line)} requests of this session wait already", status=429, code="too_many_requests"
@@ -139,15 +130,14 @@ class Session:
                 self._changed.notify_all()
             return waiting
 
-    def wait(self, waiting: Waiting, hung_up: Callable[[], bool]) -> Answer | None:
-        """The answer to a request; None if its client hung up."""
+    def wait(self, waiting: Waiting, gone: Callable[[], bool], unread: Callable[[], bool]) -> Answer | None:
+        """The answer, which the client may leave `unread`; None if it has gone."""
         with self._changed:
-            while not hung_up():
+            while not gone():
                 if waiting.answer is not None:
+                    waiting.gone = unread
                     return waiting.answer
                 self._changed.wait(_LOOK_S)
-            if waiting in self._line and waiting.hung_up is hung_up:
-                self._line.remove(waiting)
             return None
 
     def begin(self, connection: socket.socket) -> None:
@@ -178,12 +168,20 @@ class Session:
             self._connections.pop(connection, None)
 
     def _end_one(self, waiting: Waiting) -> None:
-        waiting.answer = self._last or self._end
-        self._answered.append(waiting)
+        assert self._end is not None
+        self._keep(waiting, self._last or self._end)
         self._last = None
+
+    def _keep(self, waiting: Waiting, answer: Answer) -> None:
+        waiting.answer = answer
+        unread = [one for one in self._answered if one.gone is not arrived]
+        self._answered = [*unread[1 - _KEPT :], waiting]
+
+    def _there(self) -> list[Waiting]:
+        return [waiting for waiting in self._line if not waiting.gone()]
 
 
 def shut(connection: socket.socket) -> None:
     """Ends a connection, whose thread then closes it."""
     with suppress(OSError):  # the client has closed it
-        connection.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RD)  # the other direction would look like a client that has gone

@@ -12,13 +12,15 @@ from harness.agents.protocol import Json, ModelAnswer, ModelCall
 _EMPTY: dict[str, Json] = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}
 
 
-def write_answer(call: ModelCall, answer: ModelAnswer) -> bytes:
-    """The body of an answer: a JSON object, or all of its events."""
-    if call.stream and call.api == "chat":
-        return _events(_chat_chunks(call, answer), "data: [DONE]\n\n")
-    if call.stream:
-        return _events(_response_events(_response(call, answer)))
-    return json.dumps(_completion(call, answer) if call.api == "chat" else _response(call, answer)).encode()
+def write_answer(call: ModelCall, answer: ModelAnswer, items: Json) -> bytes:
+    """The body of an answer: JSON, or all of its events. Adds what a response puts out to `items`."""
+    if call.api == "chat":
+        if call.stream:
+            return _events(_chat_chunks(call, answer), "data: [DONE]\n\n")
+        return json.dumps(_completion(call, answer)).encode()
+    response = _response(call, answer)
+    items |= {item["id"]: item for item in response["output"]}
+    return _events(_response_events(response)) if call.stream else json.dumps(response).encode()
 
 
 def _events(events: Iterable[Json], last: str = "") -> bytes:
@@ -34,7 +36,6 @@ def written_calls(calls: Iterable[Json]) -> list[Json]:
 
 
 def _text(arguments: Any) -> str:
-    """A text stays as it is."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
@@ -49,7 +50,6 @@ def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
 
 
 def _chat_chunks(call: ModelCall, answer: ModelAnswer) -> Iterator[Json]:
-    """Up to four events: words, calls, end, numbers of tokens."""
     head = _head(call, "chat.completion.chunk")
 
     def chunk(delta: Json, finish: str | None = None, logprobs: Json | None = None) -> Json:
@@ -74,9 +74,9 @@ def _head(call: ModelCall, kind: str) -> Json:
     }
 
 
-def _usage(answer: ModelAnswer) -> Json:
-    asked, written = answer.prompt_tokens, answer.completion_tokens
-    return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+def _usage(answer: ModelAnswer, asked: str = "prompt", wrote: str = "completion") -> Json:
+    prompt, written = answer.prompt_tokens, answer.completion_tokens  # Vercel's SDK takes no null
+    return {f"{asked}_tokens": prompt, f"{wrote}_tokens": written, "total_tokens": prompt + written}
 
 
 def _logprobs(answer: ModelAnswer) -> Json | None:
@@ -105,7 +105,8 @@ def _response(call: ModelCall, answer: ModelAnswer) -> Json:
         {"type": "function_call", "id": f"fc_{name}_{at}", "call_id": made["id"], "status": status, **made["function"]}
         for at, made in enumerate(written_calls(answer.calls))
     ]
-    asked, written = answer.prompt_tokens, answer.completion_tokens
+    usage = _usage(answer, "input", "output")
+    usage["input_tokens_details"], usage["output_tokens_details"] = {"cached_tokens": 0}, {"reasoning_tokens": 0}
     return {
         "id": f"resp_{name}",
         "object": "response",
@@ -122,13 +123,7 @@ def _response(call: ModelCall, answer: ModelAnswer) -> Json:
         "tool_choice": "auto",
         "tools": [],
         "top_p": 1.0,
-        "usage": {
-            "input_tokens": asked,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": written,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": asked + written,
-        },
+        "usage": usage,
     }
 
 

@@ -6,7 +6,6 @@ Such a server takes and returns text without token ids and log-probabilities, so
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from eh_gym.errors import ConfigError, EHError, SamplerError
 from eh_gym.replies import split_reply
 from eh_gym.surrogates import escaped
-from harness.rollout.conversation import NoRoom
+from harness.agents.writing import written_calls
+from harness.rollout.conversation import NoRoom, UnreadableRequestError
+from harness.settings.evaluate import Endpoint
 
 if TYPE_CHECKING:
     import openai
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 _SEEDS = 2**31  # every server takes seeds below this
 
-# How servers say that the context is full. The protocol has no field for it: OpenAI sets an error code, llama.cpp its
-# own error type; vLLM, SGLang and others say it only in the message.
+# How servers say that the context is full: OpenAI by an error code, others only in the message.
 _OVERFLOW = re.compile(
     r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
 )
@@ -33,17 +33,14 @@ _OVERFLOW = re.compile(
 
 @dataclass(frozen=True)
 class EndpointReply:
-    """One answer of the model.
+    """One answer of the model. JSON can hold it.
 
     Attributes:
         text: The answer. A thought that the server left in it is cut off.
         cut: Whether it reached the token limit.
-        reasoning: The thought; empty if there was none, or if the server does not show it.
-        calls: The function calls in the protocol's form, with their ids.
         message: The model's message, as the next request repeats it, without a thought that the server returns
             separately.
         prompt_tokens: The tokens of the request, as the endpoint counts them; 0 if it does not report them.
-        completion_tokens: The tokens of the answer, likewise.
     """
 
     text: str
@@ -63,32 +60,17 @@ class EndpointReply:
 class ChatEndpoint:
     """A model behind ``POST {base_url}/chat/completions``. The caller closes it.
 
-    Args:
-        model: The model's name at the endpoint.
-        base_url: The URL of the endpoint, which usually ends in ``/v1``. If it is empty, the client uses its own
-            default: ``OPENAI_BASE_URL``, or OpenAI itself.
-        api_key_env: The environment variable with the key. A server that is named by `base_url` may need no key.
-        temperature: The temperature of the sampled actions; 0 is greedy.
-        max_tokens: The most tokens of one answer.
-        retries: How often a request is sent again after a lost connection or the status 408, 409, 429 or 5xx. The
-            client waits with exponential backoff, or for as long as the server says.
-        deadline_s: The seconds for which the server may be silent, in each try.
-        template_kwargs: Further variables of the chat template, for servers such as vLLM's that take them.
-
-    Raises:
-        ConfigError: The key or the model's name is missing.
+    The client waits between two tries with exponential backoff, or as the server says. `template_kwargs` are for
+    servers that take them. Raises ConfigError if the key or the model's name is missing.
     """
 
     def __init__(
         self,
         model: str,
+        server: Endpoint,
         *,
-        base_url: str = "",
-        api_key_env: str = "OPENAI_API_KEY",
         temperature: float = 1.0,
         max_tokens: int = 1024,
-        retries: int = 4,
-        deadline_s: float = 300.0,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         if not model:
@@ -96,24 +78,28 @@ class ChatEndpoint:
         import openai  # of an extra
 
         self._openai = openai
-        key = os.environ.get(api_key_env, "")
-        self._key_hint = f"; the key is that of the variable {api_key_env}; set it, or name another with --api-key-env"
-        if not key and not base_url and not os.environ.get("OPENAI_BASE_URL"):
+        name = server.api_key_env
+        self._key = key = os.environ.get(name, "")
+        self._key_hint = f"; the key is that of the variable {name}; set it, or name another with --api-key-env"
+        if not key and not server.base_url and not os.environ.get("OPENAI_BASE_URL"):
             raise ConfigError(
-                f"there is no key in the environment variable {api_key_env}; set it, name another with --api-key-env, "
+                f"there is no key in the environment variable {name}; set it, name another with --api-key-env, "
                 "or give the --base-url of a server that needs none"
             )
         self._client = self._openai.AsyncOpenAI(
-            base_url=base_url or None, api_key=key or "none", max_retries=retries, timeout=deadline_s
+            base_url=server.base_url or None,
+            api_key=key or "none",
+            max_retries=server.retries,
+            timeout=server.deadline_s,
         )
         self.url = str(self._client.base_url).rstrip("/")
         self._model, self._temperature = model, temperature
         self._max_tokens = max_tokens
         self._limit = "max_tokens"
-        self._more = {"extra_body": {"chat_template_kwargs": dict(template_kwargs)}} if template_kwargs else {}
+        self._more = {"chat_template_kwargs": dict(template_kwargs)} if template_kwargs else {}
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Ends the connections."""
         await self._client.close()
 
     async def reply(
@@ -122,24 +108,26 @@ class ChatEndpoint:
         *,
         seed: int,
         tools: Sequence[Any] = (),
-        stop: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> EndpointReply:
         """Returns the model's answer to a conversation, with functions on offer in the protocol's form.
 
-        Whether the seed fixes the answer is up to the server. `stop` are texts that end the answer. `max_tokens` may
-        lower the endpoint's own limit.
+        The server may ignore the seed. `options` are further ones of the request, or replace the endpoint's.
+        `max_tokens` may lower the endpoint's own limit.
 
         Raises:
             NoRoom: The conversation is too long for the model.
-            ConfigError: The endpoint refuses the key, the model or the request, so that trying again would not help.
+            ConfigError: The endpoint refuses the key or the model.
+            UnreadableRequestError: It refuses the request.
             SamplerError: The endpoint can't be reached, fails, or does not answer in time.
         """
         openai = self._openai
         try:
-            options = {"messages": _whole(list(messages)), "seed": seed % _SEEDS, "temperature": self._temperature}
-            options |= ({"tools": _whole(list(tools))} if tools else {}) | ({"stop": list(stop)} if stop else {})
-            return self._read(await self._ask(options, min(self._max_tokens, max_tokens or self._max_tokens)))
+            body = {"messages": _whole(list(messages)), "seed": seed % _SEEDS, "temperature": self._temperature}
+            body |= {"tools": _whole(list(tools))} if tools else {}
+            body["extra_body"] = self._more | _whole(dict(options or {}))
+            completion = await self._ask(body, min(self._max_tokens, max_tokens or self._max_tokens))
         except openai.APIStatusError as error:
             raise self._explained(error) from error
         except openai.APIConnectionError as error:
@@ -147,12 +135,16 @@ class ChatEndpoint:
                 f"{self.url} can't be reached ({error.__cause__ or error}); is the server running, and is --base-url "
                 "right? It usually ends in /v1. For a server that is slow, raise --deadline-s or lower --slots"
             ) from error
-        except (openai.APIError, ValueError, AttributeError, LookupError, TypeError) as error:  # not the expected JSON
+        except (openai.APIError, ValueError) as error:  # no JSON
             raise SamplerError(f"{self.url} answered, but not with a chat completion: {error}") from error
+        try:
+            return self._read(completion, seed)
+        except (ValueError, AttributeError, LookupError, TypeError) as error:
+            raise SamplerError(f"{self.url} answered, but not with a chat completion: {completion!r:.300}") from error
 
     def _explained(self, error: openai.APIStatusError) -> EHError:
-        """The exception for an answer with an error status."""
         status, message = error.status_code, _message(error)
+        message = message.replace(self._key, "KEY") if self._key else message
         if status < 500 and (error.code == "context_length_exceeded" or _OVERFLOW.search(message)):
             return NoRoom(message)
         if status >= 500 or status in (408, 409, 429):
@@ -160,14 +152,14 @@ class ChatEndpoint:
                 f"{self.url} answered {status} ({message}), even after all retries; lower --slots, raise --retries, or "
                 "try later"
             )
+        if status in (400, 413, 422):
+            return UnreadableRequestError(f"{self.url} refuses the request ({status}: {message})")
         hints = {401: self._key_hint, 403: self._key_hint}
         hints[404] = f"; has the server a model {self._model!r}, and is --base-url right? It usually ends in /v1"
         return ConfigError(f"{self.url} refuses the request ({status}: {message}){hints.get(status, '')}")
 
     async def _ask(self, options: Mapping[str, Any], limit: int) -> Any:
-        create: Any = functools.partial(
-            self._client.chat.completions.create, model=self._model, **options, **self._more
-        )
+        create: Any = functools.partial(self._client.chat.completions.create, model=self._model, **options)
         try:
             return await create(**{self._limit: limit})
         except self._openai.BadRequestError as error:
@@ -177,7 +169,7 @@ class ChatEndpoint:
             self._limit = "max_completion_tokens"
             return await create(**{self._limit: limit})
 
-    def _read(self, completion: Any) -> EndpointReply:
+    def _read(self, completion: Any, seed: int) -> EndpointReply:
         usage = completion.usage
         prompt, completed = (usage.prompt_tokens or 0, usage.completion_tokens or 0) if usage is not None else (0, 0)
         choice = completion.choices[0]
@@ -186,13 +178,14 @@ class ChatEndpoint:
         thought, text = split_reply(content)
         calls = [
             {
-                "id": call.id,
+                "id": call.id or f"call{seed}_{at}",  # some servers leave it out, or the type
                 "type": "function",
-                "function": {"name": call.function.name, "arguments": _as_text(call.function.arguments)},
+                "function": {"name": call.function.name, "arguments": call.function.arguments},
             }
-            for call in reply.tool_calls or []
-            if call.type == "function"
+            for at, call in enumerate(reply.tool_calls or [])
+            if call.type != "custom"
         ]
+        calls = written_calls(calls)  # some servers send the arguments themselves
         message: Message = {"role": "assistant", "content": content}
         if calls:  # the content goes back as it came; it may be null
             message |= {"content": reply.content, "tool_calls": calls}
@@ -202,13 +195,8 @@ class ChatEndpoint:
         return EndpointReply(text, choice.finish_reason == "length", reasoning, calls, message, prompt, completed)
 
 
-def _as_text(arguments: Any) -> str:
-    """The arguments of a call as JSON, which the protocol requires. Some servers send the object itself."""
-    return arguments if isinstance(arguments, str) else json.dumps(arguments)
-
-
 def _whole(value: Any) -> Any:
-    """A JSON value with surrogate halves escaped, as `ChatFormat` reads them, because they cannot be sent."""
+    """A JSON value with surrogate halves escaped, which cannot be sent."""
     if isinstance(value, dict):
         return {_whole(name): _whole(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -217,7 +205,6 @@ def _whole(value: Any) -> Any:
 
 
 def _message(error: openai.APIStatusError) -> str:
-    """The server's message, on one line."""
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None
     return " ".join(str(message or error.message).split())[:300]

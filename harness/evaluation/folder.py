@@ -4,9 +4,11 @@ If the command is stopped, the same command continues. A command that asks for m
 missing episodes, which their seeds identify.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,24 +16,19 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from harness.evaluation.requests import episode_seed
 from harness.records.episode_log import EpisodeWriter, read_episodes
-from harness.records.files import lock_folder, read_object, write_whole
+from harness.records.files import lock_folder, read_object, room_for, write_whole
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
+_REPLIES = "replies.jsonl"
 
 
 class EvaluationFolder:
     """Keeps one evaluation. It locks the folder until it is closed.
 
-    Args:
-        folder: A new folder, or that of an evaluation with the same settings. The settings may differ if no step was
-            played yet.
-        settings: Everything that an episode depends on besides its task and seed. It must be JSON-serialisable.
-
-    Raises:
-        ConfigError: The folder holds something else, is in use, or can't be made.
-        StateError: The episodes in it can't be read.
+    The folder is new, or has an evaluation with the same settings: all that an episode depends on besides its task and
+    seed, as JSON. Else this raises a ConfigError.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -57,11 +54,11 @@ class EvaluationFolder:
             self._opened = opened.pop_all()
 
     def missing(self, requests: Sequence[EpisodeRequest]) -> list[EpisodeRequest]:
-        """Returns the requests whose episodes were not played yet, in their order."""
+        """Returns the requests whose episodes were not played yet."""
         return [request for request in requests if request.seed not in self._played]
 
     def lines(self, requests: Sequence[EpisodeRequest]) -> list[dict[str, Any]]:
-        """Returns the recorded episodes of the requests, in the order of the requests."""
+        """Returns the recorded episodes of the requests."""
         last = {line["seed"]: line for line in read_episodes(self._folder / _EPISODES)}
         return [last[request.seed] for request in requests if request.seed in last]
 
@@ -70,13 +67,38 @@ class EvaluationFolder:
         (self._folder / _RESULT).unlink(missing_ok=True)
         self._writer.write(trajectory)
 
+    def replies(self) -> Replies:
+        """Returns what a hosted model has replied in the episodes that have not ended."""
+        return Replies(self._folder / _REPLIES, self._played)
+
     def end(self, result: Mapping[str, Any]) -> None:
         """Writes the result next to the settings."""
         write_whole(self._folder / _RESULT, json.dumps(result, default=str, indent=2))
+        if not result["result"]["environment_errors"]:
+            (self._folder / _REPLIES).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Frees the folder."""
         self._opened.close()
+
+
+class Replies:
+    """What a hosted model has replied, in a file, by digests of the requests. So no call is paid twice.
+
+    Replies in the episodes with the seeds `ended` are forgotten.
+    """
+
+    def __init__(self, path: Path, ended: Collection[int]) -> None:
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # a kill may cut the last line
+        kept = [line for line in map(json.loads, lines) if line["episode"] not in ended]
+        self.known: dict[str, dict[str, Any]] = {line["request"]: line["reply"] for line in kept}
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._path = path
+
+    def add(self, episode: int, request: str, reply: Mapping[str, Any]) -> None:
+        """Writes a reply, which survives a kill from then on."""
+        with room_for(self._path), self._path.open("a") as file:
+            file.write(json.dumps({"episode": episode, "request": request, "reply": dict(reply)}) + "\n")
 
 
 @dataclass(frozen=True)

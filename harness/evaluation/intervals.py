@@ -24,12 +24,10 @@ def wilson_interval(p: float, n: float) -> tuple[float, float]:
 def effective_episodes(tasks: Sequence[Sequence[bool]]) -> float:
     """The number of independent episodes whose share of successes varies as much as that of `tasks`' episodes.
 
-    The k episodes of one task are alike, so the interval of mean@k cannot treat them as independent. It takes V, the
-    variance of the mean share between tasks, and the number of independent episodes that would have this variance (the
-    design effect): 1 + p (1 - p) / V, since p (1 - p) + V is an unbiased estimate of an episode's variance. This is the
-    number of tasks if all episodes of a task end alike, and at most the number of episodes, which it is if all tasks
-    have the same share. Where p is 0 or 1, or there is one task, V can't be estimated, and the number of tasks is
-    taken.
+    The k episodes of one task are alike. So this takes V, the variance of the mean share between tasks, and the number
+    of independent episodes that would have it (the design effect): 1 + p (1 - p) / V, since p (1 - p) + V is an
+    unbiased estimate of an episode's variance. Where p is 0 or 1, or there is one task, V can't be estimated, and the
+    number of tasks is taken.
     """
     played = [success for task in tasks for success in task]
     mean, n = float(np.mean(played)), len(tasks)

@@ -1,14 +1,14 @@
 """Plays the episodes of an evaluation with a model behind an OpenAI-compatible chat endpoint.
 
-If the environment offers functions (``info["tools"]``), the protocol's tools and tool calls are used. Otherwise the
-environment describes its actions in its texts. The calls of an agent program are handed on, and what the model answers
-is handed back.
+If the environment offers functions (``info["tools"]``), the protocol's tools and tool calls are used. Otherwise its
+texts describe its actions. The calls of an agent program are handed on, and the answers back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,7 +22,8 @@ from eh_gym.errors import ConfigError, SamplerError
 from harness.agents.protocol import FinishReason, ModelAnswer, ModelCall, read_function_call
 from harness.agents.writing import written_calls
 from harness.evaluation.endpoint import ChatEndpoint, EndpointReply
-from harness.rollout.conversation import UNFINISHED, Info, NoRoom
+from harness.evaluation.folder import Replies
+from harness.rollout.conversation import UNFINISHED, Info, NoRoom, UnreadableRequestError
 from harness.rollout.environment import Environments
 from harness.rollout.rollout import play
 from harness.rollout.slots import OnEnd
@@ -45,14 +46,16 @@ def play_with_endpoint(
     *,
     horizon: int,
     on_end: OnEnd = lambda _: None,
+    replies: Replies | None = None,
     **told: OnEnd,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
-    If the conversation and the room for an answer exceed the model's context, the episode ends with the reason
-    "context". Each slot has one request at a time, and all together as many again for calls that agents make at once.
+    Each slot has one request at a time, and all together as many again for calls that agents make at once. What
+    `replies` know is not asked again.
 
-    Raises as `ChatEndpoint.reply` does. The message of a SamplerError says how many episodes were played.
+    Raises as `ChatEndpoint.reply` does, but after the first reply for a wrong key or model alone: else the episode
+    fails.
     """
     played = 0
 
@@ -61,7 +64,7 @@ def play_with_endpoint(
         played += 1
         on_end(trajectory)
 
-    player = _EndpointPlayer(endpoint())
+    player = _EndpointPlayer(endpoint(), replies)
     try:
         envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
         try:
@@ -77,21 +80,23 @@ def play_with_endpoint(
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """A request of an episode; the rest is as in `ChatEndpoint.reply`."""
+    """A request of an episode, which its seed names; the rest is as in `ChatEndpoint.reply`."""
 
     session: Hashable
     messages: Sequence[Message]
     seed: int
     tools: Sequence[Any]
-    stop: Sequence[str] = ()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_tokens: int | None = None
+    episode: int = 0
 
 
 class _EndpointPlayer:
     """A `Player` that sends each request at once, in an event loop of a thread of its own."""
 
-    def __init__(self, model: ChatEndpoint) -> None:
-        self._model = model
+    def __init__(self, model: ChatEndpoint, replies: Replies | None = None) -> None:
+        self._model, self._replies = model, replies
+        self._replied = False
         self._sent: dict[Hashable, Future[EndpointReply]] = {}
         self._done: SimpleQueue[tuple[_Request, Future[EndpointReply]]] = SimpleQueue()
         self._loop = asyncio.new_event_loop()
@@ -103,11 +108,18 @@ class _EndpointPlayer:
         return len(self._sent)
 
     def submit(self, request: _Request) -> None:
-        reply = self._model.reply(
-            request.messages, seed=request.seed, tools=request.tools, stop=request.stop, max_tokens=request.max_tokens
-        )
-        future = self._sent[request.session] = asyncio.run_coroutine_threadsafe(reply, self._loop)
+        future = self._sent[request.session] = asyncio.run_coroutine_threadsafe(self._reply(request), self._loop)
         future.add_done_callback(lambda done: self._done.put((request, done)))
+
+    async def _reply(self, request: _Request) -> EndpointReply:
+        asked = {name: value for name, value in vars(request).items() if name not in ("session", "episode")}
+        digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+        if self._replies and (known := self._replies.known.get(digest)):
+            return EndpointReply(**known)
+        reply = await self._model.reply(**asked)
+        if self._replies:
+            self._replies.add(request.episode, digest, vars(reply))
+        return reply
 
     def step(self) -> list[tuple[_Request, Any]]:
         try:
@@ -118,16 +130,20 @@ class _EndpointPlayer:
             return []
         del self._sent[request.session]
         try:
-            return [(request, future.result())]
-        except NoRoom as full:
-            return [(request, full)]
+            reply: Any = future.result()
+            self._replied = True
+        except (NoRoom, SamplerError, UnreadableRequestError) as failure:
+            if not self._replied and not isinstance(failure, NoRoom):
+                raise
+            reply = failure
+        return [(request, reply)]
 
     def end_session(self, session: Hashable) -> None:
         if future := self._sent.pop(session, None):
             future.cancel()
 
     def close(self) -> None:
-        """Cancels what is not answered, and ends the thread."""
+        """Cancels what is not answered."""
         for session in list(self._sent):
             self.end_session(session)
         asyncio.run_coroutine_threadsafe(self._model.close(), self._loop).result()
@@ -137,7 +153,7 @@ class _EndpointPlayer:
 
 
 class _EndpointConversation:
-    """The conversation of an endpoint's model with an environment, or with an agent program, which keeps it itself."""
+    """The conversation with an environment, or with an agent program, which keeps it itself."""
 
     def __init__(self, trajectory: Trajectory, info: Info, _: Rollout) -> None:
         self._trajectory = trajectory
@@ -152,9 +168,8 @@ class _EndpointConversation:
 
     def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> _Request:
         call = call or self._call
-        if call is None:
-            return _Request(session, prompt, seed, self._tools)
-        return _Request(session, prompt, seed, call.tools, call.stop, call.max_tokens)
+        tools, options, limit = (call.tools, _options(call), call.max_tokens) if call else (self._tools, {}, None)
+        return _Request(session, prompt, seed, tools, options, limit, self._trajectory.seed)
 
     def act(self, reply: EndpointReply) -> tuple[Turn, Any]:
         self._reply = reply
@@ -181,6 +196,17 @@ def _sent(call: ModelCall) -> list[Message]:
     return [m | {"tool_calls": written_calls(m["tool_calls"])} if "tool_calls" in m else m for m in call.messages]
 
 
+def _options(call: ModelCall) -> dict[str, Any]:
+    """An agent's options for the endpoint. Servers refuse those of functions without a function."""
+    options, choice = call.options | ({"stop": list(call.stop)} if call.stop else {}), call.tool_choice
+    if not call.tools:
+        options.pop("parallel_tool_calls", None)
+    elif choice != "auto":
+        named = {"type": "function", "function": {"name": choice}}
+        options["tool_choice"] = choice if choice == "required" else named
+    return options
+
+
 def _answer(reply: EndpointReply) -> ModelAnswer:
     """The endpoint's reply for an agent."""
     calls = [read_function_call(call["id"], call["function"]) for call in reply.calls]
@@ -192,8 +218,7 @@ def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message
     """The model's message, and the result of each of its calls.
 
     If the environment could not read the calls, there are no results. But servers refuse a call without a result, and
-    arguments that are not a JSON object. So such arguments become an empty object, and each result says that the call
-    was not carried out.
+    arguments that are no JSON object. So those become an empty one, and each result says that nothing was carried out.
     """
     if not reply.calls:
         return [reply.message]
@@ -211,7 +236,6 @@ def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message
 
 
 def _readable(call: Mapping[str, Any]) -> str:
-    """The arguments of a call if they are a JSON object, else an empty one."""
     arguments: str = call["function"]["arguments"]
     try:
         return arguments if isinstance(json.loads(arguments), dict) else "{}"

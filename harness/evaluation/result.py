@@ -28,7 +28,7 @@ class Shares:
 
     Attributes:
         tasks: The number of tasks with an episode that counts.
-        episodes: The number of episodes that count: all except those that were lost because their environment failed.
+        episodes: The number of episodes that count: all except those that were lost.
         mean_at_k: The share of successful episodes.
         mean_interval: The 95 % interval of `mean_at_k`.
         best_at_k: The share of tasks that were solved at least once.
@@ -50,12 +50,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Part(Shares):
-    """The result of the tasks of one environment, category or difficulty.
-
-    Attributes:
-        kind: "environment", "category" or "difficulty".
-        name: Which one.
-    """
+    """The result of the tasks of one environment, category or difficulty, which `kind` and `name` say."""
 
     kind: str
     name: str
@@ -67,20 +62,15 @@ class EvalResult(Shares):
 
     Attributes:
         rollouts: The number of episodes per task, the k.
-        best_interval: The 95 % interval of `best_at_k`.
-        all_interval: The 95 % interval of `all_at_k`.
-        reward_mean: The mean reward of an episode.
+        best_interval: The 95 % interval of `best_at_k`; likewise `all_interval`.
         length_mean: The mean number of steps of all episodes.
-        length_success_mean: The mean number of steps of the successes; None without a success.
-        length_success_p90: Their 90th percentile, likewise.
+        length_success_mean: That of the successes; None without one. `length_success_p90` is their 90th percentile.
         success_lengths: The number of steps of each success, ascending. It gives the success under shorter horizons.
-        steps_per_optimum: The mean of steps / the expert's steps, over the successes with a known expert; None without
-            them.
+        steps_per_optimum: The mean of steps / the expert's, over the successes with a known expert; None without them.
         truncated: The share of episodes that K, the environment's own limit or the context stopped.
-        environment_errors: The number of episodes whose environment failed.
+        environment_errors: The number of episodes that were lost: their environment or endpoint failed.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
         category_mean: The mean of the categories' mean@k, BFCL's multi-turn score; None without categories.
-        parts: The results of each environment, if there are several, and of each category and difficulty.
         usage: The usage of an endpoint for the episodes that count; None without an endpoint.
         saturation: Success and tokens under each smaller K, for an agent that is not told K; None during training.
         not_official: With ``--official``, the flags by which the score is not official.
@@ -108,13 +98,10 @@ class EvalResult(Shares):
 
 @dataclass(frozen=True)
 class Usage:
-    """The usage that an endpoint has reported.
+    """The usage that an endpoint has reported for all requests, one for each step.
 
-    Attributes:
-        requests: The number of requests, one for each step.
-        prompt_tokens: The tokens of all requests. Each one counts the whole conversation, as endpoints bill it without
-            a cache. None if the server did not send all counts.
-        completion_tokens: The tokens that the model wrote, likewise.
+    Each one counts the whole conversation, as endpoints bill it without a cache. None if the server did not send all
+    counts.
     """
 
     requests: int
@@ -123,15 +110,10 @@ class Usage:
 
 
 def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: bool = False) -> EvalResult:
-    """Computes the result of episodes.
+    """Computes the result of episodes, the lines of the log in the order of the requests.
 
-    Args:
-        episodes: Their lines in the log, in the order of the requests.
-        whole_split: Whether every task of the split was requested; if not, its scenarios are incomplete.
-        endpoint: Whether an endpoint has played, so that the result has a `Usage`.
-
-    Raises:
-        UserCodeError: Every episode ended with an environment error.
+    If not every task of the split was requested, its scenarios are incomplete. If an endpoint has played, the result
+    has a `Usage`. Raises UserCodeError if every episode was lost.
     """
     valid = _valid(episodes)
     # If a reset failed, the scenario of its task is unknown.
@@ -186,7 +168,6 @@ def _by_task(episodes: Iterable[Line]) -> list[list[Line]]:
 
 
 def _reward(t: Line) -> float | None:
-    """What an episode has earned; None if its agent failed, so that nobody knows."""
     return None if t.get("unscored") else float(t["reward"])
 
 
@@ -195,7 +176,6 @@ def _share(values: Iterable[float]) -> float:
 
 
 def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
-    """The share of scenarios all of whose tasks were solved, averaged over rounds with one episode of each task."""
     scenarios: dict[str, dict[str, list[bool]]] = {}
     for t in episodes:
         lost, scenario = t["end"] == "environment-error", t["kinds"].get("scenario")

@@ -50,6 +50,8 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
         )
         if folder:
             folder.end({"config": flat(config), "result": dataclasses.asdict(result)})
+    if folder and result.environment_errors:
+        fault += f"{'; ' if fault else ''}the same command plays the {result.environment_errors} lost episodes again"
     valid = (line for line in lines if line["end"] != "environment-error")
     low = unreached((line["reward"], line["success"], line.get("threshold")) for line in valid)
     _show(config, console, plan.split, result, notes=[note for note in (fault, low) if note])
@@ -66,7 +68,8 @@ class _Plan:
 
 def _plan(config: EvaluateConfig, env: EnvSpec | None) -> _Plan:
     wanted, slots = config.environment, max(1, config.rollout.slots)
-    made = env or environment(wanted, slots=slots, temperature=config.rollout.temperature)
+    hosted = config.policy == ENDPOINT
+    made = env or environment(wanted, slots=slots, temperature=config.rollout.temperature, hosted=hosted)
     script = config.policy in SCRIPTS
     split = wanted.split or default_split(wanted.env, script)
     threads = min(slots, wanted.env_threads)
@@ -80,7 +83,7 @@ def _plan(config: EvaluateConfig, env: EnvSpec | None) -> _Plan:
 
 @contextmanager
 def _advice(folder: EvaluationFolder | None) -> Iterator[list[Trajectory]]:
-    """Yields a list for the episodes that end. An error then says how to go on, unless nothing was played."""
+    """Yields a list for the episodes that end. An error then says how to go on."""
     ended: list[Trajectory] = []
     try:
         yield ended
@@ -113,7 +116,7 @@ def _episodes(
             progress.advance(bar)
 
         told: dict[str, OnEnd] = {"on_end": on_end, "on_turn": shown.went_on}
-        played = _play(config, console, plan.environments, missing, told) if missing else []
+        played = _play(config, console, plan.environments, missing, told, folder) if missing else []
     lines = folder.lines(plan.requests) if folder else [episode_line(t, {}) for t in played]
     if all(line["end"] == "context" and not line["length"] for line in lines):
         raise ConfigError(
@@ -190,6 +193,7 @@ def _play(
     environments: Environments,
     requests: Sequence[EpisodeRequest],
     told: Mapping[str, OnEnd],
+    folder: EvaluationFolder | None,
 ) -> list[Trajectory]:
     k = config.horizon
     if config.policy in SCRIPTS:
@@ -197,7 +201,10 @@ def _play(
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
-        return play_with_endpoint(lambda: _endpoint(config), environments, requests, config.rollout, horizon=k, **told)
+        replies = folder.replies() if folder else None
+        return play_with_endpoint(
+            lambda: _endpoint(config), environments, requests, config.rollout, horizon=k, replies=replies, **told
+        )
 
     # torch takes seconds to import, and the other policies do not need it.
     from harness.machine.runtime import library_settings, pick_device, pick_dtype, set_threads
@@ -223,11 +230,8 @@ def _play(
 def _endpoint(config: EvaluateConfig) -> ChatEndpoint:
     return ChatEndpoint(
         config.model.model,
-        base_url=config.endpoint.base_url,
-        api_key_env=config.endpoint.api_key_env,
+        config.endpoint,
         temperature=config.rollout.temperature,
         max_tokens=config.rollout.max_action_tokens,
-        retries=config.endpoint.retries,
-        deadline_s=config.endpoint.deadline_s,
         template_kwargs=config.model.chat_template_kwargs,
     )

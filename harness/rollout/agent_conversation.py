@@ -7,6 +7,7 @@ Otherwise a new conversation begins: the agent has changed the history, or has s
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Known:
-    """A conversation up to the model's last message. `ids` are all of its tokens."""
+    """A conversation up to the model's last message, and its tokens."""
 
     messages: list[dict[str, Any]]
     tools: list[Any]
@@ -44,7 +45,7 @@ class AgentConversation(ModelConversation):
         return ids
 
     def prompt(self, call: ModelCall | None = None) -> list[int]:
-        """The ids of the present request, or of one that waits behind it."""
+        """See `Conversation`."""
         if call is None:
             return self.trajectory.ids
         ids, *_ = self._of_call(call)
@@ -52,7 +53,7 @@ class AgentConversation(ModelConversation):
         return ids
 
     def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
-        """As in `ModelConversation`, with the limit of the agent's request."""
+        """See `Conversation`."""
         return super().request(session, prompt, seed, call or self._call)
 
     def _counted(self, sample: Sample) -> Sample:
@@ -90,27 +91,38 @@ class AgentConversation(ModelConversation):
         return answer
 
     def _of_call(self, call: ModelCall) -> tuple[list[int], list[dict[str, Any]], MessageFormat]:
-        """The ids, messages and form of a request, which extends the longest known conversation that it continues.
-
-        Raises:
-            UnreadableRequestError: The chat template refuses the messages.
+        """The ids, messages and form of a request, which extends the known conversation that it continues: one whose
+        calls have its ids, or else the longest. Raises UnreadableRequestError.
         """
         from harness.chat.messages import MessageFormat  # transformers takes seconds to import
 
         form = MessageFormat(self._chat, call.tools)
-        for known in sorted(self._known, key=lambda known: -len(known.messages)):
+        known, most = None, -1
+        for other in sorted(self._known, key=lambda known: -len(known.messages)):
+            length = len(other.messages)
+            if (
+                length < len(call.messages)
+                and other.tools == call.tools
+                and all(map(_same, other.messages, call.messages))
+            ):
+                ids, others = _call_ids(call.messages[:length]), _call_ids(other.messages)
+                if (equal := sum(map(str.__eq__, ids, others))) > most:
+                    known, most = other, equal
+                if equal == len(ids):
+                    break  # a shorter one has no more
+        if known is not None:
             new = call.messages[len(known.messages) :]
-            if not new or known.tools != call.tools or not all(map(_same, known.messages, call.messages)):
-                continue
-            try:
+            with suppress(ConfigError):  # the template may still take the whole conversation
                 grown = known.ids + form.following_ids(known.messages[-1], new, stopped=known.stopped)
-            except ConfigError:
-                break  # the template may still take the whole conversation
-            return grown, [*known.messages, *new], form
+                return grown, [*known.messages, *new], form
         try:
             return form.ids(call.messages), call.messages, form
         except ConfigError as error:
             raise UnreadableRequestError(str(error)) from error
+
+
+def _call_ids(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [call["id"] for message in messages for call in message.get("tool_calls", ())]
 
 
 def _same(message: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

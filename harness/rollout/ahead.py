@@ -12,10 +12,7 @@ class Ahead:
     """The requests for calls of an agent that wait behind the present one.
 
     A reply is kept until its call is the present one. It is dropped if another reply has changed the conversation
-    meanwhile.
-
-    Args:
-        session: The episode's name. The requests are named ``(session, number)``.
+    meanwhile. The requests are named ``(session, number)``.
     """
 
     def __init__(self, session: Hashable) -> None:
@@ -29,7 +26,7 @@ class Ahead:
 
     @property
     def names(self) -> list[Hashable]:
-        """The names of the requests."""
+        """Of the requests."""
         return list(self._calls)
 
     @property

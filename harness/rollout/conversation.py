@@ -27,26 +27,22 @@ class NoRoom(EHError):
 
 
 class UnreadableRequestError(EHError):
-    """The chat template refuses an agent's messages, which counts as a failure of the agent."""
+    """The chat template or a hosted model refuses a request. If an agent made it, this counts as its failure."""
 
 
 class Conversation(Protocol):
     """One attempt at an episode. It writes into the episode's trajectory."""
 
     def prompt(self, call: ModelCall | None = None) -> Sequence[Any]:
-        """What is read before the next reply: token ids, or messages.
+        """What is read before the next reply, or before that to a `call` of an agent which waits: token ids, or
+        messages.
 
-        Args:
-            call: A request of an agent that waits behind the present one; None for the present turn.
-
-        Raises:
-            NoRoom: The prompt leaves no room for a reply.
-            UnreadableRequestError: The chat template refuses the messages of `call`.
+        Raises NoRoom or UnreadableRequestError.
         """
         ...
 
     def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> Any:
-        """The request to the `Player` for a reply to a prompt. `call` is as in `prompt`."""
+        """The request to the `Player` for a reply to a prompt."""
         ...
 
     def act(self, reply: Any) -> tuple[Turn, Any]:
@@ -54,12 +50,7 @@ class Conversation(Protocol):
         ...
 
     def answered(self, info: Info) -> None:
-        """Goes on after the environment's answer, which the last turn has. `info` is that of the step.
-
-        Raises:
-            NoRoom: What would be read next leaves no room for a reply.
-            UnreadableRequestError: The chat template refuses the agent's next request.
-        """
+        """Goes on after the environment's answer, which the last turn has. Raises as `prompt`."""
         ...
 
 
@@ -70,15 +61,8 @@ Converse = Callable[[Trajectory, Info, Rollout], Conversation]
 class ModelConversation(ABC):
     """The conversation of a model in token ids, which are the trajectory's.
 
-    Args:
-        chat: Turns texts into ids.
-        max_context: The most tokens of a prompt and its reply. Nothing is ever removed to make room.
-        trajectory: The episode.
-        info: The info of the reset.
-        settings: The temperature, and the most tokens of a reply.
-
-    Raises:
-        NoRoom: The first prompt is too long. The trajectory keeps it.
+    A prompt and its reply have at most `max_context` tokens. Nothing is ever removed to make room. If the first prompt
+    is too long, the trajectory keeps it, and this raises NoRoom.
     """
 
     def __init__(
@@ -95,7 +79,7 @@ class ModelConversation(ABC):
 
     @abstractmethod
     def _read(self, ids: Sequence[int]) -> Reply:
-        """Splits the ids of a reply into its thought and its action."""
+        """Splits a reply into its thought and its action."""
 
     @abstractmethod
     def _next_ids(self, info: Info) -> list[int]:
@@ -109,11 +93,11 @@ class ModelConversation(ABC):
         return reply.action
 
     def prompt(self, call: ModelCall | None = None) -> list[int]:
-        """The ids of the conversation so far."""
+        """See `Conversation`."""
         return self.trajectory.ids
 
     def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
-        """A request for a sample, which settings, agent and context limit."""
+        """See `Conversation`."""
         most = self._settings.max_action_tokens
         return SampleRequest(
             session=session,
@@ -158,9 +142,8 @@ class ModelConversation(ABC):
 
 
 class EnvironmentConversation(ModelConversation):
-    """The conversation of a model with an environment.
-
-    The info of the reset may have a ``system_prompt``, and ``tools``, the functions on offer.
+    """With an environment. The info of the reset may have a ``system_prompt``, and ``tools``, the functions on
+    offer.
     """
 
     def _first_ids(self, info: Info) -> list[int]:

@@ -129,13 +129,14 @@ def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
     return EnvSpec(f"{name_of(make)}-v0", entry_point=functools.partial(made, make))
 
 
-def environment(settings: Environment, *, slots: int, temperature: float) -> str | EnvSpec:
+def environment(settings: Environment, *, slots: int, temperature: float, hosted: bool = False) -> str | EnvSpec:
     """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors.
 
     Args:
         settings: The environment or agent, and where it runs.
         slots: The number of environments that this process plays at once.
         temperature: The temperature of the samples.
+        hosted: Whether a hosted model plays.
 
     Raises:
         ConfigError: The environment is an object of the Python program that began the run.
@@ -152,7 +153,8 @@ def environment(settings: Environment, *, slots: int, temperature: float) -> str
             "at_k": settings.at_k,
             "timeout_s": settings.agent_timeout_s,
             "temperature": temperature,
-            "sampling": settings.agent_sampling,
+            "upstream": settings.agent_upstream,
+            "sampling": {"auto": "agent" if hosted else "run"}.get(settings.agent_sampling, settings.agent_sampling),
         }
         where = "harness.agents.env:AgentEnv"
         return EnvSpec(AGENT_ENV, where, order_enforce=False, disable_env_checker=True, kwargs=arguments)

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
 
-from eh_gym.errors import WorkerError
+from eh_gym.errors import SamplerError, WorkerError
 from eh_gym.vector.thread import ResetResult, StepResult
 from harness.agents.protocol import AgentProgram, ModelCall
 from harness.rollout.ahead import Ahead
@@ -46,7 +46,7 @@ class Episode:
 
     def __init__(self, session: int, request: EpisodeRequest, settings: Rollout, converse: Converse) -> None:
         self.session, self.request = session, request
-        self._settings, self._converse = settings, converse
+        self.settings, self._converse = settings, converse
         self._conversation: Conversation | None = None
         self.ahead = Ahead(session)
         self._present: Hashable = session  # names the present turn's request; None while the environment steps
@@ -57,7 +57,7 @@ class Episode:
             self.request.task_id,
             self.request.group,
             seed=self.request.seed,
-            keeps_reward=self._settings.keeps_reward,
+            keeps_reward=self.settings.keeps_reward,
             retries=retries,
             failed_tokens=failed_tokens,
         )
@@ -84,7 +84,7 @@ class Episode:
             observation, info = answer.result()
             self.trajectory.begin(observation, info)
             self.program = info.get("agent_program")
-            self._conversation = self._converse(self.trajectory, info, self._settings)
+            self._conversation = self._converse(self.trajectory, info, self.settings)
         except (WorkerError, UnreadableRequestError) as failure:
             return self._failed(failure)
         except NoRoom:
@@ -137,6 +137,12 @@ class Episode:
             return self._over("context")
         except WorkerError as failure:  # of an expert
             return self._failed(failure)
+        except (SamplerError, UnreadableRequestError) as failure:  # of a hosted model: another attempt would be paid
+            if isinstance(failure, SamplerError) or self.program is None or not self.trajectory.turns:
+                self.trajectory.fail(failure)
+                return "over"
+            self.trajectory.failure = str(failure)
+            return self._over("terminated")
         if requested is not None:  # a script has no latency: its episodes are equal in every play
             turn.latency_s = round(time.perf_counter() - requested, 3)
         self.trajectory.turns.append(turn)

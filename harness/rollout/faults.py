@@ -1,4 +1,4 @@
-"""Episodes that ended by a fault of the environment's or the agent's own code."""
+"""Episodes that ended by a fault of the environment, the agent or a hosted model's server."""
 
 import re
 from collections import Counter
@@ -45,7 +45,7 @@ def check_faults(lines: Sequence[Mapping[str, Any]], episodes: int, *, refuse: b
     first = next(line for line in lines if _kind(line) == kind)
     how_many = "all" if len(lines) == episodes else f"{len(lines)} of"
     note = (
-        f"{how_many} {episodes} episodes ended by a fault of the agent's or environment's own code, not of the model. "
+        f"{how_many} {episodes} episodes ended by a fault of the agent, environment or server, not of the model. "
         f"{count} times: {first['fault']}. For example task {first['task_id']!r}, step {first['length']}"
         f"{'; its trace is in the episode log' if 'trace' in first else ''}"
     )

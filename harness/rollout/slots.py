@@ -167,7 +167,8 @@ class Slots:
         return []
 
     def _take_turns(self, slot: int, episode: Episode) -> None:
-        room = self._envs.num_envs - sum(len(other.ahead) for other, _ in self._live.values())
+        slots = max(self._envs.num_envs, episode.settings.slots)  # there are fewer if fewer episodes are played
+        room = slots - sum(len(other.ahead) for other, _ in self._live.values())
         if turns := episode.turns(room):
             self._ready[slot] = self._ready.get(slot, []) + turns
 

@@ -50,9 +50,11 @@ class Environment(Section):
     at_k: Literal["error", "stop"] = "error"
     """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so
     (stop)."""
-    agent_sampling: Literal["run", "strict"] = "run"
-    """Whether an agent's own temperature, seed, answer format and the like have no effect (run) or are refused
-    (strict)."""
+    agent_sampling: Literal["auto", "run", "strict"] = "auto"
+    """An agent's own temperature, form of answers and the like have no effect (run), are refused (strict), or reach a
+    hosted model alone (auto)."""
+    agent_upstream: Annotated[str, Changes.MACHINE] = ""
+    """The endpoint, https://HOST/v1, for an agent's other requests, such as embeddings, with the agent's own key."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds from the model's answer to the agent's next call or its end. A slower agent fails."""
     env_threads: Annotated[int, Range(0), Changes.SETUP] = 64
@@ -103,8 +105,8 @@ class Environment(Section):
                 raise ConfigError(
                     f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out"
                 )
-            for name in ("at_k", "agent_sampling", "agent_timeout_s"):
-                if getattr(self, name) != getattr(Environment, name):
+            for name in ("at_k", "agent_sampling", "agent_timeout_s", "agent_upstream"):
+                if getattr(self, name) not in (getattr(Environment, name), "run"):
                     raise ConfigError(f"--{name.replace('_', '-')} is for --agent, and none is given; leave it out")
             return
         if self.env == Environment.env:

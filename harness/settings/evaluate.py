@@ -102,7 +102,10 @@ class EvaluateConfig(Section):
     def decisive(self) -> dict[str, Any]:
         """Returns the settings that an episode depends on, besides its task and seed."""
         decide, marked = (Changes.RESULT, Changes.DRAWS, None), marks(type(self))  # None: a sampler of the user's
-        return {name: value for name, value in flat(self).items() if marked.get(name) in decide}
+        settings = flat(self)
+        if settings["agent_sampling"] == "auto" and not (settings["agent"] and self.policy == ENDPOINT):
+            settings["agent_sampling"] = "run"
+        return {name: value for name, value in settings.items() if marked.get(name) in decide}
 
     def departures(self, *, whole_split: bool) -> tuple[str, ...]:
         """Returns the flags by which a score of ``--official`` is not official."""

@@ -1,7 +1,5 @@
-"""The same agent with five Python clients: it looks until it knows a code, and submits it. ``python clients.py
-CLIENT``."""
+"""The same agent with other clients: it looks until it knows a code, and submits it. ``python clients.py CLIENT``."""
 
-import asyncio
 import json
 import os
 import sys
@@ -23,20 +21,6 @@ class Drawer:
         """Submits the code."""
         self.submitted = str(code)
         return "done"
-
-
-def llama_index(drawer: Drawer, url: str) -> None:
-    from llama_index.core.agent.workflow import FunctionAgent
-    from llama_index.core.tools import FunctionTool
-    from llama_index.llms.openai_like import OpenAILike
-
-    llm = OpenAILike(model="policy", api_base=url, api_key="any", is_chat_model=True, is_function_calling_model=True)
-    tools = [FunctionTool.from_defaults(drawer.look), FunctionTool.from_defaults(drawer.submit, return_direct=True)]
-
-    async def play() -> None:
-        await FunctionAgent(tools=tools, llm=llm).run(user_msg=QUESTION, max_iterations=100)
-
-    asyncio.run(play())
 
 
 def instructor(drawer: Drawer, url: str) -> None:
@@ -63,35 +47,8 @@ def dspy(drawer: Drawer, url: str) -> None:
         drawer.submit(dspy.ReAct("question -> code", tools=[drawer.look], max_iters=100)(question=QUESTION).code)
 
 
-def mini_swe_agent(drawer: Drawer, url: str) -> None:
-    from minisweagent.agents.default import DefaultAgent
-    from minisweagent.environments.local import LocalEnvironment
-    from minisweagent.models.litellm_model import LitellmModel
-
-    kwargs = {"api_base": url, "api_key": "any"}
-    model = LitellmModel(model_name="openai/policy", model_kwargs=kwargs, cost_tracking="ignore_errors")
-    agent = DefaultAgent(model, LocalEnvironment(), system_template="Use bash.", instance_template="{{task}}")
-    drawer.submit(agent.run(QUESTION)["submission"].strip())
-
-
-def haystack(drawer: Drawer, url: str) -> None:
-    from haystack.components.agents import Agent
-    from haystack.components.generators.chat import OpenAIChatGenerator
-    from haystack.dataclasses import ChatMessage
-    from haystack.tools import create_tool_from_function
-    from haystack.utils import Secret
-
-    model = OpenAIChatGenerator(model="policy", api_base_url=url, api_key=Secret.from_token("any"))
-    tools = [create_tool_from_function(drawer.look), create_tool_from_function(drawer.submit)]
-    Agent(chat_generator=model, tools=tools, exit_conditions=["submit"]).run(messages=[ChatMessage.from_user(QUESTION)])
-
-
 if __name__ == "__main__":
-    os.environ |= {
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        "MSWEA_SILENT_STARTUP": "1",
-        "HAYSTACK_TELEMETRY_ENABLED": "False",
-    }
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     drawer = Drawer()
     globals()[sys.argv[1]](drawer, os.environ["OPENAI_BASE_URL"])
     print(json.dumps({"reward": drawer.submitted == "73"}))

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from harness.agents.session import Session
 
 HERE = Path(__file__).parent
 SOON_S = 100.0
-PYTHON = ("llama_index", "instructor", "dspy", "mini_swe_agent", "haystack")
-JAVASCRIPT = ("langchain_js", "vercel")
+PYTHON = ("instructor", "dspy")
+JAVASCRIPT = ("vercel", "vercel_chat")
 
 pytestmark = pytest.mark.skipif("EH_AGENT" not in os.environ, reason="tox run -m agents has the clients")
 
@@ -52,9 +51,6 @@ def said(client: str, code: str, call: ModelCall) -> ModelAnswer:
             "\n".join(f"[[ ## {name} ## ]]\n{text}" for name, text in [*fields.items(), ("completed", "")])
         )
     name, arguments = ("submit", {"code": code}) if code else ("look", {})
-    if client == "mini_swe_agent":
-        lines = ["COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", code] if code else ["nothing yet"]
-        name, arguments = "bash", {"command": " && ".join(f"echo {line}" for line in lines)}
     called = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return ModelAnswer("", [{"id": f"call{len(call.messages)}", **called}], finish_reason="tool_calls")
 
@@ -78,10 +74,7 @@ def test_a_client_plays_to_its_verdict(client: str, agent: str, session: Session
 def test_a_client_ends_with_its_first_call_after_the_kth(client: str, agent: str, session: Session) -> None:
     running = find_agent(agent).start({}, session.base_url, lambda: None)
     serve(session, client, "", "")
-    began = time.monotonic()
     session.end(budget_used_up(2))
     running.stop(SOON_S)
-    print(f"{client}: its process ended {time.monotonic() - began:.1f} s after the K-th answer")
     assert running.ended is not None
     assert "budget of 2" in running.ended.failure + running.ended.trace
-    assert len(session._answered) == 3

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,7 +79,12 @@ def test_an_episode_is_played_to_its_success(
 
 @pytest.mark.parametrize("at_k", ["error", "stop"])
 def test_the_end_of_the_budget_ends_the_agent(
-    name: str, play: Play, expert: Callable[[ModelCall], ModelAnswer], task: dict[str, Any], session: Session, at_k: str
+    name: str,
+    play: Play,
+    expert: Callable[[ModelCall], ModelAnswer],
+    task: dict[str, Any],
+    session: Session,
+    at_k: str,
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(_run, play, task, session.base_url)
@@ -90,10 +94,7 @@ def test_the_end_of_the_budget_ends_the_agent(
             session.answer(call, expert(call))
         assert session.next_call(SOON_S) is not None
         session.end(budget_used_up(4), ModelAnswer("The budget is used up.") if at_k == "stop" else None)
-        began = time.monotonic()
         end = ended.result(SOON_S)
-    print(f"{name}: it ended {time.monotonic() - began:.1f} s after the K-th answer")
-    assert len(session._answered) == 5 or at_k == "stop"
     assert not end.success
     assert at_k == "stop" or "budget of 4" in end.failure
 

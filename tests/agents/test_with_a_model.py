@@ -12,8 +12,9 @@ import gymnasium as gym
 import pytest
 
 import eh_gym  # noqa: F401 - registers the cabinet
-from harness import evaluate_policy
+from harness import evaluate_policy, train
 from harness.settings.grpo import from_recipe
+from harness.settings.section import changed
 
 HERE = Path(__file__).parent
 AGENT = os.environ.get("EH_AGENT", "")
@@ -64,3 +65,17 @@ def test_a_model_plays_in_the_agent(model: Path, tasks: Path, tmp_path: Path, re
     assert all(episode["error"] is None and episode["turns"] for episode in played)
     # smolagents writes the calls of the conversation in words of its own, which this model has never seen.
     assert result.mean_at_k > 0 or AGENT == "with_smolagents"
+
+
+@pytest.mark.skipif(AGENT != "with_mcp", reason="one of them is enough")
+def test_a_model_is_trained_in_the_agent(model: Path, tasks: Path, tmp_path: Path) -> None:
+    config = changed(
+        from_recipe("quickstart"),
+        agent=f"{os.environ['EH_AGENT_PYTHON']} {HERE / AGENT}.py",
+        **{"tasks": str(tasks), "split": "test", "model": str(model), "updates": 2, "tasks_per_update": 2},
+        **{"group_size": 4, "max_action_tokens": 6, "k0": 12, "eval_tasks": 0, "warm_start.episodes": 0},
+        out=tmp_path / "run",
+    )
+    history = train(config, show=False).history
+    assert [row["rollout/episodes"] for row in history] == [8.0, 8.0]
+    assert all(row["rollout/agent_failures"] == row["rollout/environment_errors"] == 0 for row in history)

@@ -73,6 +73,7 @@ def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make,
     from harness.evaluation.play_endpoint import play_with_endpoint
     from harness.evaluation.requests import evaluation_requests
     from harness.rollout.environment import Environments
+    from harness.settings.evaluate import Endpoint
     from harness.settings.rollout import Rollout
 
     args = {"split": "all", "action_format": "native", "prompt": "official", "workers": 1}
@@ -93,7 +94,7 @@ def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make,
 
         with chat_server.serve(answer) as server:
             [ours] = play_with_endpoint(
-                lambda url=server.url: ChatEndpoint("m", base_url=url),
+                lambda url=server.url: ChatEndpoint("m", Endpoint(base_url=url)),
                 environments,
                 evaluation_requests([task_id], 1, 0),
                 Rollout(),

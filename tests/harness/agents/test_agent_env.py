@@ -1,7 +1,9 @@
 """An agent program as an environment: its calls are steps, K bounds them, and what the agent does wrong is its
 failure."""
 
+import asyncio
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -78,6 +80,11 @@ async def raises_later(task: Any, base_url: str) -> Any:
     raises(task, base_url)
 
 
+async def raises_together(task: Any, base_url: str) -> Any:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(raises_later(task, base_url))
+
+
 def exits(task: Any, base_url: str) -> Any:
     says(base_url, "go")
     sys.exit("bye")
@@ -112,6 +119,9 @@ def command(code: str) -> str:
         (raises_without_words, "Unspeakable: (its text can't be made"),
         (raises_later, "ValueError: spilled the tea"),
         (exits, "SystemExit: bye"),
+        (raises_together, "ValueError: spilled the tea ("),
+        (command('print(1); raise ExceptionGroup("all", [ValueError(4712)])'), "exit code 1: ValueError: 4712"),
+        (command('sys.exit("KeyError: " + os.environ["OPENAI_API_KEY"])'), "KeyError: the user's"),
         (command("print(1); raise ValueError(4711)"), "ValueError: 4711"),
         (
             command('sys.stderr.write("TypeError: x is no y" + chr(10) + "Node.js v20"); os._exit(1)'),
@@ -122,13 +132,16 @@ def command(code: str) -> str:
         (command("pass"), "printed nothing"),
     ],
 )
-def test_what_an_agent_does_wrong_ends_its_episode_with_reward_0(agent: Any, why: str, env: Any) -> None:
+def test_what_an_agent_does_wrong_ends_its_episode_with_reward_0(
+    agent: Any, why: str, env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "the user's")
     playing = env(agent)
     playing.reset(options={"task_id": "a"})
     _, reward, terminated, truncated, info = playing.step("words")
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
     assert why in info["failure"]
-    assert ("Traceback" in info["trace"] or "Node" in info["trace"]) == any(w in why for w in ("Error", "Exit", "Unsp"))
+    assert bool(info["trace"]) == any(w in why for w in ("Error", "Exit", "Unsp"))
     assert playing.reset()[0] == "go", "the next episode begins as if nothing had been"
 
 
@@ -159,35 +172,42 @@ def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
-def test_an_agent_that_hangs_has_failed_after_its_time(env: Any) -> None:
-    playing = env(hangs_on, timeout_s=0.3)
-    playing.reset()
-    *_, terminated, _, info = playing.step("words")
-    assert terminated
-    assert "silent for 0.3 s" in info["failure"]
-
-
 def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     child = f'import subprocess, time; p = subprocess.Popen(["sleep", "600"]); open("{pids}", "w").write(str(p.pid)); '
     playing = env(command(child + "time.sleep(600)"), timeout_s=2.0)
     playing._grace_s = 0.1
     playing.reset()
-    assert playing.step("words")[2]
+    assert "silent for 2 s" in playing.step("words")[4]["failure"]
     wait_until(lambda: pids.exists() and not alive(pids))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")
+@pytest.mark.parametrize(("end", "reward"), [("print(1)", 1.0), ("os.kill(os.getppid(), 9)", 0.0)])
 def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_verdict_up(
-    env: Any, tmp_path: Path
+    end: str, reward: float, env: Any, tmp_path: Path
 ) -> None:
     pids = tmp_path / "pids"
-    playing = env(command("exec(" + json.dumps(LEAVES.format(pids=pids)) + "); print(1)"))
+    playing = env(command("exec(" + json.dumps(LEAVES.format(pids=pids)) + "); " + end))
     playing.reset()
     began = time.monotonic()
-    assert playing.step("words")[1] == 1.0
-    assert time.monotonic() - began < 4
+    assert playing.step("words")[1] == reward
+    assert not reward or time.monotonic() - began < 4
     assert not alive(pids)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all threads have one folder")
+def test_an_agent_that_changes_the_folder_changes_only_its_own(env: Any, tmp_path: Path) -> None:
+    def wanders(task: Any, base_url: str) -> bool:
+        os.chdir(tmp_path)
+        says(base_url, "go")
+        return Path.cwd() == tmp_path
+
+    folder = Path.cwd()
+    playing = env(wanders)
+    playing.reset()
+    assert Path.cwd() == folder
+    assert playing.step("words")[1] == 1.0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")

@@ -3,6 +3,7 @@
 import http.client
 import json
 import resource
+import select
 import socket
 import threading
 import time
@@ -51,12 +52,10 @@ def client(session: Session, **more: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=session.base_url, api_key="any", **more)
 
 
-def ask(session: Session, text: str = "Hi", retry: int = 0, **more: Any) -> str | None:
-    """Asks in one message. A `retry` says of itself that it is one, as OpenAI's clients do."""
+def ask(session: Session, text: str = "Hi", **more: Any) -> str | None:
+    """Asks in one message."""
     messages: list[Any] = [{"role": "user", "content": text}]
-    create = client(session, **more).chat.completions.create
-    header = {"x-stainless-retry-count": str(retry)} if retry else {}
-    return create(model="any", messages=messages, extra_headers=header).choices[0].message.content
+    return client(session, **more).chat.completions.create(model="any", messages=messages).choices[0].message.content
 
 
 def serve(session: Session, *answers: ModelAnswer) -> list[str]:
@@ -140,46 +139,46 @@ def test_a_response_arrives_whole_and_as_events(session: Session, pool: ThreadPo
     assert json.loads(call["arguments"]) == {"drawer": "c"}
 
 
-def test_a_stream_says_that_it_is_one(session: Session, pool: ThreadPoolExecutor) -> None:
-    served = pool.submit(serve, session, ANSWER)
-    raw = client(session).chat.completions.with_raw_response.create(model="any", messages=ASKED, stream=True)
-    assert (raw.headers["Content-Type"], served.result()) == ("text/event-stream", ["Open a drawer."])
-    raw.parse().close()
-
-
-def test_a_client_that_times_out_gets_its_answer_and_the_model_is_asked_once(
-    session: Session, pool: ThreadPoolExecutor
-) -> None:
-    asked = pool.submit(ask, session, timeout=0.3, max_retries=50)
-    call = session.next_call(SOON_S)
-    assert call is not None
-    time.sleep(1.0)  # a weight update
-    session.answer(call, ModelAnswer("late"))
-    assert asked.result(SOON_S) == "late"
-    assert session.next_call(0.2) is None
-
-
-def test_a_retry_without_a_header_is_known_by_its_content_after_a_hang_up(
-    session: Session, pool: ThreadPoolExecutor
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_retry_is_known_by_its_content_after_a_client_that_has_gone_without_its_answer(
+    session: Session, pool: ThreadPoolExecutor, unread: bool
 ) -> None:
     first = begin(session, "Hi")
     call = session.next_call(SOON_S)
     assert call is not None
-    first.close()
+    if not unread:
+        first.close()
     session.answer(call, ModelAnswer("once"))
+    if unread:
+        wait_until(lambda: bool(select.select([first], [], [], 0)[0]))
+        first.close()
     body = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
-    status, answer = post(session, body)
-    assert (status, answer["choices"][0]["message"]["content"]) == (200, "once")
-    assert session.next_call(0.2) is None
+    assert post(session, body)[1]["choices"][0]["message"]["content"] == "once"
+    again = pool.submit(post, session, body)
+    serve(session, ModelAnswer("twice"))
+    assert again.result(SOON_S)[1]["choices"][0]["message"]["content"] == "twice"
 
 
-def test_the_same_question_asked_again_is_another_call(session: Session, pool: ThreadPoolExecutor) -> None:
-    one = pool.submit(ask, session)
-    serve(session, ModelAnswer("one"))
-    assert one.result(SOON_S) == "one"
-    several = [pool.submit(ask, session) for _ in range(2)]  # at once, as for a vote
-    serve(session, ModelAnswer("two"), ModelAnswer("three"))
-    assert {other.result(SOON_S) for other in several} == {"two", "three"}
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("timeout", [SOON_S, 0.3])
+def test_equal_calls_at_once_are_as_many_calls(
+    session: Session, pool: ThreadPoolExecutor, timeout: float, stream: bool
+) -> None:
+    create = client(session, timeout=timeout, max_retries=50).chat.completions.create
+
+    def vote(_: int) -> str:
+        made: Any = create(model="any", messages=ASKED, stream=stream)
+        if stream:
+            return "".join(chunk.choices[0].delta.content or "" for chunk in made)
+        return str(made.choices[0].message.content)
+
+    votes = pool.map(vote, range(8))
+    call = session.next_call(SOON_S)
+    assert call is not None
+    time.sleep(1.0 if timeout < 1 else 0)  # all clients go, and ask again
+    session.answer(call, ModelAnswer("0"))
+    serve(session, *[ModelAnswer(str(number)) for number in range(1, 8)])
+    assert sorted(votes) == [str(number) for number in range(8)]
 
 
 def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Session, pool: ThreadPoolExecutor) -> None:
@@ -204,7 +203,7 @@ def test_sessions_see_nothing_of_each_other(gateway: Gateway, pool: ThreadPoolEx
     asked = pool.submit(ask, theirs, "secret")
     assert serve(theirs, ModelAnswer("for them")) == ["secret"]
     assert asked.result(SOON_S) == "for them"
-    mine = pool.submit(ask, ours, "secret", retry=1)
+    mine = pool.submit(ask, ours, "secret")
     assert serve(ours, ModelAnswer("for us")) == ["secret"]
     assert mine.result(SOON_S) == "for us"
     theirs.end(budget_used_up(1))
@@ -232,16 +231,16 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     assert session.next_call(SOON_S) is None
 
 
-def test_the_last_words_are_said_once_and_again_to_a_retry(session: Session) -> None:
+def test_the_last_words_are_said_once(session: Session) -> None:
     session.end(budget_used_up(1), ModelAnswer("over"))
-    assert [ask(session, "one"), ask(session, "one", retry=1)] == ["over", "over"]
+    assert ask(session, "one") == "over"
     with pytest.raises(openai.NotFoundError):
         ask(session, "two")
 
 
 def test_too_large_and_unmeasured_requests_are_refused(session: Session) -> None:
     assert post(session, b"x" * 100_001)[0] == 413
-    assert post(session, b"{}", **{"Transfer-Encoding": "chunked", "Content-Length": "-1"})[0] == 411
+    assert post(session, b"{}", **{"Content-Length": "-1"})[0] == 411
     assert post(session, b"2\r\n{}\r\nz\r\n", **{"Transfer-Encoding": "chunked"})[0] == 400
     assert post(session, b"ffffff\r\n", **{"Transfer-Encoding": "chunked"})[0] == 413
 
@@ -264,9 +263,22 @@ def test_a_body_may_come_in_chunks(session: Session, pool: ThreadPoolExecutor) -
     body = json.dumps({"messages": ASKED}).encode()
     served = pool.submit(serve, session, ModelAnswer("whole"))
     chunks = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in (body[:9], body[9:])) + b"0\r\nx: y\r\n\r\n"
-    status, answer = post(session, chunks, **{"Transfer-Encoding": "chunked"})
+    status, answer = post(session, chunks, **{"Transfer-Encoding": "chunked", "Content-Length": str(len(body))})
     assert (status, answer["choices"][0]["message"]["content"]) == (200, "whole")
     assert served.result(SOON_S) == ["Open a drawer."]
+
+
+def test_other_requests_go_to_the_upstream_endpoint(gateway: Gateway, session: Session, chat_server: Any) -> None:
+    body = json.dumps({"model": "e", "messages": []}).encode()
+    status, answer = post(session, body, "/embeddings")
+    assert (status, "--agent-upstream" in answer["error"]["message"]) == (404, True)
+    with chat_server.serve(lambda _, before: chat_server.error(429, "busy") if before else "words") as server:
+        passing = gateway.open(upstream=server.url)
+        answers = [post(passing, body, "/embeddings?a=b", Authorization="Bearer mine") for _ in range(2)]
+    assert [status for status, _ in answers] == [200, 429]
+    assert answers[0][1]["choices"][0]["message"]["content"] == "words"
+    assert server.headers[0]["authorization"] == "Bearer mine"
+    assert post(passing, body, "/embeddings")[0] == 502
 
 
 def test_any_name_of_a_model_is_found(session: Session) -> None:
@@ -276,6 +288,7 @@ def test_any_name_of_a_model_is_found(session: Session) -> None:
 
 def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
     session = gateway.open()
+    limits._note.cache_clear()
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
         for options in ({"top_p": 0.9}, {"top_p": 0.8, "seed": 1}, {"seed": 2}):
@@ -284,18 +297,7 @@ def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: Thread
             served.result()
     said = [str(one.message).split(",")[0] for one in noted if one.category is RuntimeWarning]
     assert said == ["the agent sets top_p", "the agent sets seed"]
-    assert post(gateway.open(strict=True), json.dumps({"messages": ASKED, "seed": 2}).encode())[0] == 400
-
-
-def test_sixty_four_calls_of_a_session_may_wait_at_once() -> None:
-    with Gateway() as gateway, ThreadPoolExecutor(64) as pool:
-        session = gateway.open()
-        asked = [
-            pool.submit(post, session, json.dumps({"messages": ASKED, "user": str(n)}).encode()) for n in range(64)
-        ]
-        wait_until(lambda: len(session._line) >= 64)
-        serve(session, *[ModelAnswer("ok")] * 64)
-        assert {one.result(SOON_S)[0] for one in asked} == {200}
+    assert post(gateway.open(sampling="strict"), json.dumps({"messages": ASKED, "seed": 2}).encode())[0] == 400
 
 
 def test_one_session_cannot_take_the_descriptors_of_the_run(

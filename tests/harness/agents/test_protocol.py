@@ -14,13 +14,15 @@ ANSWER = ModelAnswer("Let me see.", [CALL], "thinking", "tool_calls", 7, 3)
 OPEN = {"name": "open", "description": "Opens.", "parameters": {"type": "object", "properties": {}}}
 
 
-def read(api: Any = "chat", sampled_at: float | None = None, strict: bool = False, **body: Any) -> ModelCall:
+def read(
+    api: Any = "chat", sampled_at: float | None = None, sampling: Any = "run", items: Any = None, **body: Any
+) -> ModelCall:
     body = ({"messages": [ASKED]} if api == "chat" else {"input": [ASKED]}) | body
-    return read_call(json.dumps(body).encode(), api, sampled_at, strict=strict)
+    return read_call(json.dumps(body).encode(), api, sampled_at, sampling=sampling, items=items)
 
 
 def test_an_answer_that_a_chat_repeats_is_the_message_that_was_answered() -> None:
-    said = json.loads(write_answer(read(), ANSWER))["choices"][0]["message"]
+    said = json.loads(write_answer(read(), ANSWER, {}))["choices"][0]["message"]
     assert read(messages=[ASKED, said]).messages == [ASKED, ANSWER.message]
     said["tool_calls"][0]["function"]["arguments"] = '{"times":1,"drawer":"\\u00e9"}'  # as frameworks write it again
     assert read(messages=[ASKED, said]).messages == [ASKED, ANSWER.message]
@@ -30,15 +32,20 @@ def test_an_answer_that_a_chat_repeats_is_the_message_that_was_answered() -> Non
     "answer", [ANSWER, ModelAnswer("", [CALL]), ModelAnswer("words")], ids=["both", "call", "words"]
 )
 def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answered(answer: ModelAnswer) -> None:
-    output = json.loads(write_answer(read("responses"), answer))["output"]
+    items: dict[str, Any] = {}
+    output = json.loads(write_answer(read("responses"), answer, items))["output"]
     result = {"type": "function_call_output", "call_id": "call1", "output": [{"type": "input_text", "text": "ok"}]}
     tool = {"role": "tool", "tool_call_id": "call1", "content": "ok"}
-    call = read("responses", input=[ASKED, *output, result], instructions="Be brief.")
-    assert call.messages == [{"role": "system", "content": "Be brief."}, ASKED, answer.message, tool]
+    references = [{"type": "item_reference", "id": item["id"]} for item in output]
+    for repeated in (output, references):
+        call = read("responses", items=items, input=[ASKED, *repeated, result], instructions="Be brief.")
+        assert call.messages == [{"role": "system", "content": "Be brief."}, ASKED, answer.message, tool]
+    with pytest.raises(Refusal, match="no response of this session has an item"):
+        read("responses", input=[ASKED, *references])
 
 
 def test_the_events_of_a_response_have_its_words_and_its_calls_whole() -> None:
-    sent = write_answer(read("responses", stream=True), ANSWER).decode().splitlines()
+    sent = write_answer(read("responses", stream=True), ANSWER, {}).decode().splitlines()
     events = [json.loads(line.removeprefix("data: ")) for line in sent if line.startswith("data: ")]
     found = {event["type"].removeprefix("response."): event for event in events}
     _, message, call = found["completed"]["response"]["output"]
@@ -90,10 +97,10 @@ def test_tools_have_one_form_and_the_choice_limits_them() -> None:
 
 
 def test_the_runs_temperature_may_be_named() -> None:
-    assert read(sampled_at=0.7, temperature=0.7, strict=True).overridden == ()
+    assert read(sampled_at=0.7, temperature=0.7, sampling="strict").overridden == ()
     assert read(sampled_at=0.7, temperature=1.0).overridden == ("temperature",)
     with pytest.raises(Refusal, match="temperature"):
-        read(sampled_at=0.7, temperature=1.0, strict=True)
+        read(sampled_at=0.7, temperature=1.0, sampling="strict")
 
 
 @pytest.mark.parametrize(
@@ -101,16 +108,17 @@ def test_the_runs_temperature_may_be_named() -> None:
     [
         {"temperature": 0, "top_p": 0.95, "top_k": 20, "min_p": 0.1, "seed": 7},
         {"frequency_penalty": 0.1, "presence_penalty": 1, "repetition_penalty": 1.1, "logit_bias": {"5": -100}},
-        {"reasoning_effort": "low", "verbosity": "low", "response_format": {"type": "json_object"}},
+        {"reasoning_effort": "low", "verbosity": "low", "guided_json": {}, "response_format": {"type": "json_object"}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}},
         {"api": "responses", "reasoning": {"effort": "low"}, "text": {"format": {"type": "json_object"}}},
+        {"api": "responses", "truncation": "auto", "chat_template_kwargs": {"enable_thinking": False}},
     ],
 )
 def test_the_run_samples_in_its_own_way_whatever_a_request_asks_for(body: dict[str, Any]) -> None:
     assert set(read(**body).overridden) == body.keys() - {"api"}
-    with pytest.raises(Refusal, match="leave it out"):
-        read(**body, strict=True)
-    assert read(top_p=1, top_k=-1, min_p=0.0, response_format={"type": "text"}, strict=True).overridden == ()
+    with pytest.raises(Refusal, match="left out"):
+        read(**body, sampling="strict")
+    assert read(top_p=1, top_k=-1, min_p=0.0, response_format={"type": "text"}, sampling="strict").overridden == ()
 
 
 def test_the_choice_may_be_some_of_the_tools() -> None:
@@ -130,7 +138,7 @@ def test_the_choice_may_be_some_of_the_tools() -> None:
     [
         ("'n'", {"n": 2}),
         ("'top_logprobs'", {"top_logprobs": 5}),
-        ("'guided_json'", {"guided_json": {}}),
+        ("'functions'", {"functions": []}),
         ("most tokens", {"max_tokens": 0}),
         ("most tokens", {"max_tokens": True}),
         ("'stop'", {"stop": ["a", ""]}),

@@ -1,8 +1,6 @@
 """`--policy openai`: episodes with a model behind a chat endpoint, here a server of the test's own."""
 
-import asyncio
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -12,23 +10,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from gymnasium.envs.registration import EnvSpec
 from rich.console import Console
 
 from eh_gym.errors import ConfigError, SamplerError, WorkerDied
 from envs.cabinet.env import CabinetEnv
-from harness.agents.env import AgentEnv
-from harness.evaluate import main
-from harness.evaluation.endpoint import ChatEndpoint
-from harness.evaluation.play_endpoint import _EndpointPlayer, _Request, play_with_endpoint
+from harness.evaluation.play_endpoint import _EndpointPlayer, _Request
 from harness.evaluation.result import Usage, result_table
 from harness.evaluation.run import run
 from harness.rollout.conversation import UNFINISHED
-from harness.rollout.environment import Environments
 from harness.settings.evaluate import EvaluateConfig
-from harness.settings.rollout import Rollout
 from harness.settings.section import changed
-from harness.types.request import EpisodeRequest
 
 pytest.importorskip("openai")
 
@@ -58,20 +49,6 @@ def test_counts_that_the_server_does_not_send_are_missing_and_not_0(chat_server:
         result = quiet(server.url, tasks=1, horizon=3)
     assert result.usage == Usage(3, None, None)
     assert "not sent by the server" in list(result_table("", result).columns[1].cells)[-1]
-
-
-def test_an_answer_has_no_tokens_that_nobody_counted(chat_server: Any) -> None:
-    async def ask(url: str) -> Any:
-        return await ChatEndpoint("m", base_url=url).reply([{"role": "user", "content": "Hi"}], seed=0)
-
-    with chat_server.serve(lambda request, _: {"body": with_message(content="Hello")}) as server:
-        reply = asyncio.run(ask(server.url))
-    assert (reply.text, reply.cut, bool(reply.prompt_tokens), bool(reply.completion_tokens)) == (
-        "Hello",
-        False,
-        False,
-        False,
-    )
 
 
 def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
@@ -145,35 +122,34 @@ def test_passing_errors_are_retried(chat_server: Any) -> None:
     assert len(server.requests) > 2.5 * result.usage.requests
 
 
-@pytest.mark.parametrize(
-    ("status", "error", "told"),
-    [
-        (500, SamplerError, r"500 \(down\).*--retries.*[1-9] of 12 episodes.*same command again"),
-        (401, ConfigError, "OPENAI_API_KEY.*same command again"),
-    ],
-)
-def test_an_evaluation_that_an_error_ended_goes_on_with_what_it_had_not_played(
-    chat_server: Any, tmp_path: Path, status: int, error: type[Exception], told: str
+@pytest.mark.parametrize("status", [500, 400, 401])
+def test_a_request_that_fails_for_good_fails_its_episode_and_no_reply_is_paid_twice(
+    chat_server: Any, tmp_path: Path, status: int
 ) -> None:
     def fails(request: dict[str, Any], before: int) -> Any:
         return chat_server.error(status, "down") if before >= 30 else chat_server.cabinet_agent(request)
 
     settings = {"tasks": 12, "retries": 0, "slots": 1}
-    with chat_server.serve(fails) as server, pytest.raises(error, match=told):
-        quiet(server.url, **settings, out=tmp_path)
+    with chat_server.serve(fails) as server:
+        if status == 401:
+            with pytest.raises(ConfigError, match=r"OPENAI_API_KEY.*same command again"):
+                quiet(server.url, **settings, out=tmp_path)
+        else:
+            assert 0 < quiet(server.url, **settings, out=tmp_path).environment_errors < 12
     asked = []
     for out in (tmp_path, None):
         with chat_server.serve(chat_server.cabinet_agent) as server:
             result = quiet(server.url, **settings, out=out)
         asked.append(len(server.requests))
-    assert (result.tasks, result.mean_at_k) == (12, 1.0)
-    assert 0 < asked[0] < asked[1]
+        assert (result.episodes, result.mean_at_k) == (12, 1.0)
+    assert 30 + asked[0] == asked[1]
+    assert not (tmp_path / "replies.jsonl").exists()
 
 
 def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-wrong")
-    with chat_server.serve(lambda *_: chat_server.error(401, "Incorrect API key provided")) as server:
-        with pytest.raises(ConfigError, match=r"Incorrect API key.*MY_KEY"):
+    with chat_server.serve(lambda *_: chat_server.error(401, "Incorrect API key provided: sk-wrong")) as server:
+        with pytest.raises(ConfigError, match=r"Incorrect API key provided: KEY.*MY_KEY"):
             quiet(server.url, api_key_env="MY_KEY", slots=1)
         assert server.headers[0]["authorization"] == "Bearer sk-wrong"
         assert len(server.requests) == 1
@@ -181,26 +157,6 @@ def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="no key in the environment variable MY_KEY"):
         quiet("", api_key_env="MY_KEY")  # OpenAI's own server needs one
-
-
-def test_an_unknown_model_is_an_error_that_names_the_flags(chat_server: Any) -> None:
-    with chat_server.serve(lambda *_: chat_server.error(404, "The model `nope` does not exist.")) as server:
-        with pytest.raises(ConfigError, match=r"does not exist.*'nope'.*--base-url"):
-            quiet(server.url, model="nope", slots=1)
-        assert len(server.requests) == 1
-
-
-def test_a_refused_connection_names_the_address(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # taken, but nobody listens
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
-        with pytest.raises(SystemExit) as exit_:
-            main(["--policy", "openai", "--model", "m", "--base-url", url, "--tasks", "1", "--retries", "0"])
-    assert exit_.value.code == 2
-    said = " ".join(capsys.readouterr().out.split())
-
-    assert url in said
-    assert "--base-url" in said
 
 
 def test_a_server_that_hangs_meets_the_deadline(chat_server: Any) -> None:
@@ -212,7 +168,7 @@ def test_a_server_that_hangs_meets_the_deadline(chat_server: Any) -> None:
 
     with chat_server.serve(answer) as server:
         try:
-            with pytest.raises(SamplerError, match=r"--deadline-s"):
+            with pytest.raises(SamplerError, match=r"--base-url.*--deadline-s"):
                 quiet(server.url, deadline_s=0.2, retries=1)
         finally:
             over.set()
@@ -294,9 +250,7 @@ def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
     def answer(request: dict[str, Any], before: int) -> Any:
         body = chat_server.completion(request, None)
         texts = ['{"a": ', '{"a": 1}', "[1]", '{"a": ' + "[" * 3000, {"a": 1}, None]  # the last two are no text at all
-        calls = [
-            {"id": f"c{i}", "type": "function", "function": {"name": "ls", "arguments": a}} for i, a in enumerate(texts)
-        ]
+        calls = [{"id": f"c{i}", "function": {"name": "ls", "arguments": a}} for i, a in enumerate(texts)]
         body["choices"][0]["message"]["tool_calls"] = calls
         return {"body": body}
 
@@ -360,33 +314,106 @@ def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:
     assert server.requests[2]["messages"][-1]["content"] == f"{UNFINISHED}\nerror"
 
 
-def test_calls_that_an_agent_makes_at_once_are_sent_at_once(chat_server: Any) -> None:
-    both = threading.Barrier(2, timeout=20)
+def post(base_url: str, route: str, **body: Any) -> dict[str, Any]:
+    request = urllib.request.Request(f"{base_url}/{route}", json.dumps(body).encode())
+    with urllib.request.urlopen(request) as answer:
+        return dict(json.load(answer))
 
-    def agent(task: dict[str, Any], base_url: str) -> float:
-        def call(word: str) -> None:
-            body = {"model": "m", "messages": [{"role": "user", "content": word}]}
-            request = urllib.request.Request(f"{base_url}/chat/completions", json.dumps(body).encode())
-            urllib.request.urlopen(request).read()
 
-        with ThreadPoolExecutor(2) as threads:
-            list(threads.map(call, ("one", "two")))
-        return 1.0
+def say(base_url: str, word: str) -> str:
+    said = post(base_url, "chat/completions", messages=[{"role": "user", "content": word}])
+    return str(said["choices"][0]["message"]["content"])
+
+
+AGENT: list[Any] = []
+
+
+def play(task: dict[str, Any], base_url: str) -> Any:
+    return AGENT[-1](base_url)
+
+
+@pytest.fixture
+def hosted(tmp_path: Path) -> Any:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps({"id": name, "split": "test"}) + "\n" for name in "abcd"))
+
+    def evaluate(url: str, agent: Any, **settings: Any) -> Any:
+        AGENT.append(agent)
+        return quiet(url, agent=f"{__name__}:play", tasks=tasks, **settings)
+
+    return evaluate
+
+
+def test_calls_that_an_agent_makes_at_once_are_sent_at_once(chat_server: Any, hosted: Any) -> None:
+    all_at_once = threading.Barrier(5, timeout=20)
+
+    def agent(base_url: str) -> bool:
+        with ThreadPoolExecutor(5) as threads:
+            return list(threads.map(lambda word: say(base_url, word), "abcde")) == ["word"] * 5
 
     def answer(request: dict[str, Any], _: int) -> str:
-        both.wait()
+        all_at_once.wait()
         return "word"
 
-    made = EnvSpec("Agent-v0", lambda: AgentEnv(agent, [{"id": "x"}]), order_enforce=False, disable_env_checker=True)
     with chat_server.serve(answer) as server:
-        [played] = play_with_endpoint(
-            lambda: ChatEndpoint("m", base_url=server.url, retries=0),
-            Environments(made, {}, slots=1, threads=1),
-            [EpisodeRequest("x", 0, 0)],
-            Rollout(),
-            horizon=5,
-        )
-    assert (played.success, played.length) == (True, 2)
+        result = hosted(server.url, agent, slots=5, every=4, retries=0)
+    assert (result.mean_at_k, result.length_mean) == (1.0, 5.0)
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}, "strict": True}}
+FORM = {"name": "x", "schema": {"type": "object"}, "strict": True}
+CHOICE = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+EFFORT = {"temperature": 0.2, "reasoning_effort": "low"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        (EFFORT | {"guided_choice": ["a"], "stop": "."}, EFFORT | {"guided_choice": ["a"], "stop": ["."]}),
+        (CHOICE, CHOICE),
+        (
+            {"reasoning": {"effort": "low"}, "text": {"format": {"type": "json_schema", **FORM}}, "max_tool_calls": 9},
+            {"reasoning_effort": "low", "response_format": {"type": "json_schema", "json_schema": FORM}},
+        ),
+    ],
+)
+def test_what_an_agent_asks_for_reaches_a_hosted_model(
+    chat_server: Any, hosted: Any, asked: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    route, name = ("responses", "input") if "text" in asked else ("chat/completions", "messages")
+
+    def agent(base_url: str) -> bool:
+        return bool(post(base_url, route, **{name: [{"role": "user", "content": "Hi"}]}, **asked))
+
+    always = {"messages", "model", "seed", "max_tokens"}
+    with chat_server.serve(lambda *_: "ok") as server:
+        assert hosted(server.url, agent, every=4).mean_at_k == 1.0
+        assert {name: server.requests[0][name] for name in server.requests[0].keys() - always} == {
+            "temperature": 1.0
+        } | sent
+
+
+def test_a_request_that_the_server_refuses_is_the_agents_failure(chat_server: Any, hosted: Any) -> None:
+    def answer(request: dict[str, Any], before: int) -> Any:
+        return chat_server.error(400, "no") if request["messages"][0]["content"] == "worse" else "ok"
+
+    with chat_server.serve(answer) as server:
+
+        def agent(base_url: str) -> bool:
+            say(base_url, "Hi")
+            return bool(say(base_url, "worse" if len(server.requests) > 4 else "Hi"))
+
+        result = hosted(server.url, agent, slots=1)
+    assert (result.environment_errors, result.episodes, result.successes) == (0, 4, 2)
+
+
+def test_the_sampling_may_stay_as_in_a_run(chat_server: Any, hosted: Any) -> None:
+    def agent(base_url: str) -> bool:
+        return bool(post(base_url, "chat/completions", messages=[{"role": "user", "content": "Hi"}], **EFFORT))
+
+    with chat_server.serve(lambda *_: "ok") as server:
+        assert hosted(server.url, agent, agent_sampling="run", every=4).mean_at_k == 1.0
+    assert (server.requests[0]["temperature"], "reasoning_effort" in server.requests[0]) == (1.0, False)
 
 
 def test_a_reply_of_an_ended_session_is_not_taken_for_that_of_the_next_attempt() -> None:

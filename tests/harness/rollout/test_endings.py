@@ -12,6 +12,7 @@ from harness.evaluation.play import play_script
 from harness.evaluation.play_endpoint import play_with_endpoint
 from harness.rollout.environment import Environments
 from harness.rollout.rollout import rollout
+from harness.settings.evaluate import Endpoint
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory, settle
@@ -44,7 +45,7 @@ def test_every_end_earns_what_the_table_says(
         played = play_script("empty", ENVIRONMENTS, REQUESTS, settings_of(keep), horizon=K)
     elif player == "endpoint":
         with chat_server.serve(lambda request, _: "go") as server:
-            endpoint = lambda: ChatEndpoint("model", base_url=server.url)  # noqa: E731
+            endpoint = lambda: ChatEndpoint("model", Endpoint(base_url=server.url))  # noqa: E731
             played = play_with_endpoint(endpoint, ENVIRONMENTS, REQUESTS, settings_of(keep), horizon=K)
     else:
         played = sampled(fake, settings_of(keep, player))

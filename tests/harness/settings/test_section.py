@@ -115,7 +115,7 @@ def test_every_setting_says_what_it_changes() -> None:
     assert {*flat(EvaluateConfig())} <= {*evaluate}
     names = {what: {name for name, its in train.items() if its is what} for what in Changes}
     memory = {"gradient_checkpointing", "keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"}
-    machine = {"device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", *memory}
+    machine = {"agent_upstream", "device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", *memory}
     assert names[Changes.MACHINE] == machine
     assert names[Changes.DRAWS] == {"seed", "sampler"}
     environments = {"env_threads", "env_workers", "ray_address"}
@@ -123,7 +123,7 @@ def test_every_setting_says_what_it_changes() -> None:
     episodes = {"official", "tasks", "every", "rollouts", "out", "show", "device", "threads", "slots", "rollout"}
     endpoint = {"base_url", "api_key_env", "retries", "deadline_s"}
     kept = {name for name, its in evaluate.items() if its not in (Changes.RESULT, Changes.DRAWS)}
-    assert kept == {*episodes, *environments, *endpoint, "url", "gpu_memory_utilization"}
+    assert kept == {*episodes, *environments, *endpoint, "agent_upstream", "url", "gpu_memory_utilization"}
 
 
 def test_a_change_of_class_keeps_nothing_of_the_other_one() -> None:
