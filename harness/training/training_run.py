@@ -64,12 +64,14 @@ class TrainingRun:
                 closing.callback(self.weights.close)
             closing.callback(self.batches.close)
 
-    def try_update(self) -> None:
-        """On a GPU, tries whether the largest update fits into the memory beside the sampler."""
+    def try_update(self) -> str:
+        """On a GPU, tries whether the largest update fits into the memory beside the sampler. Returns a note, or ""."""
         if self.learner.policy.model.device.type == "cuda":
             self.weights.before_training()
-            try_update(self.learner, self.config)
+            note = try_update(self.learner, self.config)
             self.weights.wake()
+            return note
+        return ""
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Writes the metrics and the episodes of an update."""

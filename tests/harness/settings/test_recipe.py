@@ -21,7 +21,7 @@ from harness.training.command import read_command
 RECIPES = recipes()
 PAPER = flat(GRPOConfig())
 MEMORY = {
-    "keep_attention",
+    "recompute",
     "offload_optimizer",
     "tokens_per_microbatch",
     "max_context",
@@ -74,8 +74,8 @@ def test_the_published_settings_are_the_paper_s_but_for_memory(name: str) -> Non
         ("kl_coef clip_low clip_high aggregation", (0.0, 0.2, 0.2, "token-mean")),
         ("k0 k_min k_max alpha delta buffer_size min_successes statistic", (15, 5, 50, 0.1, 10, 100, 20, "p90")),
         (
-            "dtype gradient_checkpointing rollout eval_rollouts sampler tis_cap",
-            ("bfloat16", True, "streaming", 8, "vllm", 2.0),
+            "dtype rollout eval_rollouts sampler tis_cap",
+            ("bfloat16", "streaming", 8, "vllm", 2.0),
         ),
     ):
         assert tuple(c[one] for one in names.split()) == values
