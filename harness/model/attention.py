@@ -125,36 +125,54 @@ def choose_attention(model: PreTrainedModel, *, packing: bool = True) -> None:
         model.set_attn_implementation(PACKED)
 
 
-def choose_flash_attention(device: str) -> str:
-    """Takes FlashAttention 3 on a Hopper GPU where its package is installed and works; else torch keeps its own, 2.
+_FLASH = {"FA3": ("flash_attn_interface", (9,)), "FA4": ("flash_attn.cute", (9, 10))}  # package, compute capabilities
 
-    Both passes are tried at once with heads that share keys and with a window. A package that was built for another
-    torch would otherwise fail at the first update, after the evaluation and the rollout.
+
+def choose_flash_attention(device: str, config: PreTrainedConfig) -> str:
+    """Takes FlashAttention 3 or, without it, 4 if its package is installed and works; else torch keeps its own, 2.
+
+    Both passes are tried at once with heads of the model's size that share keys, and with a window. A package that was
+    built for another torch would otherwise fail at the first update, after the evaluation and the rollout.
 
     Returns:
-        What was chosen, for the user; "" if the package is not installed or can't be used on this device.
+        What was chosen and why, for the user; "" without a GPU.
     """
-    if torch.device(device).type != "cuda" or find_spec("flash_attn_interface") is None:
+    if torch.device(device).type != "cuda":
         return ""
-    if torch.cuda.get_device_capability(device)[0] != 9:
-        return ""
+    reasons, capability = [], torch.cuda.get_device_capability(device)[0]
+    for name, (package, capabilities) in _FLASH.items():
+        if capability not in capabilities or not _is_installed(package):
+            reasons.append(f"{name} is not {'installed' if capability in capabilities else 'for this GPU'}")
+            continue
+        try:
+            activate_flash_attention_impl(name)
+            _try_varlen(device, _head_size(config))
+            return ", ".join([f"{name} computes the attention", *reasons])
+        except Exception as error:  # whatever a package raises that does not fit
+            if current_flash_attention_impl():
+                restore_flash_attention_impl()
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reasons.append(f"{name} does not work with torch {torch.__version__} ({reason})")
+    return ", ".join(["FA2 computes the attention", *reasons]) + ": see docs/training.md"
+
+
+def _is_installed(package: str) -> bool:
     try:
-        activate_flash_attention_impl("FA3")
-        _try_varlen(device)
-    except Exception as error:  # whatever a package raises that does not fit
-        if current_flash_attention_impl():
-            restore_flash_attention_impl()
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        build = f"build flash_attn_interface for torch {torch.__version__}, or remove it"
-        return f"FlashAttention 3 does not work here ({reason}), so FlashAttention 2 computes the attention; {build}"
-    return "FlashAttention 3 computes the attention"
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the one around it
+        return False
 
 
-def _try_varlen(device: str) -> None:
+def _head_size(config: PreTrainedConfig) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _try_varlen(device: str, size: int) -> None:
     """Computes a row of two segments, forwards and backwards. Raises what the kernel raises."""
     for window in (None, 4):
         query, key, value = (
-            torch.ones(1, heads, 16, 64, dtype=torch.bfloat16, device=device, requires_grad=True) for heads in (4, 2, 2)
+            torch.ones(1, heads, 16, size, dtype=torch.bfloat16, device=device, requires_grad=True)
+            for heads in (4, 2, 2)
         )
         out = _varlen(query, key, value, None, window, Segments((8, 8), (-1, -1), query.device))
         out.sum().backward()

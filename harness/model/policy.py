@@ -92,7 +92,7 @@ class Policy:
         return score_batch(self.model, batch, temperature)
 
     @property
-    def recomputed_layers(self) -> list[torch.nn.Module]:
+    def recomputed_layers(self) -> list[Any]:
         """The layers that can store their activations or compute them again, each for itself."""
         return [layer for layer in self.model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
@@ -106,9 +106,11 @@ class Policy:
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
         for i, layer in enumerate(self.recomputed_layers):
-            again: Any = layer._gradient_checkpointing_func
-            layer._gradient_checkpointing_func = partial(again, context_fn=keep_outputs) if i < kept else again
-            layer.gradient_checkpointing = i >= stored  # type: ignore[assignment]
+            layer.gradient_checkpointing = i >= stored
+            if i < kept:
+                layer._gradient_checkpointing_func = partial(
+                    layer._gradient_checkpointing_func, context_fn=keep_outputs
+                )
 
     def compile_layers(self) -> None:
         """Compiles the parts of each layer (norms, attention, feed-forward) into fused kernels.
