@@ -10,7 +10,6 @@ mask would do the same, but its memory grows with the square of the row's length
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
@@ -125,46 +124,33 @@ def choose_attention(model: PreTrainedModel, *, packing: bool = True) -> None:
         model.set_attn_implementation(PACKED)
 
 
-_FLASH = {"FA3": ("flash_attn_interface", (9,)), "FA4": ("flash_attn.cute", (9, 10))}  # package, compute capabilities
+_FLASH = {"FA3": (9,), "FA4": (9, 10)}  # the compute capabilities of their GPUs
 
 
 def choose_flash_attention(device: str, config: PreTrainedConfig) -> str:
-    """Takes FlashAttention 3 or, without it, 4 if its package is installed and works; else torch keeps its own, 2.
+    """Takes FlashAttention 3, else 4, if its package is installed and works; else torch keeps its own, 2.
 
-    Both passes are tried at once with heads of the model's size that share keys, and with a window. A package that was
-    built for another torch would otherwise fail at the first update, after the evaluation and the rollout.
+    Both passes are tried at once, with heads of the model's size that share keys and with a window. A package for
+    another torch would otherwise fail at the first update, after the evaluation and the rollout.
 
     Returns:
         What was chosen and why, for the user; "" without a GPU.
     """
     if torch.device(device).type != "cuda":
         return ""
-    reasons, capability = [], torch.cuda.get_device_capability(device)[0]
-    for name, (package, capabilities) in _FLASH.items():
-        if capability not in capabilities or not _is_installed(package):
-            reasons.append(f"{name} is not {'installed' if capability in capabilities else 'for this GPU'}")
+    reasons: list[str] = []
+    for name, capabilities in _FLASH.items():
+        if torch.cuda.get_device_capability(device)[0] not in capabilities:
             continue
         try:
             activate_flash_attention_impl(name)
-            _try_varlen(device, _head_size(config))
+            _try_varlen(device, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
             return ", ".join([f"{name} computes the attention", *reasons])
         except Exception as error:  # whatever a package raises that does not fit
             if current_flash_attention_impl():
                 restore_flash_attention_impl()
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            reasons.append(f"{name} does not work with torch {torch.__version__} ({reason})")
-    return ", ".join(["FA2 computes the attention", *reasons]) + ": see docs/training.md"
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # the one around it
-        return False
-
-
-def _head_size(config: PreTrainedConfig) -> int:
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+            reasons.append(f"{name} does not work ({(str(error) or type(error).__name__).splitlines()[0]})")
+    return ", ".join(["FA2 computes the attention", *(reasons or ["the newest for this GPU"])])
 
 
 def _try_varlen(device: str, size: int) -> None:

@@ -93,7 +93,7 @@ class Policy:
 
     @property
     def recomputed_layers(self) -> list[Any]:
-        """The layers that can store their activations or compute them again, each for itself."""
+        """The layers that may compute their activations again."""
         return [layer for layer in self.model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
     def recompute(self, *, kept: int = 0, stored: int = 0) -> None:

@@ -131,7 +131,7 @@ class Slots:
         }
 
     def _fits(self, session: Hashable, tokens: int, filled: dict[Hashable, int]) -> bool:
-        """Whether an episode fits into its cache beside the older ones, whose tokens `filled` has."""
+        """Whether an episode fits into its cache beside the older ones, in `filled`."""
         name, cache = self._cache_of(session)
         older = filled.get(name, 0)
         filled[name] = older + tokens
@@ -166,9 +166,8 @@ class Slots:
         return []
 
     def _take_turns(self, slot: int, episode: Episode) -> None:
-        room = 0
-        if episode.program is not None:  # an environment makes no calls ahead
-            room = self._envs.num_envs - sum(len(other.ahead) for other, _ in self._live.values())
+        ahead = (len(other.ahead) for other, _ in self._live.values())
+        room = self._envs.num_envs - sum(ahead) if episode.program is not None else 0  # an environment makes no calls
         if turns := episode.turns(room):
             self._ready[slot] = self._ready.get(slot, []) + turns
 

@@ -63,7 +63,7 @@ def try_update(learner: Learner, config: GRPOConfig) -> str:
 
 @dataclass(frozen=True)
 class _Memory:
-    """What an update takes on a GPU beyond what it finds there, and what it leaves free; in bytes."""
+    """The bytes that an update takes on a GPU, and what it leaves free."""
 
     taken: int
     free: int
@@ -86,8 +86,7 @@ class _Memory:
 def _fit(learner: Learner, trial: Callable[[], object], without: _Memory, *, half: bool) -> str:
     """Lets the layers keep the outputs of attention, which cost most for their size, then the first ones everything.
 
-    Each layer takes the same, so updates in which one does so show how many fit. All ranks choose the same. A tenth of
-    the GPU stays free, for what the allocator can't use.
+    An update in which one layer does so shows how many can. A tenth of the GPU stays free, for the allocator's gaps.
     """
     policy, ranks, device = learner.policy, learner.ranks, learner.policy.model.device
 

@@ -67,9 +67,11 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
     """
     try:
         answered = server.version()
-        # Between two versions, the second transfer over NCCL never ended.
-        expected = [v for v in _VERSIONS if not over_nccl or _trainer_has(v)] or _VERSIONS
-        if not answered.startswith(tuple(expected)):
+        expected = _VERSIONS
+        with suppress(PackageNotFoundError):  # between two versions, the second transfer over NCCL never ended
+            own = version("vllm") if over_nccl else ""
+            expected = tuple(v for v in _VERSIONS if own.startswith(v)) or _VERSIONS
+        if not answered.startswith(expected):
             versions = " or ".join(f"{v}x" for v in expected)
             raise ConfigError(f"expected vLLM {versions} at {server.url}, got {answered}; see docs/vllm.md")
         settings = server.settings()
@@ -105,13 +107,6 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
                 f"{server.url} would make the training wrong; start it with {flag}: docs/vllm.md says why"
             )
     return longest, cache
-
-
-def _trainer_has(start: str) -> bool:
-    """Whether the trainer's own vLLM has a version that starts so."""
-    with suppress(PackageNotFoundError):
-        return version("vllm").startswith(start)
-    return False
 
 
 def cache_tokens(cache: Mapping[str, Any], engines: int = 1) -> int:

@@ -136,7 +136,7 @@ class PolicySource:
         return _Declared(SimpleNamespace(name=n, dtype=p.dtype, shape=tuple(p.shape), owners=None) for n, p in weights)
 
     def implements_iter_full(self) -> bool:
-        """Whether `iter_full` is there, which vLLM 0.33 reads; 0.32 iterates over the source."""
+        """Tells vLLM 0.33 to take `iter_full`; 0.32 iterates over the source."""
         return True
 
     def iter_full(self) -> Iterator[tuple[str, Tensor]]:
