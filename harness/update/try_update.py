@@ -86,7 +86,7 @@ class _Memory:
 def _fit(learner: Learner, trial: Callable[[], object], without: _Memory, *, half: bool) -> str:
     """Lets the layers keep the outputs of attention, which cost most for their size, then the first ones everything.
 
-    An update in which one layer does so shows how many can. A tenth of the GPU stays free, for the allocator's gaps.
+    An update in which one layer does so shows how many can. A tenth of the GPU stays free for gaps.
     """
     policy, ranks, device = learner.policy, learner.ranks, learner.policy.model.device
 

@@ -21,7 +21,7 @@ WORKER_EXTENSION = "harness.sampling.vllm.worker.PolicyWeights"
 # Makes vLLM compute logits in float32, as the trainer does. By default it rounds them to the type of the weights.
 FLOAT32_LOGITS = {"head_dtype": "float32"}
 
-_VERSIONS = ("0.32.", "0.33.")
+_VERSIONS: tuple[str, ...] = "0.32.", "0.33."
 
 # Mixtures whose experts vLLM 0.32 can't reload. It does not know their names in transformers; gpt-oss keeps the first
 # weights.
