@@ -76,11 +76,11 @@ def sources(real_vllm: None, request: pytest.FixtureRequest, tmp_path: Path, mon
         return Path(vllm.__file__).parent
     wheel = next(Path(os.environ.get("EH_VLLM_NEXT", "missing")).glob("vllm-0.33.*.whl"), None)
     if wheel is None:
-        assert not os.environ.get("EH_REQUIRE_VLLM"), "the folder EH_VLLM_NEXT has no wheel of vLLM 0.33"
+        assert not os.environ.get("EH_REQUIRE_VLLM")
         pytest.skip("the folder EH_VLLM_NEXT has no wheel of vLLM 0.33: tox run -e vllm")
+    parts = ("vllm/distributed/weight_transfer/", "vllm/engine/", "vllm/entrypoints/")
     with zipfile.ZipFile(wheel) as packed:
-        parts = ("vllm/distributed/weight_transfer/", "vllm/engine/", "vllm/entrypoints/")
-        packed.extractall(tmp_path, [n for n in packed.namelist() if n.startswith(parts) and n.endswith(".py")])
+        packed.extractall(tmp_path, [n for n in packed.namelist() if n.startswith(parts)])
     for name in [n for n in sys.modules if n.startswith("vllm.distributed.weight_transfer")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(vllm.distributed, "weight_transfer", raising=False)

@@ -98,21 +98,6 @@ def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(nam
     assert (its["learning_rate"], its["lora_rank"], its["tis_cap"], its["dtype"]) == (1e-5, 32, 2.0, "bfloat16")
 
 
-@pytest.mark.parametrize(
-    ("name", "increment", "stages"),
-    [
-        ("quickstart", 40 / 60, {0: 15, 15: 20, 30: 30, 45: 50}),
-        ("bfcl", 4, {0: 15, 3: 20, 5: 30, 7: 50}),
-        ("appworld", 4, {0: 15, 1: 20, 2: 30, 3: 50}),
-        ("smollm2", 4, {0: 15, 2: 20, 5: 30, 7: 50}),
-    ],
-)
-def test_a_short_run_has_its_schedules_stretched_to_it(name: str, increment: float, stages: dict[int, int]) -> None:
-    assert flat(from_recipe(name, {"wrapper": "linear"}))["delta"] == increment
-    assert flat(from_recipe(name, {"wrapper": "tti"}))["stages"] == stages
-    assert flat(from_recipe(name, {"wrapper": "fixed"}))["k0"] == flat(from_recipe(name))["k0"]
-
-
 def test_a_recipe_stands_between_the_defaults_and_the_flags(tmp_path: Path) -> None:
     path = write(
         tmp_path,
