@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -64,14 +64,13 @@ class TrainingRun:
                 closing.callback(self.weights.close)
             closing.callback(self.batches.close)
 
-    def try_update(self) -> str:
-        """On a GPU, tries whether the largest update fits into the memory beside the sampler. Returns a note, or ""."""
+    def try_update(self, say: Callable[[str], None]) -> None:
+        """On a GPU, tries whether the largest update fits into the memory beside the sampler."""
         if self.learner.policy.model.device.type == "cuda":
             self.weights.before_training()
-            note = try_update(self.learner, self.config)
+            if note := try_update(self.learner, self.config):
+                say(f"note: {note}")
             self.weights.wake()
-            return note
-        return ""
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Writes the metrics and the episodes of an update."""
