@@ -2,7 +2,6 @@
 
     python benchmarks/cache.py
     python benchmarks/cache.py --smoke
-    python benchmarks/cache.py --episodes-file runs/bfcl/episodes/update-000000.jsonl
 
 The cache has blocks of 16 tokens, as vLLM's (0.32). A request needs blocks for its whole context and for what it will
 write; it waits until that many are free. When a request ends, its blocks stay in the cache and become free, the last of
@@ -13,7 +12,7 @@ robin.
 
 unavoidable   the tokens of the prompts of the tasks once each, and every observation once, in millions
 all           the tokens that are computed if every slot plays, divided by the unavoidable ones
-admitted      the same under `harness.rollout.slots.fitting`, the rule that every rollout follows
+admitted      the same under `harness.rollout.slots.fits`, the rule that every rollout follows
 together      the mean number of episodes that take a turn at the same time under this rule
 
 Nothing here was measured on a GPU. An update on one GPU has 16 tasks of 8 episodes, an evaluation 168 of 8; of eight
@@ -23,15 +22,14 @@ drawn: 20 to 50 turns, about 18 thousand tokens each; with "half short" half of 
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from flags import command, new_parser, parse, run
 
-from harness.records.episode_log import read_episodes
-from harness.rollout.slots import fitting
+from harness.rollout.slots import fits
 
 _BLOCK = 16
 
@@ -107,13 +105,14 @@ def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -
         begun: dict[int, int] = {}  # their prompts are not known before the environments have answered
         while waiting and len(queue) + len(begun) < slots:
             live = _present(queue, context) | begun
-            if fitting([*live.values(), longest], tokens) <= len(live):
+            if not fits(longest, sum(live.values()), tokens):
                 break
             begun[waiting.popleft()] = longest
         queue += begun
         longest = max([longest, *(episodes[i].prompt for i in begun)])
         live = _present(queue, context)
-        playing = set(list(live)[: fitting(live.values(), tokens)])
+        older = itertools.accumulate(live.values(), initial=0)
+        playing = {i for i, before in zip(live, older, strict=False) if fits(live[i], before, tokens)}
         running: list[int] = []
         for i in [i for i in queue if i in playing]:
             e, task = episodes[i], ("prompt", episodes[i].task)
@@ -175,22 +174,6 @@ def drawn(tasks: int, group: int, tokens: int, short: float, rng: np.random.Gene
     return episodes
 
 
-def recorded(path: Path) -> list[Episode]:
-    """Reads the first update's episodes of a run from its log, which says the tokens of each prompt, action and
-    observation.
-    """
-    rows = read_episodes(path)
-    rows = [row for row in rows if row["update"] == rows[0]["update"] and row["turns"]]
-    return [
-        Episode(
-            row["group"],
-            row["prompt_tokens"],
-            [(turn["action_tokens"], turn["observation_tokens"]) for turn in row["turns"]],
-        )
-        for row in rows
-    ]
-
-
 _KV_BYTES = {"Qwen2.5-7B": 2 * 28 * 512 * 2, "Qwen2.5-14B": 2 * 48 * 1024 * 2}
 """Of one token in bfloat16: the keys and values of each layer, and their width."""
 _CASES = (("Qwen2.5-7B", 34.2, 1), ("Qwen2.5-7B", 22.4, 8), ("Qwen2.5-14B", 20.4, 1), ("Qwen2.5-14B", 20.4, 8))
@@ -202,7 +185,6 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--tokens", type=int, default=18_000, help="the mean tokens of an episode that is drawn")
     parser.add_argument("--eval-tasks", type=int, default=168, help="the tasks of an evaluation, on all GPUs together")
-    parser.add_argument("--episodes-file", type=Path, help="a file of a run's episodes/, in place of drawn episodes")
     parser.add_argument("--seed", type=int, default=0)
     args = parse(parser, tokens=6_000, eval_tasks=8)
     print(command())
@@ -219,9 +201,7 @@ def main() -> None:
             ("evaluation, half short", args.eval_tasks, 0.5),
         ):
             rng = np.random.default_rng(args.seed)
-            episodes = (
-                recorded(args.episodes_file) if args.episodes_file else drawn(tasks // gpus, 8, args.tokens, short, rng)
-            )
+            episodes = drawn(tasks // gpus, 8, args.tokens, short, rng)
             least = unavoidable(episodes)
             # Before the rule, an evaluation played 128 episodes on each of the GPUs.
             every, _ = simulate(episodes, blocks, 128 if what.startswith("eval") else 128 // gpus, admit=False)

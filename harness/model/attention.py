@@ -10,7 +10,6 @@ mask would do the same, but its memory grows with the square of the row's length
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
@@ -125,36 +124,41 @@ def choose_attention(model: PreTrainedModel, *, packing: bool = True) -> None:
         model.set_attn_implementation(PACKED)
 
 
-def choose_flash_attention(device: str) -> str:
-    """Takes FlashAttention 3 on a Hopper GPU where its package is installed and works; else torch keeps its own, 2.
+_FLASH = {"FA3": (9,), "FA4": (9, 10)}  # the compute capabilities of their GPUs
 
-    Both passes are tried at once with heads that share keys and with a window. A package that was built for another
-    torch would otherwise fail at the first update, after the evaluation and the rollout.
+
+def choose_flash_attention(device: str, config: PreTrainedConfig) -> str:
+    """Takes FlashAttention 3, else 4, if its package is installed and works; else torch keeps its own, 2.
+
+    Both passes are tried at once, with heads of the model's size that share keys and with a window. A package for
+    another torch would otherwise fail at the first update, after the evaluation and the rollout.
 
     Returns:
-        What was chosen, for the user; "" if the package is not installed or can't be used on this device.
+        What was chosen and why, for the user; "" without a GPU.
     """
-    if torch.device(device).type != "cuda" or find_spec("flash_attn_interface") is None:
+    if torch.device(device).type != "cuda":
         return ""
-    if torch.cuda.get_device_capability(device)[0] != 9:
-        return ""
-    try:
-        activate_flash_attention_impl("FA3")
-        _try_varlen(device)
-    except Exception as error:  # whatever a package raises that does not fit
-        if current_flash_attention_impl():
-            restore_flash_attention_impl()
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        build = f"build flash_attn_interface for torch {torch.__version__}, or remove it"
-        return f"FlashAttention 3 does not work here ({reason}), so FlashAttention 2 computes the attention; {build}"
-    return "FlashAttention 3 computes the attention"
+    reasons: list[str] = []
+    for name, capabilities in _FLASH.items():
+        if torch.cuda.get_device_capability(device)[0] not in capabilities:
+            continue
+        try:
+            activate_flash_attention_impl(name)
+            _try_varlen(device, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+            return ", ".join([f"{name} computes the attention", *reasons])
+        except Exception as error:  # whatever a package raises that does not fit
+            if current_flash_attention_impl():
+                restore_flash_attention_impl()
+            reasons.append(f"{name} does not work ({(str(error) or type(error).__name__).splitlines()[0]})")
+    return ", ".join(["FA2 computes the attention", *(reasons or ["the newest for this GPU"])])
 
 
-def _try_varlen(device: str) -> None:
+def _try_varlen(device: str, size: int) -> None:
     """Computes a row of two segments, forwards and backwards. Raises what the kernel raises."""
     for window in (None, 4):
         query, key, value = (
-            torch.ones(1, heads, 16, 64, dtype=torch.bfloat16, device=device, requires_grad=True) for heads in (4, 2, 2)
+            torch.ones(1, heads, 16, size, dtype=torch.bfloat16, device=device, requires_grad=True)
+            for heads in (4, 2, 2)
         )
         out = _varlen(query, key, value, None, window, Segments((8, 8), (-1, -1), query.device))
         out.sum().backward()

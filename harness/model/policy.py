@@ -3,8 +3,9 @@
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from huggingface_hub import model_info, try_to_load_from_cache
@@ -23,6 +24,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
@@ -89,14 +91,26 @@ class Policy:
             return self.model.score_batch(batch, temperature)
         return score_batch(self.model, batch, temperature)
 
-    def checkpoint_activations(self, *, keep_attention: bool = False) -> None:
-        """Makes the backward pass compute each layer's activations again, instead of storing them.
+    @property
+    def recomputed_layers(self) -> list[Any]:
+        """The layers that may compute their activations again."""
+        return [layer for layer in self.model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
-        `keep_attention` stores the output of attention all the same.
+    def recompute(self, *, kept: int = 0, stored: int = 0) -> None:
+        """Makes the backward pass compute the layers' activations again, instead of storing them.
+
+        The first `kept` layers store the output of attention's kernel all the same, and the first `stored` store
+        everything.
         """
         model = self.model  # later versions of transformers warn about the second name
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False} | ({"context_fn": keep_outputs} if keep_attention else {}))
+        enable({"use_reentrant": False})
+        for i, layer in enumerate(self.recomputed_layers):
+            layer.gradient_checkpointing = i >= stored
+            if i < kept:
+                layer._gradient_checkpointing_func = partial(
+                    layer._gradient_checkpointing_func, context_fn=keep_outputs
+                )
 
     def compile_layers(self) -> None:
         """Compiles the parts of each layer (norms, attention, feed-forward) into fused kernels.

@@ -32,7 +32,7 @@ class Ahead:
     @property
     def tokens(self) -> int:
         """The tokens of all prompts."""
-        return sum(len(prompt) for _, prompt in self._calls.values())
+        return sum(len(prompt) for _, prompt in self._calls.values()) if self._calls else 0
 
     def new(self, waiting: Iterable[ModelCall], room: int) -> list[ModelCall]:
         """At most `room` waiting calls that have no request yet."""

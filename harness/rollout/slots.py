@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -34,7 +33,7 @@ class Slots:
     slot is reset for the next attempt. An environment with a worker process then gets a new one.
 
     If a sampler has caches of fixed size, only as many episodes of each play as it can hold, the oldest first
-    (`fitting`). This never changes what an episode samples.
+    (`fits`). This never changes what an episode samples.
 
     Args:
         envs: The slots.
@@ -72,9 +71,13 @@ class Slots:
     def start_resets(self) -> list[tuple[int, Future[ResetResult]]]:
         """Resets free slots for waiting episodes that fit, and failed slots for another attempt."""
         slots, self._to_reset = self._to_reset, []
-        free = [slot for slot in range(self._envs.num_envs) if slot not in self._live] if self._waiting else []
-        for slot in free[: len(self._waiting)]:
-            if self._waiting[0][0] not in self._admitted(self._waiting[0][0]):
+        more = min(len(self._waiting), self._envs.num_envs - len(self._live))
+        free = [slot for slot in range(self._envs.num_envs) if slot not in self._live][:more] if more else []
+        filled: dict[Hashable, int] = {}
+        if free:
+            self._admitted(filled)
+        for slot in free:
+            if not self._fits(self._waiting[0][0], self._prompt, filled):
                 self._player.end_session(self._waiting[0][0])  # gives its place up
                 break
             number, request, settings, on_end = self._waiting.popleft()
@@ -100,9 +103,11 @@ class Slots:
         A slot has several if its agent makes calls at once. In all, at most as many calls are ahead as there are slots.
         """
         for slot, (episode, _) in self._live.items():
-            if episode.awaits_reply:
+            if episode.program is not None and episode.awaits_reply:
                 self._take_turns(slot, episode)
-        admitted = self._admitted()
+        if not self._ready:
+            return {}
+        admitted = self._admitted({})
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if self._live[slot][0].session in admitted}
 
     def act(self, session: Hashable, reply: Any) -> Steps:
@@ -124,19 +129,20 @@ class Slots:
         self._on_turn(episode.trajectory)
         return self._go_on(slot, needed)
 
-    def _admitted(self, new: int | None = None) -> set[Hashable]:
-        """The oldest episodes of each cache, which may play. `new` is one that would begin now."""
-        present = []
-        for episode, _ in self._live.values():  # by beginning
-            present.append((episode.session, (len(episode.trajectory.ids) or self._prompt) + episode.ahead.tokens))
-        held: dict[tuple[Hashable, int], list[tuple[Hashable, int]]] = {}
-        for session, tokens in [*present, *([] if new is None else [(new, self._prompt)])]:
-            held.setdefault(self._cache_of(session), []).append((session, tokens))
-        admitted: set[Hashable] = set()
-        for (_, cache), episodes in held.items():
-            fits = fitting((tokens for _, tokens in episodes), cache) if cache else len(episodes)
-            admitted |= {session for session, _ in episodes[:fits]}
-        return admitted
+    def _admitted(self, filled: dict[Hashable, int]) -> set[Hashable]:
+        """The oldest episodes of each cache, which may play. `filled` gets the tokens of each cache."""
+        return {
+            episode.session
+            for episode, _ in self._live.values()  # by beginning
+            if self._fits(episode.session, (len(episode.trajectory.ids) or self._prompt) + episode.ahead.tokens, filled)
+        }
+
+    def _fits(self, session: Hashable, tokens: int, filled: dict[Hashable, int]) -> bool:
+        """Whether an episode fits into its cache beside the older ones, in `filled`."""
+        name, cache = self._cache_of(session)
+        older = filled.get(name, 0)
+        filled[name] = older + tokens
+        return not cache or fits(tokens, older, cache)
 
     def _cache_of(self, session: Hashable) -> tuple[Hashable, int]:
         if self._several is not None:
@@ -168,23 +174,19 @@ class Slots:
 
     def _take_turns(self, slot: int, episode: Episode) -> None:
         slots = max(self._envs.num_envs, episode.settings.slots)  # there are fewer if fewer episodes are played
-        room = slots - sum(len(other.ahead) for other, _ in self._live.values())
+        ahead = (len(other.ahead) for other, _ in self._live.values())
+        room = slots - sum(ahead) if episode.program is not None else 0  # an environment makes no calls
         if turns := episode.turns(room):
             self._ready[slot] = self._ready.get(slot, []) + turns
 
 
-def fitting(tokens: Iterable[int], cache_tokens: int) -> int:
-    """How many episodes fit into a sampler's cache together, counted from the oldest; at least one.
+def fits(tokens: int, older: int, cache_tokens: int) -> bool:
+    """Whether an episode plays, by its tokens, those of the older episodes that play, and the cache; the oldest does.
 
     If more play, each turn evicts what another needs next, and episodes are computed again at every turn: more than
     twenty times the work (benchmarks/results/cache-simulated.txt).
 
-    Args:
-        tokens: The tokens of each episode, the oldest first.
-        cache_tokens: The number of tokens that the cache holds.
-
-    >>> fitting([500, 300, 400], cache_tokens=1000)
-    2
+    >>> fits(500, older=0, cache_tokens=400), fits(500, older=400, cache_tokens=1000), fits(501, 400, 1000)
+    (True, True, False)
     """
-    totals = itertools.accumulate(tokens)
-    return max(1, sum(total <= _FILLED * cache_tokens for total in totals))
+    return not older or older + tokens <= _FILLED * cache_tokens

@@ -90,8 +90,8 @@ def parser_of(default: Any) -> Any:
 def given_flags(words: Sequence[str]) -> dict[str, str]:
     """Returns the flags of a command line, each with the name of its setting.
 
-    >>> given_flags(["--no-keep-attention", "--warm-start.episodes", "3"])
-    {'--no-keep-attention': 'keep_attention', '--warm-start.episodes': 'warm_start.episodes'}
+    >>> given_flags(["--no-packing", "--warm-start.episodes", "3"])
+    {'--no-packing': 'packing', '--warm-start.episodes': 'warm_start.episodes'}
     """
     flags = [word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w.-]*(=.*)?", word, re.DOTALL)]
     return {flag: re.sub("^--(no-)?", "", flag.replace("_", "-")).replace("-", "_") for flag in flags}

@@ -212,6 +212,9 @@ class GRPOConfig(Section):
             saved = {**json.loads(text)}
             if (version := saved.pop("format", 1)) != _FORMAT:
                 raise ValueError(f"format {version}, and this version has {_FORMAT}")
+            if "gradient_checkpointing" in (optimizer := saved.get("optimizer", {})):  # now one setting
+                on, kept = optimizer.pop("gradient_checkpointing"), optimizer.pop("keep_attention", False)
+                optimizer["recompute"] = ("fit" if kept else "all") if on else "none"
             return filled(GRPOConfig(), saved)
         except (ValueError, KeyError, TypeError, ConfigError) as error:
             raise StateError(f"these are not this version's settings: {error}") from error

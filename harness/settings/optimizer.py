@@ -32,11 +32,9 @@ class Optimizer(Section):
     """Train only LoRA adapters, of this rank; 0 trains all weights. --recipe lora has the settings that suit them."""
     tokens_per_microbatch: Annotated[int, Range(1), Changes.MACHINE] = 16_384
     """The most tokens in a forward pass, but at least an episode. It changes memory and speed alone."""
-    gradient_checkpointing: Annotated[bool, Changes.MACHINE] = True
-    """Compute activations again in the backward pass: a third more time, and far less memory for long episodes."""
-    keep_attention: Annotated[bool, Changes.MACHINE] = False
-    """With --gradient-checkpointing: keep the outputs of attention, which cost most to compute again in a long
-    episode."""
+    recompute: Annotated[Literal["all", "fit", "none"], Changes.MACHINE] = "all"
+    """Whose activations are computed again in the backward pass: those of all layers, which takes a third more time and
+    far less memory, of none, or on a GPU of as few as its memory needs."""
     offload_optimizer: Annotated[bool, Changes.MACHINE] = False
     """Keep AdamW's moments in the host's memory during the rollout, which leaves their place to an engine's cache."""
     packing: bool = True

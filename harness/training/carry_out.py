@@ -99,7 +99,7 @@ def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[P
         engine = config.sampling.memory_flag and f", {config.sampling.memory_flag}"
         raise StateError(
             f"the GPU ran out of memory ({why}); continue with --resume {run_dir} and a lower "
-            f"--tokens-per-microbatch{engine} or --slots, or with --gradient-checkpointing"
+            f"--tokens-per-microbatch{engine} or --slots, or with --recompute all"
         ) from error
     except KeyboardInterrupt:
         if not ranks.first:

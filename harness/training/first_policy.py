@@ -42,6 +42,6 @@ def load(
             policy = load_policy(clone or config.model.model, config.model, dtype=dtype, device=home, packing=packing)
     policy = ranks.hand_out(policy)
     set_threads(config.model.threads, policy.model.num_parameters())
-    if config.optimizer.gradient_checkpointing:
-        policy.checkpoint_activations(keep_attention=config.optimizer.keep_attention)
+    if config.optimizer.recompute != "none":
+        policy.recompute()
     return policy

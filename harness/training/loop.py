@@ -63,7 +63,7 @@ def train(
             lengthen(run_dir, config, display.note)
         if run.ranks.first and run.next_update < config.updates:
             (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
-        run.try_update()
+        run.try_update(display.note)
         if not run.evaluations:
             run.evaluations["before"] = run.held_out.sampled_and_greedy(display, "before training")
             run.save(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -64,11 +64,12 @@ class TrainingRun:
                 closing.callback(self.weights.close)
             closing.callback(self.batches.close)
 
-    def try_update(self) -> None:
+    def try_update(self, say: Callable[[str], None]) -> None:
         """On a GPU, tries whether the largest update fits into the memory beside the sampler."""
         if self.learner.policy.model.device.type == "cuda":
             self.weights.before_training()
-            try_update(self.learner, self.config)
+            if note := try_update(self.learner, self.config):
+                say(f"note: {note}")
             self.weights.wake()
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:

@@ -39,7 +39,7 @@ PAGES: list[Path] = REFERENCE["pages"]()
 # Commands that are not this project's to check.
 THIRD_PARTY = {
     *("appworld", "bfcl", "ray", "vllm", "vf-eval", "docker", "sbatch", "sky"),
-    *("sh", "cd", "curl", "export", "ssh", "for", "done"),
+    *("sh", "cd", "curl", "export", "ssh", "for", "done", "hf", "nvidia-smi", "source"),
 }
 
 

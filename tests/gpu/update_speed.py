@@ -32,7 +32,7 @@ policy = new_policy(shape, device)
 if trained == "adapters":
     add_lora(policy.model, 32, seed=0)
 ranks.shard(policy, device)
-policy.checkpoint_activations(keep_attention=True)
+policy.recompute(kept=len(policy.recomputed_layers))
 steps = Optimizer(weight_decay=0.0, minibatches=2, tokens_per_microbatch=TOKENS)
 optimizer = make_optimizer(policy.model, steps)
 moments = HostMoments(optimizer)

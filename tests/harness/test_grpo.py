@@ -193,7 +193,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     )
     words = ["--tokens-per-microbatch", "77", "--slots", "3", "--gpu-memory-utilization", "0.3"]
     words += [
-        "--gradient-checkpointing",
+        "--recompute=fit",
         "--offload-optimizer",
         "--rank-timeout-s",
         "9000",
@@ -204,7 +204,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     used = trained.call_args.args[0]
     assert (used.optimizer.tokens_per_microbatch, used.rollout.slots) == (77, 3)
     assert used.sampling.gpu_memory_utilization == 0.3
-    assert (used.optimizer.gradient_checkpointing, used.optimizer.offload_optimizer) == (True, True)
+    assert (used.optimizer.recompute, used.optimizer.offload_optimizer) == ("fit", True)
     assert used.run.rank_timeout_s == 9000.0
     assert "ignored: --group-size, --no-packing\n" in capsys.readouterr().out
 

@@ -89,8 +89,8 @@ def test_a_lock_pins_every_package_within_setup_cfgs_range(name: str) -> None:
             assert version(requirement) in allowed.get(package, SpecifierSet()), f"{name}: {requirement}"
 
 
-def test_the_lock_has_every_extra_but_vllm() -> None:
-    extras = [name for name in setup()["options.extras_require"] if name != "vllm"]
+def test_the_lock_has_every_extra_but_those_for_gpus() -> None:
+    extras = [name for name in setup()["options.extras_require"] if name not in ("vllm", "flash")]
     assert set(ranges(*extras)) <= set(locked("lock.txt"))
     assert set(ranges("train", "lora", "vllm")) <= set(locked("vllm.txt"))
 

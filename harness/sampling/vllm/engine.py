@@ -47,13 +47,10 @@ class VLLMSampler:
         model: The policy. Its weights are read at the start and by `weights_changed`.
         max_context: The most tokens of an episode. The default, which is also the maximum, is the model's number of
             positions.
-        dtype: The type of the engine's weights, "float32" or "bfloat16"; by default that of the policy.
         gpu_memory_utilization: The engine's share of the GPU's memory. What the trainer holds during sampling must fit
             into the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
         engine_args: Further arguments of vLLM's ``EngineArgs``, such as ``{"kv_cache_dtype": "fp8"}``.
-        slots: The most requests that run at once on a GPU; None for vLLM's default, 1024.
-        device: The device of the engine, if the policy is a copy in the host's memory; None for the policy's device.
-        version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
+        dtype, device, slots, version: As in `make_sampler`.
 
     Raises:
         MissingExtraError: vLLM can't be imported.

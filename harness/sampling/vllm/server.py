@@ -54,12 +54,7 @@ class VLLMServerSampler:
             through a file that the servers can read. Without `sends` it needs no weights.
         urls: The servers' addresses.
         max_context: The most tokens of an episode. The default, which is also the maximum, is what every server allows.
-        device: The device from which the weights are sent: "cuda" for a policy in the host's memory, None for the
-            model's.
-        sends: Whether this process sends the weights. If several processes share the servers, one of them sends, and
-            the others wait for it before they sample.
-        sharers: The number of processes that sample with these servers.
-        version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
+        device, sends, sharers, version: As in `make_sampler`. Processes that do not send wait for the one that does.
 
     Raises:
         ConfigError: A server can't be reached, is not set up as docs/vllm.md says, or allows less than `max_context`;

@@ -4,6 +4,8 @@ server.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ WORKER_EXTENSION = "harness.sampling.vllm.worker.PolicyWeights"
 # Makes vLLM compute logits in float32, as the trainer does. By default it rounds them to the type of the weights.
 FLOAT32_LOGITS = {"head_dtype": "float32"}
 
-_VERSION = "0.32."  # between two versions, the second transfer over NCCL never ended
+_VERSIONS: tuple[str, ...] = "0.32.", "0.33."
 
 # Mixtures whose experts vLLM 0.32 can't reload. It does not know their names in transformers; gpt-oss keeps the first
 # weights.
@@ -64,8 +66,14 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
         ConfigError: It does not answer, or its version of vLLM or its settings would make the training wrong.
     """
     try:
-        if not (version := server.version()).startswith(_VERSION):
-            raise ConfigError(f"expected vLLM {_VERSION}x at {server.url}, got {version}; see requirements/vllm.txt")
+        answered = server.version()
+        expected = _VERSIONS
+        with suppress(PackageNotFoundError):  # between two versions, the second transfer over NCCL never ended
+            own = version("vllm") if over_nccl else ""
+            expected = tuple(v for v in _VERSIONS if own.startswith(v)) or _VERSIONS
+        if not answered.startswith(expected):
+            versions = " or ".join(f"{v}x" for v in expected)
+            raise ConfigError(f"expected vLLM {versions} at {server.url}, got {answered}; see docs/vllm.md")
         settings = server.settings()
         model, parallel = settings["model_config"], settings["parallel_config"]
         overrides, transfer = model["hf_overrides"], settings["weight_transfer_config"] or {}

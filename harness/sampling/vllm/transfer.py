@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,6 +113,13 @@ class _OneGroup:
             done.result()
 
 
+class _Declared(list[SimpleNamespace]):
+    """What vLLM 0.33 reads, and 0.32 calls."""
+
+    def __call__(self) -> "_Declared":
+        return self
+
+
 class PolicySource:
     """The policy's weights as vLLM's sender reads them (its ``WeightSource``): first their shapes, then the tensors.
 
@@ -121,12 +129,19 @@ class PolicySource:
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
         self._model, self._device = model, device
 
-    def metadata(self) -> list[SimpleNamespace]:
+    @cached_property
+    def metadata(self) -> _Declared:
         """Each tensor's ``name``, ``dtype`` and ``shape``, in the order of iteration. Nothing is computed or moved."""
         weights = plain_parameters(self._model, merged=False)
-        return [SimpleNamespace(name=name, dtype=p.dtype, shape=tuple(p.shape)) for name, p in weights]
+        return _Declared(SimpleNamespace(name=n, dtype=p.dtype, shape=tuple(p.shape), owners=None) for n, p in weights)
 
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+    def implements_iter_full(self) -> bool:
+        """Tells vLLM 0.33 to take `iter_full`; 0.32 iterates over the source."""
+        return True
+
+    def iter_full(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the names and the tensors. Each is moved or merged once."""
         for name, p in plain_parameters(self._model, device=self._device):
             yield name, p.to(self._device, non_blocking=True)
+
+    __iter__ = iter_full

@@ -141,7 +141,7 @@ def one_update(
     policy = ranks.hand_out(start if ranks.first else None)
     assert {p.device.type for p in policy.model.parameters()} == {"cpu" if ranks.first else "meta"}
     if way.checkpointing:
-        policy.checkpoint_activations(keep_attention=way.packing)
+        policy.recompute(kept=2 * way.packing, stored=1)
     if way.lora_rank:
         add_lora(policy.model, way.lora_rank, seed=0)
         for name, parameter in policy.model.named_parameters():

@@ -1,6 +1,5 @@
 """Packed attention against one dense mask over the whole row, which says who sees whom."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
+from transformers import Qwen2Config
 
 from harness.model import attention
 from harness.model.attention import Segments, choose_flash_attention, packed_attention
@@ -67,31 +67,39 @@ def test_one_kernel_for_all_segments_does_the_same(window: int | None) -> None:
     check(*inputs("cuda", torch.bfloat16), window, 0.03)
 
 
-@pytest.mark.parametrize("fails", ["activate_flash_attention_impl", "_try_varlen", ""])
-def test_flash_attention_3_is_tried_at_once_and_left_if_it_does_not_work(
-    monkeypatch: pytest.MonkeyPatch, fails: str
+@pytest.mark.parametrize("fails_at", ["activate_flash_attention_impl", "_try_varlen"])
+@pytest.mark.parametrize(
+    ("capability", "works", "said"),
+    [
+        (9, ["FA3", "FA4"], "FA3 computes the attention"),
+        (9, ["FA4"], "FA4 computes the attention, FA3 does not work (undefined symbol: _ZN3c104)"),
+        (10, ["FA3", "FA4"], "FA4 computes the attention"),
+        (10, [], "FA2 computes the attention, FA4 does not work (undefined symbol: _ZN3c104)"),
+        (8, ["FA3", "FA4"], "FA2 computes the attention, the newest for this GPU"),
+    ],
+)
+def test_the_first_flash_attention_that_works_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capability: int, works: list[str], said: str, fails_at: str
 ) -> None:
+    def activate(name: str) -> None:
+        using[:] = [name] if name in works or fails_at == "_try_varlen" else []
+        attempt("", 16) if not using else None
 
-    def step(name: str) -> Callable[[str], None]:
-        def call(_: str) -> None:
-            if name == fails:
-                raise RuntimeError("undefined symbol: _ZN3c104\nand more")
-            using[:] = ["FA3"]
-
-        return call
+    def attempt(_: str, size: int) -> None:
+        assert size == 16
+        if not set(using) & set(works):
+            raise RuntimeError("undefined symbol: _ZN3c104\nand more")
 
     using: list[str] = []
-    monkeypatch.setattr(attention, "find_spec", lambda name: name)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    for name in ("activate_flash_attention_impl", "_try_varlen"):
-        monkeypatch.setattr(attention, name, step(name))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
+    monkeypatch.setattr(attention, "activate_flash_attention_impl", activate)
+    monkeypatch.setattr(attention, "_try_varlen", attempt)
     monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: using)
     monkeypatch.setattr(attention, "restore_flash_attention_impl", using.clear)
-    said = choose_flash_attention("cuda")
-    assert using == ([] if fails else ["FA3"])
-    assert ("(undefined symbol: _ZN3c104), so FlashAttention 2" in said) == bool(fails)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    assert choose_flash_attention("cuda") == choose_flash_attention("cpu") == ""
+    config = Qwen2Config(hidden_size=64, num_attention_heads=4)
+    assert choose_flash_attention("cuda", config) == said
+    assert using == ([] if "FA2" in said else [said[:3]])
+    assert choose_flash_attention("cpu", config) == ""
 
 
 def test_a_kernel_is_tried_in_both_passes_with_grouped_heads_and_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +110,8 @@ def test_a_kernel_is_tried_in_both_passes_with_grouped_heads_and_a_window(monkey
     asked: list[object] = []
     factor = 1.0
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
-    attention._try_varlen("cpu")
+    attention._try_varlen("cpu", 64)
     assert asked == [((16, 4, 64), (16, 2, 64), window) for window in ((-1, 0), (3, 0))]
     factor = float("nan")
     with pytest.raises(RuntimeError, match="not finite"):
-        attention._try_varlen("cpu")
+        attention._try_varlen("cpu", 64)

@@ -55,7 +55,7 @@ def test_the_layers_are_traced_once_and_compute_the_same(trained: Policy, monkey
     monkeypatch.setattr(nn.Module, "compile", lambda module, **how: traced(module, backend="eager", **how))
     policy = dataclasses.replace(trained, model=copy.deepcopy(trained.model))
     policy.model.train()
-    policy.checkpoint_activations(keep_attention=True)
+    policy.recompute(kept=2)
     groups = [episodes(2, 30), episodes(3, 50), episodes(1, 17)]
     expected = [scored(policy, group) for group in groups]
     policy.compile_layers()

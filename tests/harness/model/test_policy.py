@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub.errors import RepositoryNotFoundError
+from one_step import copied, one_step
+from torch import Tensor
 
 from eh_gym.errors import ConfigError
 from harness.model.policy import Policy, load_policy
@@ -26,6 +29,28 @@ def test_the_trainer_scores_without_dropout(folder: Path) -> None:
     change(folder, attention_dropout=0.5)
     model = load_policy(folder).model.train()
     assert {layer.self_attn.attention_dropout for layer in model.base_model.layers} == {0.0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("attention", ["packed", "sdpa"])
+def test_gradients_are_equal_to_the_last_bit_whatever_is_computed_again(
+    trained: Policy, dtype: torch.dtype, attention: str
+) -> None:
+    def gradients(**first: int) -> list[Tensor]:
+        policy, passes = copied(trained), []
+        policy.model.to(dtype).train().set_attn_implementation(attention)
+        if first:
+            policy.recompute(**first)
+        for layer in policy.model.base_model.layers:
+            layer.mlp.register_forward_pre_hook(lambda *_: passes.append(1))
+        batch = policy.batch([one_step(trained, i, reply, reward=1) for i, reply in enumerate(("read()", "list() x"))])
+        policy.score(batch, 1.0)[0].sum().backward()
+        assert len(passes) == 4 - first.get("stored", 2)
+        return [p.grad for p in policy.model.parameters() if p.grad is not None]
+
+    expected = gradients()
+    for kept, stored in ((0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (2, 2)):
+        assert all(map(torch.equal, expected, gradients(kept=kept, stored=stored)))
 
 
 def test_damaged_weights_are_an_error_of_one_line(folder: Path) -> None:

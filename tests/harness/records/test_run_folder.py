@@ -97,6 +97,16 @@ def test_a_run_that_never_began_leaves_no_folder_and_deletes_nothing_that_it_did
     assert not folder.exists()
 
 
+def test_an_earlier_run_s_two_settings_of_recomputation_are_read_as_one(quick: GRPOConfig) -> None:
+    file = prepare(quick) / "config.json"
+    saved = json.loads(file.read_text())
+    del saved["optimizer"]["recompute"]
+    for on, kept, now in ((True, False, "all"), (True, True, "fit"), (False, False, "none"), (False, True, "none")):
+        saved["optimizer"] |= {"gradient_checkpointing": on, "keep_attention": kept}
+        file.write_text(json.dumps(saved))
+        assert read_command(["--resume", str(file.parent)]).config == changed(quick, recompute=now)
+
+
 def test_a_moved_environment_file_is_named_and_may_be_given_again(quick: GRPOConfig, tmp_path: Path) -> None:
     old, new = tmp_path / "a.py", tmp_path / "b.py"
     old.write_text("from envs.cabinet.env import CabinetEnv as Maze\n")

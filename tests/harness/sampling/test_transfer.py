@@ -140,7 +140,7 @@ def test_adapters_are_merged_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> Non
     source = PolicySource(model, META)
     assert [m.name for m in source.metadata()] == [name for name, _ in new_model().named_parameters()]
     assert not merged
-    assert [(name, tuple(p.shape)) for name, p in source] == [(m.name, m.shape) for m in source.metadata()]
+    assert [(name, tuple(p.shape)) for name, p in source] == [(m.name, m.shape) for m in source.metadata]
     assert len(merged) == 2 * 7  # two layers of seven matrices
 
 

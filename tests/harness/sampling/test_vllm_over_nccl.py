@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import queue
 import re
+import sys
+import zipfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,8 +67,30 @@ class Communicator:
         self.group.clear()
 
 
+@pytest.fixture(params=["installed", "next"])
+def sources(real_vllm: None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of vLLM's modules: the installed ones, or those of vLLM 0.33's wheel, whose hand-over then runs."""
+    import vllm.distributed
+
+    if request.param == "installed":
+        return Path(vllm.__file__).parent
+    wheel = next(Path(os.environ.get("EH_VLLM_NEXT", "missing")).glob("vllm-0.33.*.whl"), None)
+    if wheel is None:
+        assert not os.environ.get("EH_REQUIRE_VLLM")
+        pytest.skip("the folder EH_VLLM_NEXT has no wheel of vLLM 0.33: tox run -e vllm")
+    parts = ("vllm/distributed/weight_transfer/", "vllm/engine/", "vllm/entrypoints/")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path, [n for n in packed.namelist() if n.startswith(parts)])
+    for name in [n for n in sys.modules if n.startswith("vllm.distributed.weight_transfer")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(vllm.distributed, "weight_transfer", raising=False)
+    path = [str(tmp_path / "vllm" / "distributed"), *vllm.distributed.__path__]
+    monkeypatch.setattr(vllm.distributed, "__path__", path)
+    return tmp_path / "vllm"
+
+
 @pytest.fixture
-def without_gpus(real_vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_gpus(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA, NCCL and vLLM's layers are replaced."""
     from vllm.distributed import utils
     from vllm.distributed.device_communicators import pynccl
@@ -162,12 +187,10 @@ def test_every_gpu_of_every_server_receives_the_policy_s_weights_in_every_update
     assert not Communicator.group
 
 
-def test_vllm_s_servers_have_the_routes_and_flags_that_are_used(real_vllm: None) -> None:
-    import vllm
-
+def test_vllm_s_servers_have_the_routes_and_flags_that_are_used(sources: Path) -> None:
     def text(start: str) -> str:
         """The source of vLLM's modules under this path."""
-        path = Path(vllm.__file__).parent / start
+        path = sources / start
         return "\n".join(file.read_text() for file in (path.rglob("*.py") if path.is_dir() else [path]))
 
     routes = re.findall(r'"(?:GET|POST)", "(/[^"]+)"', inspect.getsource(vllm_http))

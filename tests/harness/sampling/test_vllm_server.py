@@ -16,6 +16,7 @@ from transformers import MixtralConfig, MixtralForCausalLM, Qwen2ForCausalLM
 from eh_gym.errors import ConfigError, SamplerError
 from harness.sampling.vllm.http import ServerGone, VLLMServer
 from harness.sampling.vllm.server import VLLMServerSampler
+from harness.sampling.vllm.settings import check_server
 from harness.sampling.weights import SampledWeights
 from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
 
@@ -212,7 +213,9 @@ def test_a_server_set_up_otherwise_is_refused(
         VLLMServerSampler(model, [pair[0].url])
 
 
-def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) -> None:
+def test_addresses_versions_and_lengths_are_checked(
+    model: Qwen2ForCausalLM, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for wrong in ("gpu1:8000", "http://gpu1:8000/v1", "http://gpu1:80a0", "http://gpu1:99999", "http://[::1"):
         with pytest.raises(ConfigError, match=f"'{re.escape(wrong)}' is no address"):
             VLLMServerSampler(model, [wrong])
@@ -221,9 +224,14 @@ def test_addresses_and_lengths_are_checked(model: Qwen2ForCausalLM, pair: Pair) 
     settings, pair[0].settings = pair[0].settings, {}
     with pytest.raises(ConfigError, match=r"/server_info without vLLM's settings.*model_config"):
         VLLMServerSampler(model, [pair[0].url])
-    pair[0].settings, pair[0].vllm = settings, "0.33.0"
-    with pytest.raises(ConfigError, match=r"expected vLLM 0\.32.*got 0\.33\.0"):
+    pair[0].settings, pair[0].vllm = settings, "0.34.0"
+    with pytest.raises(ConfigError, match=r"expected vLLM 0\.32\.x or 0\.33\.x .*got 0\.34\.0"):
         VLLMServerSampler(model, [pair[0].url])
+    pair[0].vllm = "0.33.0"
+    monkeypatch.setattr("harness.sampling.vllm.settings.version", lambda _: "0.32.0")
+    VLLMServerSampler(model, [pair[0].url])  # the file that carries the weights is any version's
+    with pytest.raises(ConfigError, match=r"expected vLLM 0\.32\.x at .*got 0\.33\.0"):
+        check_server(VLLMServer(pair[0].url), over_nccl=True)
     pair[0].vllm = "0.32.0"
     pair[0].refuse["/server_info"] = 404
     with pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):

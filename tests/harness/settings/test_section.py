@@ -114,7 +114,7 @@ def test_every_setting_says_what_it_changes() -> None:
     assert {*train, "resume"} == {*python_names(GRPOConfig())}
     assert {*flat(EvaluateConfig())} <= {*evaluate}
     names = {what: {name for name, its in train.items() if its is what} for what in Changes}
-    memory = {"gradient_checkpointing", "keep_attention", "offload_optimizer", "slots", "tokens_per_microbatch"}
+    memory = {"recompute", "offload_optimizer", "slots", "tokens_per_microbatch"}
     machine = {"agent_upstream", "device", "threads", "url", "rank_timeout_s", "gpu_memory_utilization", *memory}
     assert names[Changes.MACHINE] == machine
     assert names[Changes.DRAWS] == {"seed", "sampler"}

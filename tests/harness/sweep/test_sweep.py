@@ -125,7 +125,7 @@ def test_a_sweep_evaluates_during_training_unless_told_otherwise() -> None:
 
 
 def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path: Path) -> None:
-    arms = ("k0=12", "k_max=60", "wrapper=fixed,k0=30", "wrapper=tti,stages=0:12,3:20,gradient_checkpointing=true")
+    arms = ("k0=12", "k_max=60", "wrapper=fixed,k0=30", "wrapper=tti,stages=0:12,3:20,recompute=all")
     failed, shown = go(tmp_path, ARMS, *arms, seeds=2)
     assert failed == []
     assert "(8 of 8)" in shown
@@ -134,13 +134,13 @@ def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path: Path) -
     narrow = StringIO()
     print_table(read_tables(tmp_path, [ARMS])[0], Console(file=narrow, width=80))
     assert max(len(line) for line in narrow.getvalue().splitlines() if line[:1] in "┏│└") <= 80
-    assert "│ 20,gradient_checkpointing= │" in narrow.getvalue()
+    assert "recompute=all" in narrow.getvalue()
     assert "tokens/update ┃" in narrow.getvalue()
     configs = [flat(config) for _, config in Sweep(TRAIN, arm=arms).arms(ARMS).values()]
     assert [c["wrapper"] for c in configs] == ["elastic", "elastic", "fixed", "tti"]
     assert [c["eval_horizon"] for c in configs] == [60] * 4  # the largest K of any arm
     assert (configs[0]["k0"], configs[2]["k0"], configs[3]["stages"]) == (12, 30, {0: 12, 3: 20})
-    assert [c["gradient_checkpointing"] for c in configs] == [False, False, False, True]
+    assert [c["recompute"] for c in configs] == ["none", "none", "none", "all"]
     [suite] = read_suites([tmp_path])
     assert [(arm.label, arm.settings["wrapper"], arm.fixed_k) for arm in suite.arms][2] == (arms[2], "fixed", 30)
     assert (

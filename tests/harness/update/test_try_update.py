@@ -19,7 +19,7 @@ from harness.settings.optimizer import Optimizer
 from harness.settings.section import changed
 from harness.update.learner import Learner
 from harness.update.optimizer import HostMoments, make_optimizer
-from harness.update.try_update import largest_microbatches, try_update, what_to_lower
+from harness.update.try_update import _Memory, largest_microbatches, try_update, what_to_lower
 
 CONFIG = changed(
     from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512, warmup_updates=0, learning_rate=0.01
@@ -64,7 +64,7 @@ def test_nothing_is_another_afterwards(trained: Policy, how: str, moved: bool) -
     if how == "adapters":
         add_lora(policy.model, 2, seed=0)
     if how == "checkpointing":
-        policy.checkpoint_activations(keep_attention=True)
+        policy.recompute(kept=1)
     if how == "compiled" and not moved:
         policy.compile_layers()
     kl = {"kl_coef": 0.1} if how == "KL term" else {}
@@ -73,6 +73,40 @@ def test_nothing_is_another_afterwards(trained: Policy, how: str, moved: bool) -
         learner.update([one_step(policy, 0, reply, reward=float(i)) for i, reply in enumerate(("read()", "list()"))], 0)
     before = state_of(learner)
     try_update(learner, CONFIG)
+    assert_same(state_of(learner), before)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "free", "chosen"),  # in bytes: a layer keeps 10 for attention, or 100 for everything; 50 of 500 stay free
+    [
+        ("bfloat16", 40, (0, 0)),
+        ("bfloat16", 69, (1, 0)),
+        ("bfloat16", 70, (2, 0)),
+        ("bfloat16", 160, (2, 1)),
+        ("bfloat16", 250, (2, 2)),
+        ("float32", 240, (0, 1)),
+    ],
+)
+def test_as_many_layers_as_fit_are_not_computed_again(
+    trained: Policy, monkeypatch: pytest.MonkeyPatch, dtype: str, free: int, chosen: tuple[int, int]
+) -> None:
+    learner = learner_of(copied(trained))
+    learner.policy.recompute()
+    layers = learner.policy.recomputed_layers
+
+    def present() -> tuple[int, int]:
+        kept = sum("context_fn" in layer._gradient_checkpointing_func.keywords for layer in layers)
+        return kept, sum(not layer.gradient_checkpointing for layer in layers)
+
+    def measured(update: Any, _: torch.device) -> _Memory:
+        update()
+        kept, stored = present()
+        return _Memory(1000 + 10 * max(0, kept - stored) + 100 * stored, free, 500)
+
+    monkeypatch.setattr(_Memory, "of", measured)
+    before = state_of(learner)
+    said = try_update(learner, changed(CONFIG, recompute="fit", dtype=dtype))
+    assert (present(), said[:40]) == (chosen, f"the backward pass computes {2 - chosen[1]} of 2 layers")
     assert_same(state_of(learner), before)
 
 
@@ -98,14 +132,14 @@ def test_a_lack_of_memory_is_a_sentence_with_flags_of_this_run(
         ConfigError, match=f"short for an update of 512 tokens .* {missing}; give --tokens-per"
     ) as raised:
         try_update(learner, CONFIG)
-    assert "--tokens-per-microbatch 200 or --gradient-checkpointing; " in str(raised.value)
+    assert "--tokens-per-microbatch 200 or --recompute all; " in str(raised.value)
     assert "--max-context below 200" in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("settings", "named", "others"),
     [
-        ({"gradient_checkpointing": True, "keep_attention": True}, "--no-keep-attention", "--gradient-checkpointing"),
+        ({"recompute": "all"}, "--tokens-per-microbatch 200", "--recompute"),
         ({"max_staleness": 1, "rollout": "streaming"}, "fewer --slots", "--gpu-memory-utilization"),
         ({"sampler": "vllm"}, "--lora-rank 32", "--gpu-memory-utilization"),  # the engine sleeps
         ({"dtype": "bfloat16", "lora_rank": 8}, "a lower --lora-rank", "--dtype"),

@@ -1,0 +1,63 @@
+"""The recipes for GPUs on a CPU: each trains a tiny random model of its model's family, with either sampler."""
+
+from pathlib import Path
+
+import pytest
+from quiet_run import rows_of_run
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from harness.model.policy import Policy
+from harness.settings.grpo import from_recipe
+from harness.settings.recipe import recipes
+from harness.settings.section import changed
+
+NAMES = [name for name in recipes() if "/Qwen" in str(from_recipe(name).model.model)]
+
+COIN = """
+from envs.cabinet.env import CabinetEnv
+
+class Coin(CabinetEnv):
+    def step(self, action):
+        observation, _, _, truncated, info = super().step(action)
+        success = len(action) % 2 == 1
+        return observation, float(success), True, truncated, {**info, "success": success}
+"""
+
+
+@pytest.mark.filterwarnings("ignore:this CPU has no units for bfloat16")
+@pytest.mark.parametrize("sampler", ["transformers", "vllm"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_trains_a_tiny_model_of_its_family(
+    request: pytest.FixtureRequest, trained: Policy, tmp_path: Path, name: str, sampler: str
+) -> None:
+    recipe = from_recipe(name)
+    assert recipe.sampling.sampler == "vllm"
+    if sampler == "vllm":
+        request.getfixturevalue("real_vllm")
+    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ids = {"eos_token_id": trained.tokenizer.eos_token_id, "pad_token_id": None, "bos_token_id": None}
+    family = AutoConfig.for_model(
+        "qwen3" if "Qwen3" in recipe.model.model else "qwen2",
+        **{**shape, **ids, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": len(trained.tokenizer)},
+        **{"max_position_embeddings": 32_768, "tie_word_embeddings": "3B" in name or "1.5B" in name},
+    )
+    AutoModelForCausalLM.from_config(family).save_pretrained(tmp_path / "tiny")
+    trained.tokenizer.save_pretrained(tmp_path / "tiny")
+    (tmp_path / "coin.py").write_text(COIN)
+    short = {"updates": 2, "tasks_per_update": 2, "group_size": 4, "eval_tasks": 2, "eval_rollouts": 1, "eval_every": 0}
+    config = changed(
+        recipe if sampler == "vllm" else from_recipe(name, {"sampler": sampler}),
+        **{
+            **short,
+            "max_action_tokens": 6,
+            "slots": 8,
+            "env": f"{tmp_path}/coin.py:Coin",
+            "env_threads": 0,
+            "rollout": "lockstep",
+        },
+        **{"split": "train", "eval_split": "dev", "model": str(tmp_path / "tiny"), "out": tmp_path / "run"},
+    )
+    rows = rows_of_run(config)
+    assert [row["train/skipped_steps"] for row in rows] == [0, 0]
+    assert sum(row["train/grad_norm"] > 0 for row in rows) > 0
+    assert max(row["train/logp_difference_mean"] for row in rows) < 0.05  # nats, in bfloat16
