@@ -1,126 +1,68 @@
-"""Reads an agent's calls, as text or as data, and writes those of scripts."""
+"""Reads an agent's calls, as text or as data."""
 
-from __future__ import annotations
-
-import inspect
 import json
-import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 LONGEST = 50_000  # characters of a message
-MOST_CALLS = 10  # in a message
-_DEEPEST = 5  # lists and objects in each other
+_MOST_CALLS = 10
+_DEEPEST = 5  # lists and objects in each other; tau2 copies them by recursion
+_BEGIN = re.compile(r"(?:([A-Za-z_]\w*)\s*=\s*)?(?:'([^'\\]*)'|(True|False|None)\b)?")
+_PYTHON = {"True": True, "False": False, "None": None}
+
 Call = tuple[str, dict[str, Any]]
-_NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
-_QUOTED = re.compile(r"'([^'\\]*)'")
-_PYTHON = re.compile(r"(True|False|None)\b")
-_CONSTANTS = {"True": True, "False": False, "None": None}
 
 
-def _refuse(number: str) -> float:
-    raise ValueError(f"{number[:20]} is no finite number")
+def read_text(text: str, parameters: Mapping[str, Sequence[str]]) -> list[Call]:
+    """One call as text, with values as in JSON, or simple ones of Python.
 
-
-def _finite(number: str) -> float:
-    return value if math.isfinite(value := float(number)) else _refuse(number)
-
-
-_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
-
-
-def read_text(text: str, signatures: dict[str, inspect.Signature]) -> Call:
-    """The call of ``name(1, key="text")`` or ``{"name": …, "arguments": {…}}``. Values are those of JSON, or simple
-    ones of Python.
-
-    Raises:
-        ValueError: It is no call.
-        RecursionError: It is nested too deeply.
+    `parameters` names those of each tool, for values without a name. Raises ValueError or RecursionError for no call.
     """
-    text = text.strip()
-    if text.startswith("{"):
-        return _checked(_JSON.decode(text))
-    name, _, rest = text.partition("(")
-    if not re.fullmatch(r"\w+\s*", name) or not rest.endswith(")"):
-        raise ValueError("write one call, such as check_status_bar()")
-    name, rest = name.strip(), rest[:-1].strip()
-    free, arguments, at = list(signatures[name].parameters) if name in signatures else [], {}, 0
+    whole = re.fullmatch(r"(\w+)\s*\((.*)\)", text.strip(), re.DOTALL)
+    if not whole:
+        raise ValueError("reply with one call, such as check_status_bar()")
+    name, rest, at = whole[1], whole[2].strip(), 0
+    arguments: dict[str, Any] = {}
+    free = list(parameters.get(name, ()))
     while at < len(rest):
-        if named := _NAMED.match(rest, at):
-            key, at = named[1], named.end()
-        elif free:
-            key, at = free.pop(0), at + len(rest[at:]) - len(rest[at:].lstrip())
-        else:
+        begin: Any = _BEGIN.match(rest, at)
+        key, at = begin[1] or (free.pop(0) if free else ""), begin.end()
+        if not key or key in arguments:
             raise ValueError("there are too many arguments")
-        if key in arguments:
-            raise ValueError(f"{key} is given twice")
-        if found := _QUOTED.match(rest, at):
-            arguments[key], at = found[1], found.end()
-        elif found := _PYTHON.match(rest, at):
-            arguments[key], at = _CONSTANTS[found[1]], found.end()
+        if begin[2] is not None:
+            arguments[key] = begin[2]
+        elif begin[3]:
+            arguments[key] = _PYTHON[begin[3]]
         else:
-            arguments[key], at = _JSON.raw_decode(rest, at)
+            arguments[key], at = json.JSONDecoder().raw_decode(rest, at)
         comma = re.compile(r"\s*(,\s*|$)").match(rest, at)
         if not comma:
             raise ValueError("arguments are separated by commas")
         at = comma.end()
-    return _checked({"name": name, "arguments": arguments})
+    return [_checked(name, arguments)]
 
 
-def read_message(text: str) -> list[Call | ValueError]:
-    """The ``tool_calls`` of an assistant's message as JSON; an error for a call that can't be read.
-
-    Raises:
-        ValueError: It has no call.
-        RecursionError: It is nested too deeply.
-    """
+def read_message(text: str) -> list[Call]:
+    """The ``tool_calls`` of an assistant's message as JSON. Raises ValueError or RecursionError if one is no call."""
     try:
-        message = json.loads(text)
-    except ValueError:
-        message = None
-    calls = message.get("tool_calls") if isinstance(message, dict) else None
-    if not isinstance(calls, list) or not calls:
-        raise ValueError("reply with a call of a tool")
-    return [_of_message(call) for call in calls]
+        functions = [call["function"] for call in json.loads(text)["tool_calls"]]
+        read = [(f["name"], f["arguments"]) for f in functions]
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"no calls of tools ({error})") from error
+    if not 1 <= len(read) <= _MOST_CALLS:
+        raise ValueError(f"reply with 1 to {_MOST_CALLS} calls of tools")
+    return [_checked(name, json.loads(given) if isinstance(given, str) else given) for name, given in read]
 
 
-def _of_message(call: Any) -> Call | ValueError:
-    try:
-        function = call["function"]
-        arguments = function["arguments"]
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        return _checked({"name": function["name"], "arguments": _JSON.decode(text)})
-    except (ValueError, TypeError, KeyError) as error:
-        return ValueError(f"this is no call ({error})")
-
-
-def _checked(call: Any) -> Call:
-    name, arguments = call.get("name"), call.get("arguments", {})
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise ValueError("a call has a name and an object of arguments")
-    parts, depth = [name, arguments], 0
-    while parts:
-        depth += 1
-        if depth > _DEEPEST:
-            raise RecursionError("the arguments are nested too deeply")
-        for part in parts:
-            if isinstance(part, str):
-                part.encode()  # a lone surrogate is no text for tau2
-        inner = [[*part, *part.values()] if isinstance(part, dict) else part for part in parts]
-        parts = [value for part in inner if isinstance(part, list) for value in part]
+def _checked(name: Any, arguments: Any) -> Call:
+    if not isinstance(name, str) or not isinstance(arguments, dict) or _depth(arguments) > _DEEPEST:
+        raise ValueError("a call has a name and a flat object of arguments")
+    json.dumps([name, arguments], allow_nan=False, ensure_ascii=False).encode()  # refuses lone surrogates, too
     return name, arguments
 
 
-def write_text(name: str, arguments: dict[str, Any]) -> str:
-    """A call as text.
-
-    >>> write_text("get_details_by_id", {"id": "L1001"})
-    'get_details_by_id("L1001")'
-    """
-    return f"{name}({', '.join(json.dumps(value) for value in arguments.values())})"
-
-
-def write_message(name: str, arguments: dict[str, Any]) -> str:
-    """A call as the assistant's message."""
-    function = {"name": name, "arguments": arguments}
-    return json.dumps({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]})
+def _depth(value: Any) -> int:
+    if not isinstance(value, (dict, list)):
+        return 0
+    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)

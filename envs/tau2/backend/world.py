@@ -1,9 +1,7 @@
 """tau2's telecom worlds in solo mode, and its official verdict."""
-
-from __future__ import annotations
+# ruff: noqa: E402
 
 import functools
-import inspect
 import json
 import sys
 from typing import Any
@@ -15,19 +13,16 @@ sys.modules.update({name: MagicMock() for name in ("pandas", "deepdiff", "dotenv
 from loguru import logger
 from tau2.data_model.message import AssistantMessage, ToolCall
 from tau2.data_model.tasks import RewardType, Task
-from tau2.domains.telecom.data_model import TelecomDB
-from tau2.domains.telecom.environment import TelecomEnvironment, get_environment_manual_policy
-from tau2.domains.telecom.tools import TelecomTools
-from tau2.domains.telecom.user_data_model import TelecomUserDB
-from tau2.domains.telecom.user_tools import TelecomUserTools
-from tau2.domains.telecom.utils import TELECOM_DB_PATH, TELECOM_TASK_SET_PATH, TELECOM_USER_DB_PATH
+from tau2.domains.telecom import environment, utils
+from tau2.domains.telecom.environment import TelecomTools, TelecomUserTools
 from tau2.evaluator.evaluator_action import ActionEvaluator
 from tau2.evaluator.evaluator_env import EnvironmentEvaluator
 
 logger.disable("tau2")
-_DB, _USER_DB = TelecomDB.load(TELECOM_DB_PATH), TelecomUserDB.load(TELECOM_USER_DB_PATH)
+_OFFICIAL = environment.get_environment_manual_policy(solo_mode=True)
+_DB, _USER_DB = _OFFICIAL.tools.db, _OFFICIAL.user_tools.db
 _VPN = TelecomUserTools.default_vpn_details.model_copy()
-_TASKS = {task["id"]: task for task in json.loads(TELECOM_TASK_SET_PATH.read_text(encoding="utf-8"))}
+_TASKS = {task["id"]: task for task in json.loads(utils.TELECOM_TASK_SET_PATH.read_text(encoding="utf-8"))}
 
 
 class _Tools(TelecomTools):  # type: ignore[misc]
@@ -36,47 +31,44 @@ class _Tools(TelecomTools):  # type: ignore[misc]
         count = len(self.db.bills)
         super()._apply_one_time_charge(customer_id, amount, description)
         if len(self.db.bills) > count:
-            bill, ids = self.db.bills[-1], self.get_customer_by_id(customer_id).bill_ids
-            ids[ids.index(bill.bill_id)] = bill.bill_id = f"B{count:08x}"
+            self.get_customer_by_id(customer_id).bill_ids[-1] = self.db.bills[-1].bill_id = f"B{count:08x}"
 
 
-def new_world(solo_mode: bool = False) -> Any:
-    """A world as tau2's constructor makes it, without reading files and building models of the tools.
+def _new_world(solo_mode: bool = False) -> Any:
+    """A world as tau2's constructor makes it, but without reading files and building models of the tools.
 
     tau2's default VPN belongs to the class, and a task breaks it. Here each world has its own.
     """
     tools, user_tools = _Tools(_DB.model_copy(deep=True)), TelecomUserTools(_USER_DB.model_copy(deep=True))
     user_tools.default_vpn_details = _VPN.model_copy()
-    world = TelecomEnvironment("telecom", "", tools, user_tools)
+    world = environment.TelecomEnvironment("telecom", "", tools, user_tools)
     world.solo_mode = solo_mode
     return world
 
 
-@functools.cache
-def _official() -> Any:
-    return get_environment_manual_policy(solo_mode=True)
-
-
-@functools.cache
 def policy() -> str:
     """tau2's policy for solo mode."""
-    return str(_official().get_policy())
+    return str(_OFFICIAL.get_policy())
 
 
 @functools.cache
 def tools() -> list[dict[str, Any]]:
-    """The tools of both sides and ``done``, as OpenAI takes them."""
-    done = {"name": "done", "description": "Call this function when you are done with the task."}
-    parameters = {"type": "object", "properties": {}}
-    listed = [tool.openai_schema for tool in _official().get_tools() + _official().get_user_tools()]
-    return [*listed, {"type": "function", "function": {**done, "parameters": parameters}}]
+    """The tools of both sides and ``done``: name, description, JSON Schema of the parameters."""
+    text = "Call this function when you are done with the task."
+    done = {"name": "done", "description": text, "parameters": {"type": "object", "properties": {}}}
+    return [t.openai_schema["function"] for t in _OFFICIAL.get_tools() + _OFFICIAL.get_user_tools()] + [done]
 
 
 @functools.cache
-def signatures() -> dict[str, inspect.Signature]:
-    """The signature of each tool."""
-    kits = {**_official().tools.tools, **_official().user_tools.tools}
-    return {name: inspect.signature(tool) for name, tool in kits.items()} | {"done": inspect.Signature()}
+def parameters() -> dict[str, list[str]]:
+    """Tool -> the names of its parameters."""
+    return {tool["name"]: list(tool["parameters"]["properties"]) for tool in tools()}
+
+
+def fits(name: str, arguments: dict[str, Any]) -> bool:
+    """Whether there is such a tool with such parameters."""
+    schema = next((tool["parameters"] for tool in tools() if tool["name"] == name), {"required": [name]})
+    return {*schema.get("required", ())} <= {*arguments} <= {*schema.get("properties", ())}
 
 
 class World:
@@ -84,7 +76,7 @@ class World:
 
     def __init__(self, task_id: str) -> None:
         self.task = Task.model_validate(_TASKS[task_id])
-        self._world, start = new_world(solo_mode=True), self.task.initial_state
+        self._world, start = _new_world(solo_mode=True), self.task.initial_state
         self._world.set_state(start.initialization_data, start.initialization_actions, [])
         self._messages: list[Any] = []
 
@@ -95,9 +87,12 @@ class World:
         self._messages += [AssistantMessage(role="assistant", content=None, tool_calls=[call]), answer]
         return answer.content, answer.error
 
-    def verdict(self) -> bool:
-        """The official verdict: tau2's evaluators replay the calls in a new world. Raises what they raise."""
-        reward = EnvironmentEvaluator.calculate_reward(new_world, self.task, self._messages, solo_mode=True).reward
-        if RewardType.ACTION in self.task.evaluation_criteria.reward_basis:
-            reward *= ActionEvaluator.calculate_reward(self.task, self._messages).reward
-        return bool(reward == 1.0)
+    def verdict(self) -> dict[str, Any]:
+        """The official verdict, for which tau2's evaluators replay the calls in a new world; or what they raise."""
+        try:
+            reward = EnvironmentEvaluator.calculate_reward(_new_world, self.task, self._messages, True).reward
+            if RewardType.ACTION in self.task.evaluation_criteria.reward_basis:
+                reward *= ActionEvaluator.calculate_reward(self.task, self._messages).reward
+        except Exception as error:
+            return {"success": False, "error": f"tau2's replay raised {type(error).__name__}: {error}"[:2000]}
+        return {"success": bool(reward == 1.0)}
