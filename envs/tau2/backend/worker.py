@@ -15,7 +15,10 @@ class _Episode:
     def __init__(self, task_id: str, answers: str, actions: str) -> None:
         self._world, self._brief, self._actions = World(task_id), answers == "brief", actions
         self.ticket = self._world.task.ticket
-        self._players = {"expert": Expert(self.ticket), **{name: Script(name) for name in TABLES["scripts"]}}
+        self._players: dict[str, Expert | Script] = {
+            "expert": Expert(self.ticket),
+            **{name: Script(name) for name in TABLES["scripts"]},
+        }
 
     def shown(self, text: str) -> str:
         return brief(text) if self._brief else text
