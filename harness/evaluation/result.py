@@ -50,10 +50,10 @@ class Shares:
 
 @dataclass(frozen=True)
 class Part(Shares):
-    """The result of the tasks of one environment, category or difficulty.
+    """The result of the tasks of one environment, category, difficulty or kind.
 
     Attributes:
-        kind: "environment", "category" or "difficulty".
+        kind: "environment", "category", "difficulty" or "kind".
         name: Which one.
     """
 
@@ -80,7 +80,7 @@ class EvalResult(Shares):
         environment_errors: The number of episodes whose environment failed.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
         category_mean: The mean of the categories' mean@k, BFCL's multi-turn score; None without categories.
-        parts: The results of each environment, if there are several, and of each category and difficulty.
+        parts: The results of each environment, if there are several, and of each category, difficulty and kind.
         usage: The usage of an endpoint for the episodes that count; None without an endpoint.
         saturation: Success and tokens under each smaller K; None if the agent was told K.
         not_official: With ``--official``, the flags by which the score is not official.
@@ -213,7 +213,7 @@ def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
 
 def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
     groups: dict[tuple[str, str], list[Line]] = {}
-    for kind in ("environment", "category", "difficulty"):
+    for kind in ("environment", "category", "difficulty", "kind"):
         for t in episodes:
             if kind in t["kinds"]:
                 groups.setdefault((kind, t["kinds"][kind]), []).append(t)
