@@ -1,1 +1,1 @@
-"""tau2-bench's telecom domain as a text environment. `backend/` runs in tau2's own virtualenv."""
+"""tau2-bench's telecom domain. `backend/` runs in tau2's own virtualenv."""

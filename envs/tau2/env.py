@@ -1,7 +1,4 @@
-"""EH-Tau2: tau2-bench's telecom domain in solo mode, with tau2's own tasks, tools and verdict.
-
-The worlds run in a worker process with tau2's own virtualenv, which all environments of this process share.
-"""
+"""EH-Tau2: tau2-bench's telecom domain in solo mode, with tau2's own tasks, tools and verdict."""
 
 import functools
 import json
@@ -25,16 +22,11 @@ from envs.tau2.backend.calls import LONGEST
 
 SPLITS = ("train", "test", "base", "full", "rest")
 _OPTIONS = {"policy": ("full", "none"), "answers": ("full", "brief"), "actions": ("calls", "native", "menu")}
-_TIMEOUT_S = 60.0  # a step takes less than a millisecond, and a verdict a few
+_TIMEOUT_S = 60.0
 
 
 def task_ids(split: str) -> Sequence[str]:
-    """The ids of a split's tasks.
-
-    Raises:
-        ConfigError: There is no such split.
-        MissingBackendError: tau2 is not installed.
-    """
+    """The ids of a split's tasks."""
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     return _splits(backend_python("tau2"))[split]
@@ -44,30 +36,23 @@ def task_ids(split: str) -> Sequence[str]:
 def _splits(python: Path) -> dict[str, Sequence[str]]:
     [path] = python.parents[1].glob("lib/*/site-packages/tau2/data/tau2/domains/telecom/split_tasks.json")
     splits: dict[str, Sequence[str]] = json.loads(path.read_text(encoding="utf-8"))
-    return {**splits, "rest": [task_id for task_id in splits["full"] if task_id not in set(splits["base"])]}
+    return {**splits, "rest": [task_id for task_id in splits["full"] if task_id not in splits["base"]]}
 
 
 class Tau2Env(gym.Env[str, str], EzPickle):
-    """A telecom customer's ticket, and 43 tools: the agent's, and those of the customer's phone.
+    """A telecom customer's ticket, and 43 tools of the agent and of the customer's phone.
 
-    The observation is the ticket, then the answer to each call. Only ``done`` ends the episode, with the official
-    verdict as the reward, 1 or 0.
+    The observation is the ticket, then the answer to each call. ``done`` ends the episode, with the official verdict as
+    the reward, 1 or 0. All environments of a process share a worker.
 
-    ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction`` (the ticket), ``kind`` (service, mobile_data or
-    mms), and with native actions ``tools``. At each step: ``malformed`` (something in the action is no call of a tool),
-    with native actions ``tool_results``, and at the end ``success``. If tau2's replay raises or the worker dies, the
-    episode is truncated with ``environment_error``.
+    ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction`` (the ticket), ``kind``, and if native ``tools``.
+    At each step: ``malformed`` (not all are calls of tools), if native ``tool_results``, and at the end ``success``.
 
     Args:
-        split: train (74 tasks), test (40), base (both), full (2,285) or rest (full without base), which gives the
-            demonstrations.
-        policy: "full" (the prompt has tau2's policy, and the tools if they are not native) or "none".
-        answers: "full" or "brief" (in few words, for tiny models).
-        actions: "calls" (one call as text), "native" (as in EH-BFCL) or "menu" (a word for each call, for tiny models).
-
-    Raises:
-        ConfigError: An argument is not one of those listed.
-        MissingBackendError: tau2 is not installed. The message names the command.
+        split: train, test, base (both), full or rest (full without base), which gives the demonstrations.
+        policy: "full" (the prompt has tau2's policy and the tools) or "none".
+        answers: "full" or "brief" (for tiny models).
+        actions: "calls" (a call as text), "native" (as in EH-BFCL) or "menu" (a word for each call, for tiny models).
     """
 
     description: ClassVar = Description(
@@ -98,12 +83,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         self._running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts the task of ``options={"task_id": id}``, or without it, one of ``task_ids`` drawn with the seed.
-
-        Raises:
-            ConfigError: There is no such task.
-            WorkerError: No worker could be started.
-        """
+        """Starts the task that the options name, or one of ``task_ids`` that the seed draws."""
         super().reset(seed=seed)
         task_id = chosen_task(self, options, task_ids("full"), "a task of tau2's telecom domain")
         self._running = False
@@ -112,35 +92,29 @@ class Tau2Env(gym.Env[str, str], EzPickle):
             self._session = shared_pool(1, self._command).session()
         info = self._session.call("start", {"task_id": task_id, **self._options}, _TIMEOUT_S)
         self._running = True
-        return info.pop("observation"), {"task_id": task_id, "kind": task_id[1 : task_id.index("_issue]")], **info}
+        return info.pop("observation"), {"task_id": task_id, "kind": task_id[1:].split("_issue")[0], **info}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Makes the action's call.
-
-        Raises:
-            gymnasium.error.ResetNeeded: The episode has ended, or none has begun.
-        """
+        """Makes the action's call."""
         text = action if isinstance(action, str) else ""
         if self._options["actions"] != "native":
             text = split_reply(text)[1]
         try:
             info: dict[str, Any] = self._call("step", {"action": text[:LONGEST]})
         except WorkerError as error:
-            # An agent can't kill the worker. Whatever else it does counts as its failure.
-            info = {"observation": "The worker failed.", "malformed": False, "success": False}
-            info["error" if isinstance(error, WorkerDied) else "world_lost"] = f"{type(error).__name__}: {error}"
-        failed, success = "error" in info, info.get("success")
-        if failed:
-            info["environment_error"] = info.pop("error")
+            # An agent can't kill the worker. Whatever else it does is its failure.
+            name = "environment_error" if isinstance(error, WorkerDied) else "world_lost"
+            info = {"observation": "The worker failed.", "malformed": False, "success": False, name: repr(error)}
+        failed, success = "environment_error" in info, info.get("success")
         self._running = success is None
         return info.pop("observation"), float(success or 0), not failed and not self._running, failed, info
 
     def expert(self) -> str:
-        """The next action of an agent that checks, repairs what a check shows, and checks again."""
+        """The expert's next action."""
         return self.script("expert")
 
     def script(self, name: str) -> str:
-        """The next action of expert, nothing, transfer or blind."""
+        """The next action of a script, or of the expert."""
         return str(self._call("action", {"player": name, "draw": 0.0}))
 
     def random_action(self, rng: np.random.Generator) -> str:
@@ -151,7 +125,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         """Ends the episode, not the worker."""
         session, self._session, self._running = self._session, None, False
         if session is not None:
-            with suppress(WorkerError):  # a worker that is gone has no episode
+            with suppress(WorkerError):
                 session.call("finish", {}, _TIMEOUT_S)
             session.close()
 

@@ -75,7 +75,11 @@ def play_script(
 
     def converse(trajectory: Trajectory, *_: Any) -> ScriptConversation:
         rng = np.random.default_rng(trajectory.seed)
-        actions = {"expert": lambda: base.expert(), "random": lambda: base.random_action(rng), "empty": str}
+        actions: dict[str, Callable[[], str]] = {
+            "expert": lambda: base.expert(),
+            "random": lambda: base.random_action(rng),
+            "empty": str,
+        }
         return ScriptConversation(actions.get(name, lambda: base.script(name)))
 
     try:

@@ -1,1 +1,1 @@
-"""The code that runs in tau2's own virtualenv. `eh_gym.worker` loads this folder as ``eh_backend``, from worker.py."""
+"""Runs in tau2's own virtualenv, as the package ``eh_backend``."""

@@ -15,10 +15,7 @@ Call = tuple[str, dict[str, Any]]
 
 
 def read_text(text: str, parameters: Mapping[str, Sequence[str]]) -> list[Call]:
-    """One call as text, with values as in JSON, or simple ones of Python.
-
-    `parameters` names those of each tool, for values without a name. Raises ValueError or RecursionError for no call.
-    """
+    """One call as text, with values as in JSON, or simple ones of Python. Raises ValueError or RecursionError."""
     whole = re.fullmatch(r"(\w+)\s*\((.*)\)", text.strip(), re.DOTALL)
     if not whole:
         raise ValueError("reply with one call, such as check_status_bar()")
@@ -44,7 +41,7 @@ def read_text(text: str, parameters: Mapping[str, Sequence[str]]) -> list[Call]:
 
 
 def read_message(text: str) -> list[Call]:
-    """The ``tool_calls`` of an assistant's message as JSON. Raises ValueError or RecursionError if one is no call."""
+    """The ``tool_calls`` of an assistant's message as JSON. Raises ValueError or RecursionError."""
     try:
         functions = [call["function"] for call in json.loads(text)["tool_calls"]]
         read = [(f["name"], f["arguments"]) for f in functions]
@@ -57,12 +54,11 @@ def read_message(text: str) -> list[Call]:
 
 def _checked(name: Any, arguments: Any) -> Call:
     if not isinstance(name, str) or not isinstance(arguments, dict) or _depth(arguments) > _DEEPEST:
-        raise ValueError("a call has a name and a flat object of arguments")
+        raise ValueError("a call has a name and flat arguments")
     json.dumps([name, arguments], allow_nan=False, ensure_ascii=False).encode()  # refuses lone surrogates, too
     return name, arguments
 
 
 def _depth(value: Any) -> int:
-    if not isinstance(value, (dict, list)):
-        return 0
-    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_depth, inner), default=0) if isinstance(value, (dict, list)) else 0

@@ -1,4 +1,4 @@
-"""The menu, which has a word for each call, and the players that use it: the expert and the scripts."""
+"""Plays by words of the menu: the expert and the scripts."""
 
 import json
 import re
@@ -6,27 +6,19 @@ from pathlib import Path
 
 import toml
 
-from .calls import Call, read_text
-from .world import parameters
-
 TABLES = toml.load(Path(__file__).with_name("menu.toml"))
-MENU: dict[str, Call] = {name.replace("_", ""): (name, {}) for name, names in parameters().items() if not names}
-MENU |= {word: read_text(call, parameters())[0] for word, call in TABLES["calls"].items()}
-CHECKS = [word for word in MENU if word.startswith(("check", "run", "can"))]
-_TO_BE_OFF = ("toggleairplanemode", "toggledatasavermode", "togglewificalling")
-_SHOWN_BY_NETWORK = ("toggleairplanemode", "reseatsimcard", "rebootdevice", "toggleroaming", "toggledata", "newmode")
 
 
 class Script:
-    """Plays a list of words. A toggle that shows the wrong state is repeated; nothing else is read."""
+    """Plays a list of words, and a toggle again that shows the wrong state."""
 
     def __init__(self, name: str) -> None:
         self._left = TABLES["scripts"][name].split()
 
     def see(self, word: str, answer: str) -> None:
         """Goes on to the next word."""
-        wrong = word.startswith("toggle") and f"is now {'ON' if word in _TO_BE_OFF else 'OFF'}" in answer
-        if self._left[:1] == [word] and not wrong:
+        wrong = "OFF" if word in TABLES["repairs"]["to_be_on"] else "ON"
+        if self._left[:1] == [word] and not (word.startswith("toggle") and f"is now {wrong}" in answer):
             del self._left[0]
 
     def next(self) -> str:
@@ -39,7 +31,7 @@ class _Next(Exception):
 
 
 class Expert:
-    """Checks, repairs what a check shows, and checks again. It reads the ticket and the answers."""
+    """Repairs what a check shows, and checks again. It reads the ticket and the answers."""
 
     def __init__(self, ticket: str) -> None:
         self._abroad, self._mms, self._speed = (name in ticket for name in ("abroad", "MMS", "speed test"))
@@ -47,17 +39,17 @@ class Expert:
         self._did: set[str] = set()
 
     def see(self, word: str, answer: str) -> None:
-        """Takes note of an answer, and forgets what a repair may have changed."""
-        if word.startswith(("check", "run", "can", "get", "permissions", "customer", "bills", "line")):
+        """Takes note of an answer."""
+        self._did.add(word)
+        if re.match("check|run|can|get|permissions|customer|bills|line", word):
             self._known[word] = answer
             return
-        self._did.add(word)
         if word == "resumeline":
             self._did.discard("rebootdevice")
         self._known.pop("cansendmms", None)
         if self._speed or "failed" in self._known.get("runspeedtest", ""):
             self._known.pop("runspeedtest", None)
-        if word in _SHOWN_BY_NETWORK:
+        if word in TABLES["repairs"]["in_status"]:
             self._known.pop("checknetworkstatus", None)
 
     def next(self) -> str:
@@ -73,21 +65,18 @@ class Expert:
         return self._known[word]
 
     def _repair(self, check: str, pattern: str, repairs: str) -> None:
-        if re.search(pattern, self._ask(check)):
+        if re.search(pattern, self._ask(check), re.DOTALL):
             for word in repairs.split():
                 if word not in self._did:
                     raise _Next(word)
 
     def _is_solved(self) -> bool:
-        """Raises _Next if there is something to do, which may be in vain."""
-        network = "checknetworkstatus"
+        network, look_up = "checknetworkstatus", "customer lineone linetwo"
         for row in TABLES["repairs"]["phone"]:
             self._repair(*row)
-        if re.search("Card Status: active(.|\n)*Signal: none", self._ask(network)):
-            self._repair(network, "", "resetapnsettings rebootdevice")
-            self._look_up()
-            date = re.search('contract_end_date": "(.*?)"', self._ask("linetwo"))
-            if date and date[1] >= "2025-02-25":  # tau2's today
+        if re.search("Card Status: active.*Signal: none", self._ask(network), re.DOTALL):
+            self._repair(network, "", f"resetapnsettings rebootdevice {look_up}")
+            if json.loads(self._ask("linetwo"))["contract_end_date"] >= "2025-02-25":  # tau2's today
                 self._repair("bills", "Overdue", "pay makepayment")
                 self._repair("linetwo", "Suspended", "resumeline rebootdevice")
         if not self._mms and not self._speed:
@@ -98,18 +87,14 @@ class Expert:
         if self._mms and "cannot" not in self._ask("cansendmms"):
             return True
         if "failed" in self._ask("runspeedtest"):
-            self._look_up()
+            self._repair(network, "", look_up)
             if self._abroad:
                 self._repair("linetwo", 'roaming_enabled": false', "enableroaming")
             usage = json.loads(self._ask("getdatausage"))
             if usage["data_used_gb"] >= usage["data_limit_gb"] + usage["data_refueling_gb"]:
                 self._repair("getdatausage", "", "refuel")
-        if "(Excellent)" in self._ask("runspeedtest") and self._speed:
+        if self._speed and "(Excellent)" in self._ask("runspeedtest"):
             return True
         for row in TABLES["repairs"]["mms" if self._mms else "speed"]:
             self._repair(*row)
         return False
-
-    def _look_up(self) -> None:
-        for word in ("customer", "lineone", "linetwo"):  # the ticket's line is the customer's second
-            self._ask(word)

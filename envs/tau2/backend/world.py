@@ -1,7 +1,6 @@
 """tau2's telecom worlds in solo mode, and its official verdict."""
 # ruff: noqa: E402
 
-import functools
 import json
 import sys
 from typing import Any
@@ -19,15 +18,17 @@ from tau2.evaluator.evaluator_action import ActionEvaluator
 from tau2.evaluator.evaluator_env import EnvironmentEvaluator
 
 logger.disable("tau2")
-_OFFICIAL = environment.get_environment_manual_policy(solo_mode=True)
-_DB, _USER_DB = _OFFICIAL.tools.db, _OFFICIAL.user_tools.db
+OFFICIAL = environment.get_environment_manual_policy(solo_mode=True)
+TOOLS = [tool.openai_schema["function"] for tool in OFFICIAL.get_tools() + OFFICIAL.get_user_tools()]
+TOOLS.append({"name": "done", "description": "Ends the task.", "parameters": {"type": "object", "properties": {}}})
+_DB, _USER_DB = OFFICIAL.tools.db, OFFICIAL.user_tools.db
 _VPN = TelecomUserTools.default_vpn_details.model_copy()
 _TASKS = {task["id"]: task for task in json.loads(utils.TELECOM_TASK_SET_PATH.read_text(encoding="utf-8"))}
 
 
 class _Tools(TelecomTools):  # type: ignore[misc]
     def _apply_one_time_charge(self, customer_id: str, amount: float, description: str) -> None:
-        """tau2 draws a random id for a new bill, and its own replay then raises. Here the bills are counted."""
+        """tau2 gives a new bill a random id, and its own replay then raises. Here bills are counted."""
         count = len(self.db.bills)
         super()._apply_one_time_charge(customer_id, amount, description)
         if len(self.db.bills) > count:
@@ -35,10 +36,7 @@ class _Tools(TelecomTools):  # type: ignore[misc]
 
 
 def _new_world(solo_mode: bool = False) -> Any:
-    """A world as tau2's constructor makes it, but without reading files and building models of the tools.
-
-    tau2's default VPN belongs to the class, and a task breaks it. Here each world has its own.
-    """
+    """A world as tau2 makes it in 30 ms. Its VPN is its own: tau2's belongs to the class, and a task breaks it."""
     tools, user_tools = _Tools(_DB.model_copy(deep=True)), TelecomUserTools(_USER_DB.model_copy(deep=True))
     user_tools.default_vpn_details = _VPN.model_copy()
     world = environment.TelecomEnvironment("telecom", "", tools, user_tools)
@@ -46,33 +44,8 @@ def _new_world(solo_mode: bool = False) -> Any:
     return world
 
 
-def policy() -> str:
-    """tau2's policy for solo mode."""
-    return str(_OFFICIAL.get_policy())
-
-
-@functools.cache
-def tools() -> list[dict[str, Any]]:
-    """The tools of both sides and ``done``: name, description, JSON Schema of the parameters."""
-    text = "Call this function when you are done with the task."
-    done = {"name": "done", "description": text, "parameters": {"type": "object", "properties": {}}}
-    return [t.openai_schema["function"] for t in _OFFICIAL.get_tools() + _OFFICIAL.get_user_tools()] + [done]
-
-
-@functools.cache
-def parameters() -> dict[str, list[str]]:
-    """Tool -> the names of its parameters."""
-    return {tool["name"]: list(tool["parameters"]["properties"]) for tool in tools()}
-
-
-def fits(name: str, arguments: dict[str, Any]) -> bool:
-    """Whether there is such a tool with such parameters."""
-    schema = next((tool["parameters"] for tool in tools() if tool["name"] == name), {"required": [name]})
-    return {*schema.get("required", ())} <= {*arguments} <= {*schema.get("properties", ())}
-
-
 class World:
-    """A running task: its world, and the messages of the agent and of the tools so far."""
+    """A running task."""
 
     def __init__(self, task_id: str) -> None:
         self.task = Task.model_validate(_TASKS[task_id])
@@ -88,11 +61,11 @@ class World:
         return answer.content, answer.error
 
     def verdict(self) -> dict[str, Any]:
-        """The official verdict, for which tau2's evaluators replay the calls in a new world; or what they raise."""
+        """The official verdict, for which tau2 replays the calls in a new world; or what it raises."""
         try:
             reward = EnvironmentEvaluator.calculate_reward(_new_world, self.task, self._messages, True).reward
             if RewardType.ACTION in self.task.evaluation_criteria.reward_basis:
                 reward *= ActionEvaluator.calculate_reward(self.task, self._messages).reward
         except Exception as error:
-            return {"success": False, "error": f"tau2's replay raised {type(error).__name__}: {error}"[:2000]}
+            return {"success": False, "environment_error": f"tau2's replay raised {error!r}"[:2000]}
         return {"success": bool(reward == 1.0)}

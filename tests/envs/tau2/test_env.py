@@ -172,7 +172,7 @@ def test_what_scripts_win_of_the_base_tasks(make, script, wins):
 def test_a_replay_that_raises_is_an_environment_error(make):
     env = make()
     env._running = True
-    told = {"observation": "done", "malformed": False, "success": False, "error": "it differs"}
+    told = {"observation": "done", "malformed": False, "success": False, "environment_error": "it differs"}
     env._session = SimpleNamespace(call=lambda *_: told, close=lambda: None)
     result = env.step("done()")
     assert result[2:4] == (False, True)
