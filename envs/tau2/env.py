@@ -62,7 +62,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         recipe="tau2",
         script_split="base",
         test_split="test",
-        # tau2's own runner stops at 100 messages, which are 50 calls.
+        # tau2's runner stops at 100 messages: 50 calls.
         official={"split": "base", "env_args": {"policy": "full", "answers": "full"}, "horizon": 50},
         official_splits=("test",),
         scripts=("nothing", "transfer", "blind"),
@@ -100,7 +100,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         if self._options["actions"] != "native":
             text = split_reply(text)[1]
         try:
-            info: dict[str, Any] = self._call("step", {"action": text[:LONGEST]})
+            info = self._call("step", {"action": text[:LONGEST]})
         except WorkerError as error:
             # An agent can't kill the worker. Whatever else it does is its failure.
             name = "environment_error" if isinstance(error, WorkerDied) else "world_lost"
@@ -114,7 +114,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return self.script("expert")
 
     def script(self, name: str) -> str:
-        """The next action of a script, or of the expert."""
+        """A script's next action."""
         return str(self._call("action", {"player": name, "draw": 0.0}))
 
     def random_action(self, rng: np.random.Generator) -> str:
@@ -131,5 +131,5 @@ class Tau2Env(gym.Env[str, str], EzPickle):
 
     def _call(self, method: str, params: dict[str, Any]) -> Any:
         if self._session is None or not self._running:
-            raise gym.error.ResetNeeded("this environment has no running episode; call reset() before step()")
+            raise gym.error.ResetNeeded("no episode is running; call reset() before step()")
         return self._session.call(method, params, _TIMEOUT_S)
