@@ -118,7 +118,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return str(self._call("action", {"player": name, "draw": 0.0}))
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A check of the phone."""
+        """A phone check."""
         return str(self._call("action", {"player": "random", "draw": rng.random()}))
 
     def close(self) -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """tau2's own environment and evaluators, served by a worker: what EH-Tau2 is compared with.
 
 Each world is as in a new process, whose VPN nobody has broken. New bills are counted, or tau2's own replay would raise.
@@ -32,14 +33,25 @@ def constructor(**kwargs):
 evaluator.registry = SimpleNamespace(get_env_constructor=lambda _: constructor)
 
 
+def begin(task_id):
+    task, world = TASKS[task_id], constructor(solo_mode=True)
+    world.set_state(task.initial_state.initialization_data, task.initial_state.initialization_actions, [])
+    return task, world, []
+
+
+def step(_, world, messages, call):
+    call = ToolCall(id=str(len(messages)), name=call[0], arguments=call[1])
+    messages += [AssistantMessage(role="assistant", tool_calls=[call]), world.get_response(call)]
+
+
+def verdict(task, _, messages):
+    run = SimpleNamespace(termination_reason=TerminationReason.AGENT_STOP, messages=messages)
+    return evaluator.evaluate_simulation(run, task, evaluator.EvaluationType.ALL, True, "telecom").reward
+
+
 def handle(method, params):
     """The answers to calls, and the verdict."""
-    task, world, messages = TASKS[params["task_id"]], constructor(solo_mode=True), []
-    world.set_state(task.initial_state.initialization_data, task.initial_state.initialization_actions, [])
-    for name, arguments in params["calls"]:
-        call = ToolCall(id=str(len(messages)), name=name, arguments=arguments)
-        answer = world.get_response(call)
-        messages += [AssistantMessage(role="assistant", tool_calls=[call]), answer]
-    run = SimpleNamespace(termination_reason=TerminationReason.AGENT_STOP, messages=messages)
-    verdict = evaluator.evaluate_simulation(run, task, evaluator.EvaluationType.ALL, True, "telecom")
-    return [answer.content for answer in messages[1::2]], verdict.reward
+    task, world, messages = begin(params["task_id"])
+    for call in params["calls"]:
+        step(task, world, messages, call)
+    return [answer.content for answer in messages[1::2]], verdict(task, world, messages)
