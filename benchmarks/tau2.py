@@ -1,4 +1,4 @@
-"""EH-Tau2 beside tau2's own environment in CPU ms, and what players without a model win.
+"""EH-Tau2 beside tau2's own in CPU ms, and what scripts win.
 
 python benchmarks/tau2.py > benchmarks/results/tau2-cpu.txt
 """
@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def one_process(tasks: int) -> None:
-    """Runs in tau2's virtualenv. Ours and tau2's play the expert's episodes in turn."""
+    """Plays the expert's episodes."""
     package: Any = types.ModuleType("eh_backend")
     package.__path__ = [str(ROOT / "envs" / "tau2" / "backend")]
     sys.modules["eh_backend"] = package
-    sys.path[0] = str(ROOT / "tests" / "envs" / "tau2")  # not this folder, where tau2 would be this file
+    sys.path[0] = str(ROOT / "tests" / "envs" / "tau2")  # this folder has a tau2, too
     tau2, ours = importlib.import_module("official"), importlib.import_module("eh_backend.worker")
     spent: dict[str, list[float]] = {}
 
@@ -42,7 +42,7 @@ def one_process(tasks: int) -> None:
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Prints both."""
     from flags import command, new_parser, parse
 
     from envs.backends import backend_python
@@ -50,7 +50,7 @@ def main() -> None:
     from harness.records.versions import cpu_name
 
     parser = new_parser(__doc__)
-    parser.add_argument("--tasks", type=int, default=114, help="the base tasks that are timed")
+    parser.add_argument("--tasks", type=int, default=114, help="base tasks")
     args = parse(parser, tasks=2)
     print(f"{command()}\nmachine     {cpu_name()}\n", flush=True)
     subprocess.run([backend_python("tau2"), __file__, "--one-process", str(args.tasks)], check=True)
