@@ -1,8 +1,5 @@
 # ruff: noqa: E402
-"""tau2's own environment and evaluators, served by a worker: what EH-Tau2 is compared with.
-
-Each world is as in a new process, whose VPN nobody has broken. New bills are counted, or tau2's own replay would raise.
-"""
+"""tau2's own environment and evaluators. Each world is as in a new process, and bills are counted: see docs/tau2.md."""
 
 import itertools
 import sys
@@ -24,8 +21,7 @@ VPN = environment.TelecomUserTools.default_vpn_details.model_copy()
 
 
 def constructor(**kwargs):
-    environment.TelecomUserTools.default_vpn_details = VPN.model_copy()
-    count = itertools.count()
+    environment.TelecomUserTools.default_vpn_details, count = VPN.model_copy(), itertools.count()
     tools.uuid = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=f"{next(count):08x}"))
     return environment.get_environment_manual_policy(**kwargs)
 
@@ -34,9 +30,9 @@ evaluator.registry = SimpleNamespace(get_env_constructor=lambda _: constructor)
 
 
 def begin(task_id):
-    task, world = TASKS[task_id], constructor(solo_mode=True)
-    world.set_state(task.initial_state.initialization_data, task.initial_state.initialization_actions, [])
-    return task, world, []
+    world, start = constructor(solo_mode=True), TASKS[task_id].initial_state
+    world.set_state(start.initialization_data, start.initialization_actions, [])
+    return TASKS[task_id], world, []
 
 
 def step(_, world, messages, call):
@@ -49,9 +45,8 @@ def verdict(task, _, messages):
     return evaluator.evaluate_simulation(run, task, evaluator.EvaluationType.ALL, True, "telecom").reward
 
 
-def handle(method, params):
-    """The answers to calls, and the verdict."""
-    task, world, messages = begin(params["task_id"])
+def handle(_, params):
+    played = begin(params["task_id"])
     for call in params["calls"]:
-        step(task, world, messages, call)
-    return [answer.content for answer in messages[1::2]], verdict(task, world, messages)
+        step(*played, call)
+    return [answer.content for answer in played[2][1::2]], verdict(*played)
