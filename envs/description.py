@@ -47,7 +47,7 @@ class Description:
         test_split: The split that tests play. Every installation has it.
         official: Setting -> its value with ``--official``.
         official_splits: Further splits whose scores are official, too.
-        scripts: Further players for ``--policy``. ``env.script(name)`` gives a script's next action.
+        scripts: Further players for ``--policy``; ``env.script(name)`` gives the next action.
         part_arguments: The arguments that choose a part of a split, so that the score is not official.
     """
 

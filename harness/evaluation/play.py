@@ -31,7 +31,7 @@ SCRIPTS = ("expert", "random", "empty")
 
 
 def scripts_of(env_id: str) -> tuple[str, ...]:
-    """Returns the players without a model on an environment: `SCRIPTS`, and those of its description."""
+    """Returns `SCRIPTS` and those of an environment."""
     return (*SCRIPTS, *(description_of(env_id) or Description).scripts)
 
 
@@ -75,12 +75,8 @@ def play_script(
 
     def converse(trajectory: Trajectory, *_: Any) -> ScriptConversation:
         rng = np.random.default_rng(trajectory.seed)
-        actions: dict[str, Callable[[], str]] = {
-            "expert": lambda: base.expert(),
-            "random": lambda: base.random_action(rng),
-            "empty": str,
-        }
-        return ScriptConversation(actions.get(name, lambda: base.script(name)))
+        known = {"expert": lambda: base.expert(), "random": lambda: base.random_action(rng), "empty": lambda: ""}
+        return ScriptConversation(known.get(name, lambda: base.script(name)))
 
     try:
         if needed and not hasattr(base, needed):

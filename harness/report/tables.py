@@ -87,8 +87,7 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
 
 
 def _of_kinds(result: Mapping[str, Any]) -> dict[str, str]:
-    parts = [part for part in result.get("parts", ()) if part["kind"] == "kind"]
-    return {f"{part['name']} mean@k %": f"{100 * part['mean_at_k']:.1f}" for part in parts}
+    return {f"{p['name']} %": f"{100 * p['mean_at_k']:.1f}" for p in result.get("parts", ()) if p["kind"] == "kind"}
 
 
 def _page(caption: str, rows: Sequence[dict[str, str]], links: Sequence[str] = ()) -> Page:
