@@ -63,7 +63,8 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         script_split="base",
         test_split="test",
         # tau2's runner stops at 100 messages: 50 calls.
-        official={"split": "base", "env_args": {"policy": "full", "answers": "full"}, "horizon": 50},
+        official={"split": "base", "env_args": {"policy": "full"}, "horizon": 50},
+        part_arguments=("answers",),
         official_splits=("test",),
         scripts=("nothing", "transfer", "blind"),
     )
@@ -95,7 +96,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return info.pop("observation"), {"task_id": task_id, "kind": task_id[1:].split("_issue")[0], **info}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Makes the action's call."""
+        """Makes a call."""
         text = action if isinstance(action, str) else ""
         if self._options["actions"] != "native":
             text = split_reply(text)[1]
@@ -114,7 +115,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return self.script("expert")
 
     def script(self, name: str) -> str:
-        """A script's next action."""
+        """A script's action."""
         return str(self._call("action", {"player": name, "draw": 0.0}))
 
     def random_action(self, rng: np.random.Generator) -> str:
