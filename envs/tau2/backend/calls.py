@@ -46,9 +46,9 @@ def read_message(text: str) -> list[Call]:
         functions = [call["function"] for call in json.loads(text)["tool_calls"]]
         read = [(f["name"], f["arguments"]) for f in functions]
     except (TypeError, KeyError) as error:
-        raise ValueError(f"no calls of tools ({error})") from error
+        raise ValueError("reply with a call of a tool") from error
     if not 1 <= len(read) <= _MOST_CALLS:
-        raise ValueError(f"reply with 1 to {_MOST_CALLS} calls of tools")
+        raise ValueError(f"reply with 1 to {_MOST_CALLS} calls")
     return [_checked(name, json.loads(given) if isinstance(given, str) else given) for name, given in read]
 
 
