@@ -43,7 +43,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
     """A telecom customer's ticket, and 43 tools of the agent and of the customer's phone.
 
     The observation is the ticket, then the answer to each call. ``done`` ends the episode, with the official verdict as
-    the reward, 1 or 0. All environments of a process share a worker.
+    the reward, 1 or 0.
 
     ``info`` at reset: ``task_id``, ``system_prompt``, ``instruction`` (the ticket), ``kind``, and if native ``tools``.
     At each step: ``malformed`` (not all are calls of tools), if native ``tool_results``, and at the end ``success``.
@@ -52,7 +52,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         split: train, test, base (both), full or rest (full without base), which gives the demonstrations.
         policy: "full" (the prompt has tau2's policy and the tools) or "none".
         answers: "full" or "brief" (for tiny models).
-        actions: "calls" (a call as text), "native" (as in EH-BFCL) or "menu" (a word for each call, for tiny models).
+        actions: "calls" (a call as text), "native" (as in EH-BFCL) or "menu" (words for calls).
     """
 
     description: ClassVar = Description(
@@ -123,7 +123,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return str(self._call("action", {"player": "random", "draw": rng.random()}))
 
     def close(self) -> None:
-        """Ends the episode, not the worker."""
+        """Ends the episode."""
         session, self._session, self._running = self._session, None, False
         if session is not None:
             with suppress(WorkerError):

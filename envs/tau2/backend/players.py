@@ -16,7 +16,7 @@ class Script:
         self._left = TABLES["scripts"][name].split()
 
     def see(self, word: str, answer: str) -> None:
-        """Goes on to the next word."""
+        """Goes on."""
         wrong = "OFF" if word in TABLES["repairs"]["to_be_on"] else "ON"
         if self._left[:1] == [word] and not (word.startswith("toggle") and f"is now {wrong}" in answer):
             del self._left[0]

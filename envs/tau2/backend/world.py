@@ -61,11 +61,13 @@ class World:
         return answer.content, answer.error
 
     def verdict(self) -> dict[str, Any]:
-        """The official verdict, for which tau2 replays the calls in a new world; or what it raises."""
+        """The official verdict, for which tau2 replays the calls."""
         try:
             reward = EnvironmentEvaluator.calculate_reward(_new_world, self.task, self._messages, True).reward
             if RewardType.ACTION in self.task.evaluation_criteria.reward_basis:
                 reward *= ActionEvaluator.calculate_reward(self.task, self._messages).reward
         except Exception as error:
-            return {"success": False, "environment_error": f"tau2's replay raised {error!r}"[:2000]}
+            # All but an answer that differs is the agent's doing.
+            name = "environment_error" if str(error).startswith("Tool call:") else "world_lost"
+            return {"success": False, name: f"tau2's replay raised {error!r}"[:2000]}
         return {"success": bool(reward == 1.0)}
