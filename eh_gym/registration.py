@@ -15,6 +15,7 @@ ENTRY_POINTS = {
     "EH-CabinetOpenEnded-v0": "envs.cabinet.env:CabinetOpenEndedEnv",
     "EH-BFCL-v0": "envs.bfcl.env:BFCLEnv",
     "EH-AppWorld-v0": "envs.appworld.env:AppWorldEnv",
+    "EH-Tau2-v0": "envs.tau2.env:Tau2Env",
 }
 
 

@@ -109,6 +109,8 @@ def _list(_: argparse.Namespace) -> int:
         )
         if about.official:
             print("    --official:", ", ".join(f"{name} {value}" for name, value in about.official.items()))
+        if about.scripts:
+            print("    --policy", ", ".join(about.scripts))
         if about.recipe:
             print("    --recipe", about.recipe)
         print("   ", _state(about.backend) if about.backend else "built in")

@@ -47,6 +47,7 @@ class Description:
         test_split: The split that tests play. Every installation has it.
         official: Setting -> its value with ``--official``.
         official_splits: Further splits whose scores are official, too.
+        scripts: Further players for ``--policy``; ``env.script(name)`` gives the next action.
         part_arguments: The arguments that choose a part of a split, so that the score is not official.
     """
 
@@ -60,6 +61,7 @@ class Description:
     official: Mapping[str, Any] = field(default_factory=dict)
     official_splits: Sequence[str] = ()
     part_arguments: Sequence[str] = ()
+    scripts: Sequence[str] = ()
 
     def counts(self) -> dict[str, int]:
         """Split -> the number of its tasks; 0 if it is not installed."""

@@ -39,6 +39,15 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
         "ACTIONS": [{"message": "[ls()]"}, {"message": "[pwd()]"}],
         "MEMORY_MB": "2048",
     },
+    "eh_tau2": {
+        "ENV_ID": "EH-Tau2-v0",
+        "WHAT": "The telecom tickets of tau2-bench in solo mode: 43 tools, judged by the official evaluators.",
+        "TASKS": "74 `train`, 40 `test`.",
+        "SPLITS": "train test",
+        "INSTALL": "RUN python -m envs install tau2\n",
+        "ACTIONS": [{"message": "check_status_bar()"}, {"message": "run_speed_test()"}],
+        "MEMORY_MB": "2048",
+    },
     "eh_appworld": {
         "ENV_ID": "EH-AppWorld-v0",
         "WHAT": "The tasks of AppWorld: write Python against 457 APIs of nine apps, judged by the official evaluation.",

@@ -9,6 +9,7 @@ import numpy as np
 
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError
+from envs.description import Description, description_of
 from envs.making import checked_environment
 from envs.mixed import spec_of
 from harness.evaluation.requests import evaluation_requests
@@ -24,10 +25,16 @@ from harness.types.trajectory import Trajectory
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.chat.chat import ChatFormat
 
-__all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_policy", "play_script"]
+__all__ = ["SCRIPTS", "evaluation_requests", "held_out_tasks", "play_policy", "play_script", "scripts_of"]
 
 SCRIPTS = ("expert", "random", "empty")
 """The players without a model: the environment's own expert, random actions, or empty actions."""
+
+
+def scripts_of(env_id: str) -> tuple[str, ...]:
+    """Returns `SCRIPTS` and those of an environment."""
+    return (*SCRIPTS, *(description_of(env_id) or Description).scripts)
+
 
 _GENERATED = 10_000  # a split with this many tasks is a generated one
 _GENERATED_TASKS = 128
@@ -62,16 +69,15 @@ def play_script(
     horizon: int,
     **told: OnEnd,
 ) -> list[Trajectory]:
-    """Plays episodes without a model; `name` is one of `SCRIPTS`."""
+    """Plays episodes without a model; `name` is one of `scripts_of`."""
     envs = environments.open(FixedHorizon(horizon), episodes=1)
     base: Any = envs.envs[0].unwrapped
     needed = {"expert": "expert", "random": "random_action"}.get(name)
 
     def converse(trajectory: Trajectory, *_: Any) -> ScriptConversation:
         rng = np.random.default_rng(trajectory.seed)
-        return ScriptConversation(
-            {"expert": lambda: base.expert(), "random": lambda: base.random_action(rng)}.get(name, str)
-        )
+        known = {"expert": lambda: base.expert(), "random": lambda: base.random_action(rng), "empty": lambda: ""}
+        return ScriptConversation(known.get(name, lambda: base.script(name)))
 
     try:
         if needed and not hasattr(base, needed):

@@ -50,7 +50,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Part(Shares):
-    """The result of the tasks of one environment, category or difficulty, which `kind` and `name` say."""
+    """The result of the tasks of one environment, category, difficulty or kind, which `kind` and `name` say."""
 
     kind: str
     name: str
@@ -71,6 +71,7 @@ class EvalResult(Shares):
         environment_errors: The number of episodes that were lost: their environment or endpoint failed.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
         category_mean: The mean of the categories' mean@k, BFCL's multi-turn score; None without categories.
+        parts: The results of each environment, if there are several, and of each category, difficulty and kind.
         usage: The usage of an endpoint for the episodes that count; None without an endpoint.
         saturation: Success and tokens under each smaller K, for an agent that is not told K; None during training.
         not_official: With ``--official``, the flags by which the score is not official.
@@ -193,7 +194,7 @@ def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
 
 def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
     groups: dict[tuple[str, str], list[Line]] = {}
-    for kind in ("environment", "category", "difficulty"):
+    for kind in ("environment", "category", "difficulty", "kind"):
         for t in episodes:
             if kind in t["kinds"]:
                 groups.setdefault((kind, t["kinds"][kind]), []).append(t)

@@ -17,7 +17,7 @@ from eh_gym.errors import ConfigError, EHError, SamplerError
 from harness.evaluation.endpoint import ChatEndpoint
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.of_run import is_run, of_run
-from harness.evaluation.play import SCRIPTS, evaluation_requests, held_out_tasks, play_policy, play_script
+from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy, play_script, scripts_of
 from harness.evaluation.result import EvalResult, result_table, summarise
 from harness.evaluation.saturation import saturation, saturation_table
 from harness.records.episode_log import episode_line
@@ -70,13 +70,13 @@ def _plan(config: EvaluateConfig, env: EnvSpec | None) -> _Plan:
     wanted, slots = config.environment, max(1, config.rollout.slots)
     hosted = config.policy == ENDPOINT
     made = env or environment(wanted, slots=slots, temperature=config.rollout.temperature, hosted=hosted)
-    script = config.policy in SCRIPTS
+    script = config.policy in scripts_of(wanted.env)
     split = wanted.split or default_split(wanted.env, script)
     threads = min(slots, wanted.env_threads)
     environments = Environments(made, wanted.arguments(split), slots, threads, wanted.success_threshold)
     count = wanted.tasks if isinstance(wanted.tasks, int) else None  # otherwise it is the file of an agent's tasks
     tasks = held_out_tasks(environments, count, every=config.every)
-    alike = config.policy in ("expert", "empty") or (not script and config.rollout.temperature == 0)
+    alike = config.policy != "random" if script else config.rollout.temperature == 0
     requests = evaluation_requests(tasks, config.rollouts or (1 if alike else 8), config.seed)
     return _Plan(split, environments, requests, len(tasks) >= len(held_out_tasks(environments, None)))
 
@@ -196,7 +196,7 @@ def _play(
     folder: EvaluationFolder | None,
 ) -> list[Trajectory]:
     k = config.horizon
-    if config.policy in SCRIPTS:
+    if config.policy in scripts_of(config.environment.env):
         return play_script(config.policy, environments, requests, config.rollout, horizon=k, **told)
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint

@@ -1,7 +1,7 @@
 """The tables of the report: each suite beside the paper's numbers, runs, evaluations and scores."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -51,6 +51,7 @@ def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Pag
                 "last K": "".join(f"{value:.1f}" for value in k.tail(1)),
                 "success %": "".join(f"{100 * value:.1f}" for value in curve["success"].tail(1)),
                 "mean@k %": f"{100 * run.result()['mean_at_k']:.1f}" if run.result() else "",
+                **_of_kinds(run.result() or {}),
                 **({"mean reward": reward} if run.result() and (reward := graded(run.result())) else {}),
                 "tokens": "".join(f"{value:,.0f}" for value in last.get("tokens/total", ())),
                 "seconds": "".join(f"{value:,.0f}" for value in last.get("time/total_s", ())),
@@ -73,6 +74,7 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
                 low, high = (100 * end for end in result[f"{kind}_interval"])
                 row[f"{kind}@k %"] = f"{100 * result[f'{kind}_at_k']:.1f} ({low:.1f} to {high:.1f})"
             length = result.get("length_success_mean")
+            row |= _of_kinds(result)
             row["steps"] = "" if length is None else f"{length:.1f}"
             row |= {"mean reward": reward} if (reward := graded(result)) else {}
             row["truncated %"] = f"{100 * result['truncated']:.1f}"
@@ -82,6 +84,10 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
         rows.append(row)
     caption = "Every evaluation of this report, with 95 % intervals. Steps is the mean of the successes."
     return _page(caption, rows, [f"{episodes}#run-{first + i}" if episodes else "" for i in range(len(rows))])
+
+
+def _of_kinds(result: Mapping[str, Any]) -> dict[str, str]:
+    return {f"{p['name']} %": f"{100 * p['mean_at_k']:.1f}" for p in result.get("parts", ()) if p["kind"] == "kind"}
 
 
 def _page(caption: str, rows: Sequence[dict[str, str]], links: Sequence[str] = ()) -> Page:

@@ -47,7 +47,8 @@ class EvaluateConfig(Section):
     changes = Changes.RESULT
 
     policy: str = "expert"
-    """expert, random, empty, openai (an endpoint, whose model --model names), or a model: a folder or a hub id."""
+    """expert, random, empty, a script of the environment (python -m envs list), openai (an endpoint, whose model
+    --model names), or a model: a folder or a hub id."""
     official: Annotated[bool, Changes.EPISODES] = False
     """Take the benchmark's own split, prompt and K, and greedy actions, as defaults; python -m envs list shows them."""
     every: Annotated[int, Range(1), Changes.EPISODES] = 1

@@ -31,7 +31,7 @@ TRUNCATED: tuple[EndReason, ...] = ("horizon", "truncated", "context")
 """The reasons that stop an episode before its task's rules end it: K, the environment's own limit, the model's
 context."""
 
-KINDS = ("environment", "category", "difficulty", "scenario")
+KINDS = ("environment", "category", "difficulty", "kind", "scenario")
 """The kinds of parts that evaluations report separately, if the environment names them in the info of a reset."""
 
 LENGTH_BINS = (("steps_1_10", 10.0), ("steps_11_20", 20.0), ("steps_21_30", 30.0), ("steps_31_up", math.inf))

@@ -32,9 +32,10 @@ SLOW = {
     "learning": "1.00   K 50.0",
     "ray_envs": "A killed actor",
     "settling": "Algorithm 2's rounding",
+    "tau2": "expert   test 40/40",
     "train": "plain / chunked, mib",
 }
-NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "ray_envs": "ray"}
+NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "ray_envs": "ray", "tau2": "tau2_python"}
 ELSEWHERE = ("logits", "served_envs")  # other tox environments have what they need, and name their tests
 
 

@@ -28,6 +28,7 @@ _WITH_APPWORLD = {
 }
 BACKEND = {
     ROOT / "envs" / "bfcl" / "backend": {"bfcl_eval", "mpmath"},
+    ROOT / "envs" / "tau2" / "backend": {"tau2", "loguru", "toml"},
     ROOT / "envs" / "appworld" / "backend": _WITH_APPWORLD,
     ROOT / "envs" / "appworld" / "mini": _WITH_APPWORLD,
     ROOT / "envs" / "actors": {"ray"},  # when a pool is made
@@ -45,7 +46,7 @@ seen = 0
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     parts = module.name.split(".")
     needs_more = parts[-1] == "__main__" or {{"integrations", "openenv"}} & set(parts)
-    if not needs_more and parts[-2:] != ["backend", "worker"]:
+    if not needs_more and parts[-2:] != ["backend", "worker"] and parts[1:3] != ["tau2", "backend"]:
         importlib.import_module(module.name)
         seen += 1
 wrong = sorted(set(m.partition(".")[0] for m in sys.modules) & {forbidden!r})

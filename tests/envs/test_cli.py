@@ -68,7 +68,8 @@ def test_install_installs_each_once(monkeypatch):
     assert main(["install", "all"]) == 0
     assert main(["install", "bfcl", "bfcl", "--force"]) == 0
     assert main(["install", "appworld", "--no-data"]) == 0
-    assert done == [("bfcl", False), ("appworld", False, True), ("bfcl", True), ("appworld", False, False)]
+    every = [("bfcl", False), ("appworld", False, True), ("tau2", False)]
+    assert done == [*every, ("bfcl", True), ("appworld", False, False)]
 
 
 def test_list_names_every_environment_and_counts_its_tasks_in_80_columns(nothing_installed, capsys):

@@ -10,6 +10,7 @@ from eh_gym.errors import ConfigError
 from eh_gym.registration import ENTRY_POINTS, register_envs
 from envs.__main__ import main
 from envs.description import description_of
+from harness import evaluate_policy
 from harness.settings.evaluate import EvaluateConfig, default_split, official
 from harness.settings.section import changed
 from harness.training.command import recipe_config
@@ -33,7 +34,11 @@ class MadeUpEnv(CabinetEnv):
         official={"split": "dev", "env_args": {"longest": 4}, "horizon": 9},
         official_splits=("test",),
         part_arguments=("tasks",),
+        scripts=("lazy",),
     )
+
+    def script(self, name):
+        return {"lazy": "list()"}[name]
 """
 
 
@@ -53,7 +58,7 @@ def test_the_commands_know_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert capsys.readouterr().out.endswith(
         f"{NAME}\n    train 1,000,000, dev 10,000\n    --official: split dev, env_args {{'longest': 4}}, horizon 9\n"
-        "    --recipe smollm2\n    not installed; run: python -m envs install made-up\n"
+        "    --policy lazy\n    --recipe smollm2\n    not installed; run: python -m envs install made-up\n"
     )
     assert main(["check", NAME, "--split", "dev"]) == 0  # the conformance suite
     with pytest.raises(ConfigError, match="--recipe smollm2"):
@@ -63,6 +68,8 @@ def test_the_commands_know_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert changed(config, split="test").departures(whole_split=True) == ()
     other = changed(config, split="train", horizon=8, env_args={"longest": 4, "tasks": 2})
     assert other.departures(whole_split=True) == ("--horizon", "--split", "--env-args")
+    lazy = evaluate_policy("lazy", NAME, tasks=2, horizon=3, show=False)
+    assert (lazy.rollouts, lazy.mean_at_k, lazy.length_mean) == (1, 0.0, 3.0)
     with pytest.raises(ConfigError, match=r"needs .*longest.* 4.* in --env-args"):
         changed(config, env_args={})
 

@@ -25,9 +25,9 @@ import eh_gym
 from envs.cache import cache_dir
 
 ROOT = Path(__file__).parents[2]
-BACKENDS = {"eh_cabinet": None, "eh_bfcl": "bfcl_python", "eh_appworld": "appworld_python"}
-SPLIT = {"eh_cabinet": "dev", "eh_bfcl": "dev", "eh_appworld": "mini"}
-IDS = {"eh_cabinet": "EH-Cabinet-v0", "eh_bfcl": "EH-BFCL-v0", "eh_appworld": "EH-AppWorld-v0"}
+BACKENDS = {"eh_cabinet": None, "eh_bfcl": "bfcl_python", "eh_appworld": "appworld_python", "eh_tau2": "tau2_python"}
+SPLIT = {"eh_cabinet": "dev", "eh_bfcl": "dev", "eh_appworld": "mini", "eh_tau2": "test"}
+IDS = {"eh_cabinet": "EH-Cabinet-v0", "eh_bfcl": "EH-BFCL-v0", "eh_appworld": "EH-AppWorld-v0", "eh_tau2": "EH-Tau2-v0"}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made: Pat
         *(f"openenv/{name}_env" for name in sorted(BACKENDS)),
         "verifiers/eh_appworld",
         "verifiers/eh_bfcl",
+        "verifiers/eh_tau2",
     ]
     for path in made.rglob("*"):
         if path.is_file() and "project" not in path.parts:
@@ -187,7 +188,7 @@ def answers_of_the_expert(name: str, split: str, tasks: int) -> dict[tuple[str, 
     return answers
 
 
-@pytest.mark.parametrize("name", ["eh_bfcl", "eh_appworld"])
+@pytest.mark.parametrize("name", ["eh_bfcl", "eh_appworld", "eh_tau2"])
 def test_vf_eval_plays_the_first_tasks_of_the_folder_s_environment(
     name: str, made: Path, chat_server: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

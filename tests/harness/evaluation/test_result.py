@@ -127,12 +127,12 @@ def test_scenarios_are_counted_round_by_round() -> None:
 
 
 def test_a_benchmark_s_measures_have_its_names() -> None:
-    played = [part(g, success=g < 3, scenario=f"s{g // 2}", difficulty=1) for g in range(4)]
+    played = [part(g, success=g < 3, scenario=f"s{g // 2}", kind="mms") for g in range(4)]
     assert [row[:2] for row in score_rows(summarise(played))] == [
         ("tasks (TGC)", "75.0"),
         ("scenarios (SGC)", "50.0"),
-        ("difficulty 1", "75.0"),
-        ("difficulty 1, scenarios", "50.0"),
+        ("kind mms", "75.0"),
+        ("kind mms, scenarios", "50.0"),
     ]
 
 

@@ -159,7 +159,11 @@ def test_wrong_arguments_end_the_command_with_one_line(
 def test_an_evaluation_has_a_saturation_curve(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", updates=8)
     evaluate(["--policy", "expert", "--tasks", "9", "--horizon", "12", "--out", str(tmp_path / "evaluation")])
+    kept = json.loads((result := tmp_path / "evaluation" / "result.json").read_text())
+    kept["result"]["parts"] = [{"kind": "kind", "name": "mms", "mean_at_k": 0.25}]
+    result.write_text(json.dumps(kept))
     page = report(folder, tmp_path / "evaluation", out=tmp_path / "report.html")
+    assert "mms %" in page.text
     curves = [words for words in page.of("img", "alt") if "within K steps" in words]
     assert [words.partition("by K. ")[2] for words in curves] == ["K = 12: 88.9 %."]
     shown = _Elements("".join(f._repr_html_() for f in figures(folder, tmp_path / "evaluation")))

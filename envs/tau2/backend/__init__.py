@@ -1,0 +1,1 @@
+"""Runs in tau2's own virtualenv, as the package ``eh_backend``."""
