@@ -7,14 +7,7 @@ import pytest
 
 from eh_gym import make_controller
 from eh_gym.errors import ConfigError
-from eh_gym.horizon import (
-    ElasticHorizon,
-    EpisodeOutcome,
-    FixedHorizon,
-    KeyedHorizon,
-    SharedHorizon,
-    StagedHorizon,
-)
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, KeyedHorizon, SharedHorizon, StagedHorizon
 
 NAN = float("nan")
 

@@ -262,11 +262,7 @@ def test_close_closes_every_environment_once_and_refuses_more(toys):
     toys.close()
     toys.close()
     assert [env.log.count("close") for env in toys.envs] == [1, 1, 1]
-    for call in (
-        toys.reset,
-        lambda: toys.step(("x",) * 3),
-        lambda: toys.submit_reset(0),
-    ):
+    for call in (toys.reset, lambda: toys.step(("x",) * 3), lambda: toys.submit_reset(0)):
         with pytest.raises(ClosedEnvironmentError, match="closed"):
             call()
 

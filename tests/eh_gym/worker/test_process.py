@@ -69,11 +69,7 @@ def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
 
 @pytest.mark.parametrize(
     ("method", "how"),
-    [
-        ("exit", "exited with status 7"),
-        ("abort", "killed by signal SIGSEGV"),
-        (None, "SIGKILL"),
-    ],
+    [("exit", "exited with status 7"), ("abort", "killed by signal SIGSEGV"), (None, "SIGKILL")],
     ids=["exit", "abort", "between calls"],
 )
 def test_a_crash_says_how_it_ended(worker, method, how):
@@ -87,11 +83,7 @@ def test_a_crash_says_how_it_ended(worker, method, how):
 
 @pytest.mark.parametrize(
     ("method", "message"),
-    [
-        ("garbage", "b'HTTP'"),
-        ("huge", "2,147,483,648 bytes.*67,108,864"),
-        ("not_json", "not JSON"),
-    ],
+    [("garbage", "b'HTTP'"), ("huge", "2,147,483,648 bytes.*67,108,864"), ("not_json", "not JSON")],
 )
 def test_garbage_on_the_frame_stream_kills_the_worker(worker, method, message):
     pid = worker.pid
@@ -171,10 +163,7 @@ def test_a_start_that_fails_is_reported_by_its_cause(tmp_path, script, error, me
     assert gone(worker.pid)
 
 
-@pytest.mark.parametrize(
-    ("script", "what"),
-    [("", "its greeting"), ("send({'protocol': 1}); ", "the backend to load")],
-)
+@pytest.mark.parametrize(("script", "what"), [("", "its greeting"), ("send({'protocol': 1}); ", "the backend to load")])
 def test_a_start_that_takes_too_long_says_what_it_waited_for(tmp_path, script, what):
     path = tmp_path / "fake.py"
     path.write_text(textwrap.dedent(FAKE) + script + "time.sleep(600)")

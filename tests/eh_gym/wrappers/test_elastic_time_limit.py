@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from eh_gym.checked import CheckedEnv
 from eh_gym.errors import ConfigError
-from eh_gym.horizon import (
-    ElasticHorizon,
-    EpisodeOutcome,
-    FixedHorizon,
-    KeyedHorizon,
-)
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, KeyedHorizon
 from eh_gym.wrappers import ElasticTimeLimit
 
 pytestmark = pytest.mark.filterwarnings("ignore:the episode was stopped and its info has no 'success'")
@@ -393,9 +388,7 @@ def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewa
 
 
 @pytest.mark.parametrize(
-    "make",
-    [lambda: gym.make("Pendulum-v1"), lambda: gym.make("eh_gym:EH-Cabinet-v0")],
-    ids=["numbers", "text"],
+    "make", [lambda: gym.make("Pendulum-v1"), lambda: gym.make("eh_gym:EH-Cabinet-v0")], ids=["numbers", "text"]
 )
 @pytest.mark.filterwarnings("ignore:.*WARN.*:UserWarning")
 def test_the_environment_checker_passes(make):

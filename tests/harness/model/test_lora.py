@@ -11,12 +11,7 @@ from one_step import one_step as episode
 from quiet_run import metrics_of, run
 from safetensors.torch import load_file
 from torch.distributed.checkpoint import FileSystemReader
-from transformers import (
-    AutoModelForCausalLM,
-    DeepseekV3Config,
-    GenerationConfig,
-    Qwen3MoeConfig,
-)
+from transformers import AutoModelForCausalLM, DeepseekV3Config, GenerationConfig, Qwen3MoeConfig
 
 from eh_gym.errors import ConfigError, StateError
 from harness.model.lora import add_lora, plain_parameters, redraw_lora, without_lora

@@ -65,10 +65,7 @@ def fed(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return shapes
 
 
-def test_the_prompt_of_a_group_is_computed_once(
-    made: Made,
-    fed: list[tuple[int, int]],
-) -> None:
+def test_the_prompt_of_a_group_is_computed_once(made: Made, fed: list[tuple[int, int]]) -> None:
     model = made("transformers")[0]
     sampler, prompt = TransformersSampler(model), list(range(8, 48)) * 2
     requests = [ask(s, prompt, seed=s, stop_ids=frozenset()) for s in range(4)]

@@ -55,16 +55,7 @@ def test_every_recipe_loads_with_every_horizon_and_sampler(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if re.search(r"-qwen2.5-\d+b$", name)])
 def test_the_published_settings_are_the_paper_s_but_for_memory(name: str) -> None:
-    ours = {
-        "tis_cap",
-        "env",
-        "split",
-        "eval_split",
-        "eval_tasks",
-        "eval_every",
-        "model",
-        "sampler",
-    }
+    ours = {"tis_cap", "env", "split", "eval_split", "eval_tasks", "eval_every", "model", "sampler"}
     assert own(name).keys() <= MEMORY | ours
     c = flat(from_recipe(name))
     assert re.fullmatch(r"Qwen/Qwen2.5-(7|14)B-Instruct", c["model"])
@@ -89,12 +80,7 @@ def test_the_published_settings_are_the_paper_s_but_for_memory(name: str) -> Non
 def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(name: str) -> None:
     paper, its = flat(from_recipe("bfcl-qwen2.5-7b")), flat(from_recipe(name, {"sampler": "vllm"}))
     given = {"env", "split", "model", "eval_tasks", "eval_every"} if name == "lora" else {"model"}  # by flags
-    assert {k for k in its if its[k] != paper[k]} <= {
-        "learning_rate",
-        "lora_rank",
-        *MEMORY,
-        *given,
-    }
+    assert {k for k in its if its[k] != paper[k]} <= {"learning_rate", "lora_rank", *MEMORY, *given}
     assert (its["learning_rate"], its["lora_rank"], its["tis_cap"], its["dtype"]) == (1e-5, 32, 2.0, "bfloat16")
 
 

@@ -112,10 +112,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, make: Callable[[Path]
         read_suites([tmp_path / "nothing"])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("{", "can't be read"), ("[]", "JSON object")],
-)
+@pytest.mark.parametrize(("text", "message"), [("{", "can't be read"), ("[]", "JSON object")])
 def test_a_damaged_evaluation_is_named(tmp_path: Path, text: str, message: str) -> None:
     folder = write_run(tmp_path / "run", updates=1)
     (folder / "evaluation.json").write_text(text)
