@@ -44,7 +44,6 @@ def test_a_record_of_anything_else_says_what_to_pass(outcome):
     [
         ("elastic", {"k0": 12, "alpha": 0.3}, ElasticHorizon(k0=12, alpha=0.3)),
         ("eh_gym.horizon:FixedHorizon", {"k0": 7}, FixedHorizon(7)),
-        ("eh_gym:ElasticHorizon", {}, ElasticHorizon()),
         ("staged", json.loads('{"stages": {"0": 15, "50": 20}}'), StagedHorizon({0: 15, 50: 20})),
     ],
 )

@@ -48,11 +48,11 @@ def test_carries_every_text_unharmed(worker, text):
     assert worker.call("echo", {"text": text}, timeout_s=120)["text"] == text
 
 
-def test_a_hanging_call_is_killed_at_its_deadline(worker):
-    pid = worker.pid
+def test_a_hanging_call_is_killed_at_its_deadline_with_the_worker_s_children(worker):
+    pid, grandchild = worker.pid, worker.call("spawn", timeout_s=120)
     with pytest.raises(WorkerTimeout, match=r"0\.5 s .*'hang'"):
         worker.call("hang", timeout_s=0.5)
-    assert gone(pid)
+    assert gone(pid, grandchild)
     assert not worker.alive
     with pytest.raises(WorkerDied, match="WorkerTimeout"):
         worker.call("pid", timeout_s=120)
@@ -192,13 +192,6 @@ def test_the_backend_finds_its_siblings_without_shadowing_other_modules(tmp_path
     )
     with Worker(backend_command(sys.executable, tmp_path / "back.py")) as worker:
         assert worker.call("x", timeout_s=120) == ["sibling", [1]]
-
-
-def test_grandchildren_die_with_the_worker(worker):
-    grandchild = worker.call("spawn", timeout_s=120)
-    with pytest.raises(WorkerTimeout):
-        worker.call("hang", timeout_s=0.3)
-    assert gone(grandchild)
 
 
 @contextmanager
