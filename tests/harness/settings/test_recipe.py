@@ -1,7 +1,6 @@
 """Recipes: every one loads and says what its kind of run needs, flags override it, and a mistake has a correction."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +83,6 @@ def test_the_recipes_with_adapters_differ_from_the_paper_s_in_what_they_need(nam
     assert (its["learning_rate"], its["lora_rank"], its["tis_cap"], its["dtype"]) == (1e-5, 32, 2.0, "bfloat16")
 
 
-@pytest.mark.parametrize(
-    ("name", "increment", "stages"),
-    [
-        ("quickstart", 40 / 60, {0: 15, 15: 20, 30: 30, 45: 50}),
-        ("bfcl", 4, {0: 15, 3: 20, 5: 30, 7: 50}),
-        ("appworld", 4, {0: 15, 1: 20, 2: 30, 3: 50}),
-        ("smollm2", 4, {0: 15, 2: 20, 5: 30, 7: 50}),
-    ],
-)
-def test_a_short_run_has_its_schedules_stretched_to_it(name: str, increment: float, stages: dict[int, int]) -> None:
-    assert flat(from_recipe(name, {"wrapper": "linear"}))["delta"] == increment
-    assert flat(from_recipe(name, {"wrapper": "tti"}))["stages"] == stages
-    assert flat(from_recipe(name, {"wrapper": "fixed"}))["k0"] == flat(from_recipe(name))["k0"]
-
-
 def test_a_recipe_stands_between_the_defaults_and_the_flags(tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -125,10 +109,7 @@ def test_a_recipe_stands_between_the_defaults_and_the_flags(tmp_path: Path) -> N
     assert GRPOConfig.from_json(config.to_json()).to_json() == config.to_json()
 
 
-def test_in_python_a_section_replaces_the_recipe_s_and_a_mapping_changes_it() -> None:
-    base = from_recipe("quickstart")
-    changed = GRPOConfig.recipe("quickstart", warm_start={"episodes": 3}, seed=4)  # type: ignore[arg-type]
-    assert (changed.warm_start, changed.seed) == (replace(base.warm_start, episodes=3), 4)
+def test_in_python_a_section_replaces_the_recipe_s() -> None:
     assert GRPOConfig.recipe("quickstart", warm_start=WarmStart(episodes=3)).warm_start == WarmStart(episodes=3)
 
 
@@ -153,7 +134,6 @@ def test_a_recipe_that_there_is_not_has_a_correction(tmp_path: Path) -> None:
     path = write(tmp_path, "")
     for name, said in (
         ("quickstat", "no recipe quickstat; did you mean quickstart?"),
-        ("papr", "did you mean paper?"),
         (tmp_path / "mime.toml", f"did you mean {path}?"),
         (tmp_path / "nowhere" / "x.toml", "there are paper, "),
     ):
