@@ -50,7 +50,6 @@ def played(**given: Any) -> Any:
     ("start", "said"),
     [
         ("first", "reset must return \\(observation, info\\), got 'first'"),
-        (None, "reset must return .*, got None"),
         (("first", None), "the info must be a dict, got None"),
         ((3, INFO), "an observation must be a str, got 3"),
         (("first", {**INFO, "task_id": "8"}), "asked for task '7', got '8'"),
@@ -76,7 +75,6 @@ def test_what_a_reset_must_return(start: Any, said: str) -> None:
             ("seen", math.nan, False, False, {}),
             "the reward must be a finite number, .* got nan; look for a division by zero",
         ),
-        (("seen", -math.inf, True, False, {}), "the reward must be a finite number, .* got -inf"),
         (("seen", 1e13, False, False, {}), "the reward must be a finite number, at most 1e\\+12 from 0, got 1"),
         (("seen", 0.0, True, False, {"success": "False"}), "info\\['success'\\] must be True or False"),
         (("seen", 0.0, True, False, {"success": math.nan}), "info\\['success'\\] .* leave it out, so that the reward"),

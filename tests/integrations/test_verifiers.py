@@ -13,7 +13,6 @@ from alone import cabinet_lengths, update_alone
 from endings import ENDS, K
 from openenv_server import served_here
 
-import eh_gym
 from eh_gym import ElasticHorizon
 
 vf = pytest.importorskip("verifiers.v1")
@@ -63,12 +62,12 @@ def plug_in(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 
-    def write(every, k0=10, folder="k", env_class="GymEnv", taskset="GymTaskset", controller=None, zero=True, **told):
+    def write(every, k0=10, env_class="GymEnv", taskset="GymTaskset", controller=None, zero=True, **told):
         name = f"plugged_{taskset.lower()}"
         sys.modules.pop(name, None)
         made = controller or f"ElasticHorizon(k0={k0}, k_min=2, k_max=60, alpha=0.9, min_successes=2)"
         names = {"controller": made, "env_class": env_class, "taskset": taskset, "zero": zero}
-        text = MODULE.format(folder=str(tmp_path / folder), every=every, **names)
+        text = MODULE.format(folder=str(tmp_path / "k"), every=every, **names)
         (tmp_path / f"{name}.py").write_text(text)
         return resolve_env_config({"taskset": {"id": name, **told}, "agent": {"runtime": {"type": "subprocess"}}})
 
@@ -143,19 +142,6 @@ def test_an_end_on_the_last_step_of_another_limit_is_an_end(chat_server, plug_in
     assert (trace.num_turns, trace.reward, trace.metrics["truncated"]) == (1, 1.0, 0.0), trace.errors
 
 
-def test_k_comes_to_the_same_from_below_and_from_above(chat_server, plug_in, tmp_path):
-    ends = []
-    for k0 in (10, 50):
-        config = plug_in(every=8, k0=k0, folder=f"from-{k0}", gym_id="EH-Cabinet-v0")
-        with chat_server.serve(chat_server.cabinet_agent) as server:
-            play(config, server.url, 160)
-        rows = [json.loads(line) for line in (tmp_path / f"from-{k0}" / "horizon.jsonl").read_text().splitlines()]
-        assert len(rows) == 20
-        ends.append(rows[-1]["horizon/k"])
-    assert abs(ends[0] - ends[1]) <= 3
-    assert 24 < min(ends) <= max(ends) < 40
-
-
 def test_an_environment_of_theirs_is_stopped_and_earns_nothing(chat_server, plug_in):
     config = plug_in(every=1, k0=5, env_class="vf.SingleAgentEnv", taskset="Counting")
     import plugged_counting
@@ -215,7 +201,6 @@ def test_worker_processes_share_k(chat_server, plug_in, tmp_path):
     assert sum(row["episodes"] for row in log) in range(8, 11)  # those of both workers
     k = {t.metrics["horizon_k"] for t in (episode.traces[0] for episode in later)}
     assert all(value < 40 for value in k)
-    assert eh_gym.__name__  # importing it is what registers the environments
 
 
 OPENENV = """

@@ -7,6 +7,11 @@ from transformers import PreTrainedTokenizerFast
 
 _CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
 
 def byte_tokenizer(
     template: str | None, words: Sequence[str] = (), control: Sequence[str] = _CONTROL, **named: str | None

@@ -7,14 +7,7 @@ import pytest
 
 from eh_gym import make_controller
 from eh_gym.errors import ConfigError
-from eh_gym.horizon import (
-    ElasticHorizon,
-    EpisodeOutcome,
-    FixedHorizon,
-    KeyedHorizon,
-    SharedHorizon,
-    StagedHorizon,
-)
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, KeyedHorizon, SharedHorizon, StagedHorizon
 
 NAN = float("nan")
 
@@ -51,7 +44,6 @@ def test_a_record_of_anything_else_says_what_to_pass(outcome):
     [
         ("elastic", {"k0": 12, "alpha": 0.3}, ElasticHorizon(k0=12, alpha=0.3)),
         ("eh_gym.horizon:FixedHorizon", {"k0": 7}, FixedHorizon(7)),
-        ("eh_gym:ElasticHorizon", {}, ElasticHorizon()),
         ("staged", json.loads('{"stages": {"0": 15, "50": 20}}'), StagedHorizon({0: 15, 50: 20})),
     ],
 )

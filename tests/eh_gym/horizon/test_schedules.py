@@ -44,7 +44,6 @@ def test_an_edited_state_is_refused(updates):
         (lambda: LinearHorizon(5, 2, 1), "k_max must be"),
         (lambda: MultiplicativeHorizon(5, 9, 0), "stage_updates must be"),
         (lambda: StagedHorizon([15, 20]), "stages must be"),
-        (lambda: StagedHorizon({}), "add 0: K"),
         (lambda: StagedHorizon({1: 5}), "add 0: K"),
         (lambda: StagedHorizon({0: 5, -1: 5}), "got -1"),
         (lambda: StagedHorizon({0: 5, "soon": 5}), "got 'soon'"),

@@ -12,13 +12,7 @@ from collections import Counter
 import pytest
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon import (
-    ElasticHorizon,
-    EpisodeOutcome,
-    KeyedHorizon,
-    SharedHorizon,
-    TaskHorizon,
-)
+from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, KeyedHorizon, SharedHorizon, TaskHorizon
 
 METHODS = [m for m in ("fork", "spawn") if m in multiprocessing.get_all_start_methods()]
 DEADLINE_S = 120

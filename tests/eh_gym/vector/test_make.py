@@ -1,8 +1,6 @@
-import gymnasium as gym
 import pytest
-from gymnasium.envs.registration import EnvSpec
 
-from eh_gym import ElasticHorizon, ElasticTimeLimit, FixedHorizon, StagedHorizon, make_vec
+from eh_gym import ElasticHorizon, ElasticTimeLimit, StagedHorizon, make_vec
 from eh_gym.errors import ConfigError
 
 
@@ -45,26 +43,6 @@ def test_update_every_counts_the_episodes_of_all_slots():
         updates.append(controller.state_dict()["updates"])
     envs.close()
     assert updates == [0, 1, 2]
-
-
-def test_a_slot_whose_first_reset_raised_can_be_reset_and_stepped():
-
-    class FailsOnce(gym.Wrapper):
-        failed = False
-
-        def reset(self, **told):
-            if not self.failed:
-                self.failed = True
-                raise RuntimeError("the worker died")
-            return super().reset(**told)
-
-    spec = EnvSpec("FailsOnce-v0", entry_point=lambda: FailsOnce(gym.make("EH-Cabinet-v0")))
-    envs = make_vec(spec, 1, FixedHorizon(3), max_workers=0)
-    with pytest.raises(RuntimeError, match="the worker died"):
-        envs.reset(seed=0)
-    envs.reset(seed=0)
-    assert envs.step(["list()"])[0] == ("closed",)
-    envs.close()
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,11 @@ def test_carries_every_text_unharmed(worker, text):
     assert worker.call("echo", {"text": text}, timeout_s=120)["text"] == text
 
 
-def test_a_hanging_call_is_killed_at_its_deadline(worker):
-    pid = worker.pid
+def test_a_hanging_call_is_killed_at_its_deadline_with_the_worker_s_children(worker):
+    pid, grandchild = worker.pid, worker.call("spawn", timeout_s=120)
     with pytest.raises(WorkerTimeout, match=r"0\.5 s .*'hang'"):
         worker.call("hang", timeout_s=0.5)
-    assert gone(pid)
+    assert gone(pid, grandchild)
     assert not worker.alive
     with pytest.raises(WorkerDied, match="WorkerTimeout"):
         worker.call("pid", timeout_s=120)
@@ -69,11 +69,7 @@ def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
 
 @pytest.mark.parametrize(
     ("method", "how"),
-    [
-        ("exit", "exited with status 7"),
-        ("abort", "killed by signal SIGSEGV"),
-        (None, "SIGKILL"),
-    ],
+    [("exit", "exited with status 7"), ("abort", "killed by signal SIGSEGV"), (None, "SIGKILL")],
     ids=["exit", "abort", "between calls"],
 )
 def test_a_crash_says_how_it_ended(worker, method, how):
@@ -87,11 +83,7 @@ def test_a_crash_says_how_it_ended(worker, method, how):
 
 @pytest.mark.parametrize(
     ("method", "message"),
-    [
-        ("garbage", "b'HTTP'"),
-        ("huge", "2,147,483,648 bytes.*67,108,864"),
-        ("not_json", "not JSON"),
-    ],
+    [("garbage", "b'HTTP'"), ("huge", "2,147,483,648 bytes.*67,108,864"), ("not_json", "not JSON")],
 )
 def test_garbage_on_the_frame_stream_kills_the_worker(worker, method, message):
     pid = worker.pid
@@ -171,10 +163,7 @@ def test_a_start_that_fails_is_reported_by_its_cause(tmp_path, script, error, me
     assert gone(worker.pid)
 
 
-@pytest.mark.parametrize(
-    ("script", "what"),
-    [("", "its greeting"), ("send({'protocol': 1}); ", "the backend to load")],
-)
+@pytest.mark.parametrize(("script", "what"), [("", "its greeting"), ("send({'protocol': 1}); ", "the backend to load")])
 def test_a_start_that_takes_too_long_says_what_it_waited_for(tmp_path, script, what):
     path = tmp_path / "fake.py"
     path.write_text(textwrap.dedent(FAKE) + script + "time.sleep(600)")
@@ -203,13 +192,6 @@ def test_the_backend_finds_its_siblings_without_shadowing_other_modules(tmp_path
     )
     with Worker(backend_command(sys.executable, tmp_path / "back.py")) as worker:
         assert worker.call("x", timeout_s=120) == ["sibling", [1]]
-
-
-def test_grandchildren_die_with_the_worker(worker):
-    grandchild = worker.call("spawn", timeout_s=120)
-    with pytest.raises(WorkerTimeout):
-        worker.call("hang", timeout_s=0.3)
-    assert gone(grandchild)
 
 
 @contextmanager

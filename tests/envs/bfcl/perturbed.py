@@ -7,8 +7,7 @@ import json
 # Python's own functions are not among them: upstream runs them, and we refuse them (docs/bfcl.md).
 NONSENSE = ["fly_to_moon", "exit", "kill", "remove", "os.remove", "GorillaFileSystem.ls", "_load_scenario"]
 # Names that make upstream's text something else than a call.
-NO_NAMES = ["send-message", "functions.send-message", "cd-ls", "3-pwd", "", "pwd(), ls", "pwd() - ls", "ls().name"]
-NONSENSE += NO_NAMES
+NONSENSE += ["send-message", "functions.send-message", "cd-ls", "3-pwd", "", "pwd(), ls", "pwd() - ls", "ls().name"]
 KINDS = ["drop", "double", "swap", "alter", "alter", "alter", "forget", "wrong", "nonsense", "extra", "extra", "empty"]
 KINDS += ["move", "again", "spell"]
 THOUGHTS = ["<think>a <tool_call>\n</think>\n", "[ls()]</think>\n\n", "<think>a</think>\r\n", "a</think>b</think>\n \n"]

@@ -59,15 +59,6 @@ def test_verdicts_and_results_are_bfcl_evals(batch, make, play, upstream, isolat
     print(f"{len(verdicts)} episodes, {sum(verdicts)} successes, {aliased} that upstream's aliasing bugs touched")
 
 
-@pytest.mark.parametrize("action_format", ["hermes", "native"])
-def test_a_call_by_what_is_no_name_gets_upstream_s_text(make, play, isolated, perturbed, action_format):
-    rng, task_id = random.Random(0), "multi_turn_base_15"
-    script = [[perturbed.render(rng, [(name, {})], action_format) for name in perturbed.NO_NAMES], [], [], [], []]
-    results, *_ = play(make(action_format=action_format), task_id, script)
-    told = {"task_id": task_id, "script": script, "action_format": action_format}
-    assert results == [shown(step, action_format) for step in isolated.call("play", told, timeout_s=60)["results"]]
-
-
 def shown(results, action_format):
     # Upstream's own name differs each time.
     results = [re.sub(r"run\d+_\w+_instance", "_inst", result) for result in results]

@@ -1,7 +1,7 @@
 """Growing conversations: what is tokenised once stays, whatever the template."""
 
 import pytest
-from byte_tokenizer import byte_tokenizer
+from byte_tokenizer import CHATML, byte_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from eh_gym.errors import ConfigError
@@ -9,10 +9,6 @@ from harness.chat.chat import ChatFormat
 from harness.chat.messages import MessageFormat
 from harness.settings.model import Model
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 TINY = (
     "{# no system prompt #}"
     "{% for m in messages %}{% if m.role == 'user' %}<obs>{{ m.content }}<act>"

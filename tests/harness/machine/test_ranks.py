@@ -70,9 +70,8 @@ def on_ranks(
     processes = [context.Process(target=child, args=(rank,)) for rank in range(size)]
     for process in processes:
         process.start()
-    # As under torchrun, the ranks meet at a store that their parent keeps. It takes a port that is free. Its thread
-    # looks names
-    # up, so it starts last: a rank forked meanwhile would wait for ever for the C library's lock.
+    # As under torchrun, the ranks meet at a store of their parent's. Its thread looks names up, so it starts last: a
+    # rank forked meanwhile would wait for ever for the C library's lock.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for _ in processes:
         ports.put(str(store.port))

@@ -11,10 +11,7 @@ from harness.model import head as head_module
 from harness.model.head import Head, token_scores
 
 N, H, V = 11, 6, 17
-HEADS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "scaled and capped": {"scale": 1.7, "softcap": 3.0},
-}
+HEADS: dict[str, dict[str, Any]] = {"plain": {}, "scaled and capped": {"scale": 1.7, "softcap": 3.0}}
 
 
 def head_of(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Head]:

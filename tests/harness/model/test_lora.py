@@ -8,23 +8,14 @@ import pytest
 import torch
 from one_step import copied, update
 from one_step import one_step as episode
-from quiet_run import metrics_of, run
 from safetensors.torch import load_file
-from torch.distributed.checkpoint import FileSystemReader
-from transformers import (
-    AutoModelForCausalLM,
-    DeepseekV3Config,
-    GenerationConfig,
-    Qwen3MoeConfig,
-)
+from transformers import AutoModelForCausalLM, DeepseekV3Config, GenerationConfig, Qwen3MoeConfig
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import ConfigError
 from harness.model.lora import add_lora, plain_parameters, redraw_lora, without_lora
 from harness.model.policy import Policy
 from harness.sampling.vllm.transfer import weights_file
-from harness.settings.grpo import GRPOConfig
 from harness.settings.optimizer import Optimizer
-from harness.settings.section import changed
 from harness.update.optimizer import make_optimizer, parameters_of
 
 
@@ -109,26 +100,3 @@ def test_experts_that_peft_would_adapt_are_refused() -> None:
     model = mixture(DeepseekV3Config, n_group=1, topk_group=1, q_lora_rank=4, kv_lora_rank=4, first_k_dense_replace=0)
     with pytest.raises(ConfigError, match="experts of DeepseekV3"):
         add_lora(model, 4, seed=0)
-
-
-def test_a_run_with_adapters_resumes_from_them_and_the_frozen_weights_that_it_kept_once(
-    quick: GRPOConfig, tmp_path: Path, own_cache: Path
-) -> None:
-    pytest.importorskip("peft")
-    config = changed(quick, lora_rank=4, kl_coef=0.1, learning_rate=3e-3, updates=2, eval_tasks=0)
-    whole = changed(config, out=tmp_path / "whole")
-    run(whole)
-    run(config)
-    folder = config.out
-    assert folder is not None
-    (folder / "checkpoints" / "update-000002").rename(folder / "gone")
-    kept = FileSystemReader(folder / "checkpoints" / "update-000001" / "tensors").read_metadata().state_dict_metadata
-    assert all(".lora_A." in name or ".lora_B." in name for name in kept)
-    assert not any("lora" in name for name in load_file(folder / "frozen.safetensors"))
-    run(config, resume=True)  # does update 1 again
-    assert [metrics_of(config), len(metrics_of(config))] == [metrics_of(whole), 2]
-    found: Any = AutoModelForCausalLM.from_pretrained(folder / "model")
-    assert found.num_parameters() > 0
-    (folder / "frozen.safetensors").write_bytes(b"half")
-    with pytest.raises(StateError, match=r"frozen.safetensors.*restore"):
-        run(config, resume=True)

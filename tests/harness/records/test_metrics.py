@@ -72,12 +72,6 @@ class TestWriting:
         assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()  # which is no JSON
         assert board(tmp_path) == [(3, 1.0)]
 
-    def test_a_name_that_no_glossary_knows_is_written(self, tmp_path):
-        log = MetricsLog(tmp_path)
-        log.write(0, {"train/new": 1.0})
-        log.close()
-        assert [row["train/new"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1.0]
-
     def test_a_killed_process_leaves_every_update_it_wrote_in_both_places(self, tmp_path):
         code = (
             "import os, signal, sys; from pathlib import Path; from harness.records.metrics import MetricsLog\n"

@@ -10,14 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.sweep.analysis import (
-    SuiteTable,
-    cell,
-    plateau,
-    run_numbers,
-    success_curve,
-    suite_table,
-)
+from harness.sweep.analysis import SuiteTable, cell, plateau, run_numbers, success_curve, suite_table
 from harness.sweep.runs import Arm, Suite, SweptRun
 
 

@@ -58,11 +58,7 @@ def test_the_default_elastic_run_is_shared() -> None:
 
 @pytest.mark.parametrize(
     ("updates", "stages", "delta"),
-    [
-        (200, {0: 15, 50: 20, 100: 30, 150: 50}, 0.2),
-        (8, {0: 15, 2: 20, 4: 30, 6: 50}, 5.0),
-        (2, {0: 20, 1: 50}, 20.0),
-    ],
+    [(200, {0: 15, 50: 20, 100: 30, 150: 50}, 0.2), (8, {0: 15, 2: 20, 4: 30, 6: 50}, 5.0), (2, {0: 20, 1: 50}, 20.0)],
 )
 def test_the_schedules_are_the_paper_s_and_stretch_with_the_run(
     updates: int, stages: dict[int, int], delta: float

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from quiet_run import metrics_of
+from safetensors.torch import load_file
+from torch.distributed.checkpoint import FileSystemReader
 
-from eh_gym import FixedHorizon
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import StateError
 from envs.cabinet.env import CabinetEnv
 from harness import train
 from harness.evaluation.held_out import HeldOut
@@ -107,15 +108,13 @@ def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(
     assert resumed.history[-1]["train/kl_ref"] > 0
     for file in ("model/model.safetensors", "evaluation.json"):
         assert (resumed.folder / file).read_bytes() == (whole.folder / file).read_bytes()
+    if rank:  # the adapters are in the checkpoints, and the frozen weights beside them, once
+        tensors = FileSystemReader(next(resumed.folder.glob("checkpoints/*/tensors"))).read_metadata()
+        assert all(".lora_A." in name or ".lora_B." in name for name in tensors.state_dict_metadata)
+        assert not any("lora" in name for name in load_file(resumed.folder / kept))
+        (resumed.folder / kept).write_bytes(b"half")
+        with pytest.raises(StateError, match=rf"{kept}.*restore"):
+            train(resume=resumed.folder, env=Talks, show=False)
     (resumed.folder / kept).rename(resumed.folder / "gone")
     with pytest.raises(StateError, match=kept):
         train(resume=resumed.folder, env=Talks, show=False)
-
-
-def test_a_controller_whose_answer_is_wrong_is_refused_before_a_model_is_made(
-    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr("harness.training.build._make_policy")
-    monkeypatch.setattr(FixedHorizon, "update", lambda _: None)
-    with pytest.raises(ConfigError, match="must return a dict"):
-        train(quick, controller=FixedHorizon(3), show=False)
