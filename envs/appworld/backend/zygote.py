@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -109,7 +110,7 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
 def _end_with_the_trainer() -> None:
     """Ends this process when the pipe from the trainer breaks, even if somebody has stopped it."""
     zygote = os.getpid()
-    if os.fork() == 0:
+    if sys.platform == "linux" and os.fork() == 0:
         confine.die_with(zygote)
         poll = select.poll()
         poll.register(0, 0)  # POLLHUP alone
