@@ -113,7 +113,7 @@ def _end_with_the_trainer() -> None:
     if sys.platform == "linux" and os.fork() == 0:
         confine.die_with(zygote)
         poll = select.poll()
-        poll.register(0, 0)  # POLLHUP alone
+        poll.register(2, 0)  # stderr, of which only POLLERR is waited for
         poll.poll()
         os.kill(zygote, signal.SIGKILL)
         os._exit(0)
