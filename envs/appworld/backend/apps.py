@@ -108,10 +108,9 @@ class World:
     def guarded(self) -> Iterator[None]:
         """Keeps the engine's guard on during the steps."""
         self._world.safety_guard.enable()
-        # This call copies memory pages now, not in the first step.
-        reading = {"method": "GET", "url": "/supervisor/profile", "headers": []}
         try:
-            self._transport.handle_request(_request(reading, b"")).read()
+            for url in ("/supervisor/profile", "/amazon/products/1"):  # copies memory pages now, not in the first step
+                self._transport.handle_request(_request({"method": "GET", "url": url, "headers": []}, b"")).read()
             yield
         finally:
             self._world.safety_guard.disable()
