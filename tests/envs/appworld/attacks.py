@@ -417,7 +417,8 @@ def double(n):
 _LEFT_OUT = [
     _attack(
         "double an archive until the apps' memory is full",
-        _ARCHIVE + 'apis.file_system.create_file(file_path=folder + "a.txt", content="x" * 250_000, access_token=token)',
+        _ARCHIVE
+        + 'apis.file_system.create_file(file_path=folder + "a.txt", content="x" * 250_000, access_token=token)',
         *[
             "for n in range(10):\n    attempt('doubling', double, n)",
             "for n in range(10, 14):\n    attempt('doubling', double, n)",
