@@ -20,7 +20,7 @@ from . import adaptations, link
 
 _MANY = 10**9  # the code's process has the limits
 _TIMEOUT_S = 3600  # the environment's is shorter
-_CALL_CPU_S = 10.0  # processor time of one call; those of AppWorld's reference solutions take less than 0.1 s
+_CALL_CPU_S = 10.0  # processor time of one call; those of the mini world's solutions take less than 0.1 s
 _COMPLETE_TASK = ("POST", "/supervisor/message")
 _HEADERS, _LONGEST_METHOD = 100, 20
 

@@ -19,7 +19,7 @@ Frame = tuple[dict[str, Any], bytes]
 
 MAX_BYTES = 256 << 20  # of a frame's head and of its body, in `receive`
 MAX_HEAD_BYTES, MAX_BODY_BYTES = 256 << 10, 4 << 20  # in `Stream`
-MAX_CALL_BYTES = 256 << 10  # of the body of an API call; AppWorld's reference solutions send less than 1 KiB
+MAX_CALL_BYTES = 256 << 10  # of the body of an API call; the mini world's solutions send at most 266 bytes
 _SIZES = struct.Struct(">II")
 _PIECE_BYTES = 64 << 10
 _LONGEST_CHAIN = 8  # exceptions
