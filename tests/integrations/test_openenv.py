@@ -257,7 +257,8 @@ def test_the_tasks_are_asked_for_until_the_server_is_there_again(monkeypatch: py
             return ask(self, path, body)
 
         monkeypatch.setattr(RemoteEnv, "_http", restarted)
-        assert tasks is not None and tasks[3] == "train-000003"
+        assert tasks is not None
+        assert tasks[3] == "train-000003"
         assert not lost
 
 
