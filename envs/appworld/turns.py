@@ -16,6 +16,7 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -102,39 +103,46 @@ class Step:
         return sum(cpu_s for cpu_s, _ in times), sum(delay_s for _, delay_s in times)
 
 
+class _Reset:
+    pass
+
+
 class Turns:
     """The steps and resets of this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._steps: list[Step] = []
-        self._resets = self._turn = 0
+        # Weak, because an interrupt may come between any two lines.
+        self._steps = weakref.WeakKeyDictionary[Step, None]()
+        self._resets = weakref.WeakSet[_Reset]()
+        self._turn = 0
 
     @contextlib.contextmanager
     def running(self, step: Step) -> Iterator[None]:
         """Lets the step run inside the block."""
         with self._lock:
-            self._steps.append(step)
+            self._steps[step] = None
             self._share()
         try:
             yield
         finally:
             with self._lock:
-                self._steps.remove(step)
+                self._steps.pop(step, None)
                 step.go(True)
                 self._share()
 
     @contextlib.contextmanager
     def reset(self) -> Iterator[None]:
         """Lets long steps give way inside the block."""
+        reset = _Reset()
         with self._lock:
-            self._resets += 1
+            self._resets.add(reset)
             self._share()
         try:
             yield
         finally:
             with self._lock:
-                self._resets -= 1
+                self._resets.discard(reset)
                 self._share()
 
     def share(self) -> None:
@@ -147,7 +155,7 @@ class Turns:
         now = time.monotonic()
         self._turn = int(now / _TURN_S)
         long = [step for step in self._steps if step.long]
-        waiting = self._resets + sum(not step.long and now - step.began < _FRESH_S for step in self._steps)
+        waiting = len(self._resets) + sum(not step.long and now - step.began < _FRESH_S for step in self._steps)
         room, going = len(os.sched_getaffinity(0)) - waiting, False
         first = self._turn // (_SHARE if waiting else 1) % len(long) if long else 0
         for step in long[first:] + long[:first]:
