@@ -19,6 +19,7 @@ benchmark's own tasks are not played, because a machine may lack their data.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -54,12 +55,14 @@ for _ in range(60):
         threading.Thread(target=burn, daemon=True).start()
     except RuntimeError:
         break"""
-CALLS = """\
-while True:
-    try:
-        apis.spotify.show_song(song_id=1)
-    except Exception:
-        pass"""
+BUSY = {
+    "threads": "burn()",
+    "cheap calls": "while True: requester.client.get('/spotify/songs/1')",
+    "heavy calls": "form = '&a=' * 80_000\nwhile True: requester.client.post('/spotify/auth/token', content=form, "
+    "headers={'content-type': 'application/x-www-form-urlencoded'})",
+    "memory": "while True: bytearray(100 << 20)[::4096]",
+}
+TENTH = "time = __import__('time')\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
 PARTS = ("fresh", "latencies", "busy", "memory")
 WORLDS = 16  # at once, to measure the memory of each
 HERE = Path(__file__).resolve().parent
@@ -243,39 +246,33 @@ def fresh(folder: Path, before: Path | None, tasks: Sequence[str], rounds: int) 
     table(f"A fresh isolated episode, {rounds} rounds", columns, rows)
 
 
-def beside_busy_worlds(tasks: Sequence[str], worlds: int, rounds: int) -> None:
-    """Measures how much longer a reset takes beside worlds whose code has started as many busy threads as it may."""
-    slots = list(range(1, worlds + 1))
+def beside_busy_worlds(tasks: Sequence[str], counts: Sequence[int], rounds: int) -> None:
+    """Measures how much longer a reset and a step that computes for 0.1 s take beside worlds that never rest."""
+    print(f"\nBeside busy worlds, ms, {rounds} rounds")
+    print(f"{'':<34}{'a reset':>20}{'beside / alone':>16}{'a step of 0.1 s':>20}{'beside / alone':>16}")
+    for count, (kind, code) in itertools.product(counts, BUSY.items()):
+        with ended([ours()]) as (player,):
 
-    def reset(number: int) -> float:
-        return float(player.call("open", task_id=tasks[number % len(tasks)])[1])
+            def honest(player: Player = player) -> list[tuple[float, float]]:
+                pairs = []
+                for number in range(rounds):
+                    opened = player.call("open", task_id=tasks[number % len(tasks)])[1]
+                    pairs.append((opened, player.call("execute", code=TENTH)[1]))
+                return pairs
 
-    def during(code: str) -> list[float]:
-        for slot in slots:
-            player.call("open", task_id=tasks[0], slot=slot)
-            player.call("execute", code=BURN, slot=slot, may_end=True)
-        left.extend(map(reset, range(rounds)))
-        player.call("burn", code=code, slots=slots)
-        time.sleep(5)  # until all of them compute
-        seconds = []
-        while player.call("burning") == worlds:
-            seconds.append(reset(0))
-        while player.call("burning"):
-            time.sleep(0.1)
-        return seconds
-
-    with ended([ours()]) as (player,):
-        list(map(reset, range(rounds)))
-        alone, left = list(map(reset, range(rounds))), list[float]()
-        rows = {
-            "during steps that compute in all threads": during("burn()"),
-            "during steps that call APIs": during(CALLS),
-        }
-    print(f"\nA reset beside {worlds} worlds with busy threads, ms")
-    print(f"{'alone':<44}{milliseconds(alone):>22}")
-    for title, seconds in ({"between the steps of the others": left} | rows).items():
-        ratio = statistics.median(seconds) / statistics.median(alone)
-        print(f"{f'{title} ({len(seconds)})':<48}{milliseconds(seconds):>18}{ratio:>25.2f}x", flush=True)
+            honest()  # warms the caches
+            alone, slots = honest(), list(range(1, count + 1))
+            for slot in slots:
+                player.call("open", task_id=tasks[0], slot=slot)
+                player.call("execute", code=BURN if kind == "threads" else PRINT, slot=slot, may_end=True)
+            player.call("burn", code=code, slots=slots)
+            time.sleep(20)  # until all have computed for long
+            beside = honest()
+            assert player.call("burning") == count
+        columns = ""
+        for before, now in zip(zip(*alone, strict=True), zip(*beside, strict=True), strict=True):
+            columns += f"{milliseconds(now):>20}{statistics.median(now) / statistics.median(before):>15.2f}x"
+        print(f"{f'{count} worlds: {kind}':<34}{columns}", flush=True)
 
 
 def children(pid: int) -> list[int]:
@@ -335,7 +332,7 @@ def main() -> None:
         tables = {
             "fresh": lambda: fresh(folder, before, tasks, 1 if smoke else 6),
             "latencies": lambda: latencies(folder, before, tasks, options.rounds),
-            "busy": lambda: beside_busy_worlds(tasks, 8 if smoke else 64, 2 if smoke else 20),
+            "busy": lambda: beside_busy_worlds(tasks, (2,) if smoke else (8, 64), 2 if smoke else 20),
             "memory": lambda: memory(folder, before, tasks),
         }
         for part in PARTS:

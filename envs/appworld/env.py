@@ -57,10 +57,11 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
     Args:
         split: train (90 tasks), dev (57), test_normal (168), test_challenge (417), or mini: a small world of this
             project's own, whose scores are not AppWorld scores.
-        step_timeout_s: The seconds that one action's code may run, a whole number >= 1.
-        max_observation_chars: Longer outputs lose their middle. A note takes its place.
+        step_timeout_s: The seconds that one action's code may run, a whole number >= 1. Seconds in which other worlds
+            kept it from running do not count.
+        max_observation_chars: Longer outputs lose their middle. A note takes its place. At most 1,048,576.
         max_api_calls: The API calls that one action may make. Further calls raise an exception in the code, and so does
-            a call of more than 4 MiB.
+            a call of more than 256 KiB.
         memory_mb: The memory that one episode's code may take, in MiB.
         reward: "success" (the official verdict) or "score".
         confined: Whether to confine the code as far as the host allows (see ``python -m envs doctor``). False is for

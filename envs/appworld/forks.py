@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import secrets
-import select
 import shutil
 import signal
 import socket
@@ -15,21 +14,22 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
 from eh_gym.processes import lock
 from eh_gym.surrogates import escaped
 from eh_gym.worker import Worker, backend_command
 from envs.appworld.backend import link
+from envs.appworld.turns import Step
 
 _START_TIMEOUT_S = 180.0
 _SPAWN_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 10.0
-_LOOK_S, _LONG_CPU_S = 0.25, 0.1  # how often to check a step's processor time; what counts as long
 _PREFIX = "eh-appworld-"
+_T = TypeVar("_T")
 # The environment variables that a zygote gets. Agents' code can read them, so keys and tokens are left out.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
@@ -51,7 +51,6 @@ class Zygote:
         self._folder: Path | None = None
         self._ready = self._closed = False
         self._abandoned: set[str] = set()  # forks that are to be ended
-        self.computing: dict[str, int] = {}  # forks that compute for long -> their threads
         self.told: Mapping[str, Any] = {}
         self._end: Callable[[], object] = weakref.finalize(self, Worker.kill, self._worker)
 
@@ -112,6 +111,7 @@ class Zygote:
                 connection.sendall(name.encode("ascii"))
                 abandoned = sorted(self._abandoned)
                 request = {"name": name, "options": dict(options), "abandoned": abandoned}
+                os.kill(_known(self.pid), signal.SIGCONT)  # if somebody has stopped it
                 pid = self._worker.call("spawn", request, _SPAWN_TIMEOUT_S)
                 self._abandoned.difference_update(abandoned)
             return Fork(self, connection, name, pid)
@@ -166,17 +166,16 @@ class Fork:
             WorkerDied: The process has ended.
         """
         try:
-            socket.send_fds(self._connection, [b"\0"], [other._connection.fileno()])
+            link.give(self._connection, other._connection)
         except OSError as error:
             raise WorkerDied(f"the process has gone away: {error}") from error
-        other._connection.close()
 
     def ask(
-        self, message: Mapping[str, Any] | None = None, *, timeout_s: float, meanwhile: Callable[[], None] | None = None
+        self, message: Mapping[str, Any] | None = None, *, timeout_s: float = _END_TIMEOUT_S, step: Step | None = None
     ) -> dict[str, Any]:
         """Sends a message, if any, and returns the answer. Any error kills the process.
 
-        ``meanwhile`` is called every ``_LOOK_S`` of the wait.
+        The answer of a step, which has a timeout of its own, must be complete `timeout_s` after it has begun.
 
         Raises:
             WorkerTimeout: No answer came in time.
@@ -188,22 +187,20 @@ class Fork:
         if self._ended:
             raise WorkerDied("the process was ended")
         try:
-            return self._answer(message, timeout_s, meanwhile)
+            return self._answer(message, timeout_s, step)
         except BaseException:  # a late answer would be taken for the next one
             self.end()
             raise
 
-    def _answer(
-        self, message: Mapping[str, Any] | None, timeout_s: float, meanwhile: Callable[[], None] | None
-    ) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout_s
+    def _answer(self, message: Mapping[str, Any] | None, timeout_s: float, step: Step | None) -> dict[str, Any]:
         try:
-            read = message is None or self._send(link.frame(dict(message)), deadline)
-            if meanwhile is not None:
-                self._wait(deadline, meanwhile)
-            answer = link.receive(self._connection, deadline)
+            read = message is None or self._send(link.frame(dict(message)), time.monotonic() + timeout_s)
+            if step is not None:
+                step.wait(self._connection)
+            answer = link.receive(self._connection, time.monotonic() + timeout_s)
         except TimeoutError as error:
-            raise WorkerTimeout(f"no answer after {timeout_s:g} s; the process was killed") from error
+            waited_s = timeout_s if step is None else step.timeout_s
+            raise WorkerTimeout(f"no answer after {waited_s:g} s; the process was killed") from error
         except ConnectionResetError as error:
             raise Unread(f"the process has gone away: {error}") from error
         except OSError as error:
@@ -226,70 +223,48 @@ class Fork:
             return False
         return True
 
-    def _wait(self, deadline: float, meanwhile: Callable[[], None]) -> None:
-        poll = select.poll()
-        poll.register(self._connection, select.POLLIN)
-        while (left_s := deadline - time.monotonic()) > 0 and not poll.poll(1000 * min(_LOOK_S, left_s)):
-            meanwhile()
-
-    @contextlib.contextmanager
-    def running(self, timeout_s: float) -> Iterator[Callable[[], None]]:
-        """Lets the process run inside the block. Outside, Linux stops it with all its threads.
-
-        Yields a function to call every ``_LOOK_S``, which keeps worlds that compute for long from slowing down others.
-        Just before ``timeout_s`` the process runs in any case, so that the engine can end the step.
-        """
-        began_cpu_s, last = self._cpu_s(), time.monotonic() + timeout_s - 2 * _LOOK_S
-        self._signal(signal.SIGCONT)
-        try:
-            yield lambda: self._share(began_cpu_s, last)
-        finally:
-            self._signal(signal.SIGSTOP)
-            self._zygote.computing.pop(self._name, None)
-
-    def _share(self, began_cpu_s: float, last: float) -> None:
-        """Lets worlds take turns at the lowest priority if more threads compute for long than there are processors.
-
-        An ordinary user can't raise the priority again, so it stays low for the rest of the episode.
-        """
-        if self._cpu_s() - began_cpu_s < _LONG_CPU_S:
-            return
-        with contextlib.suppress(OSError):  # it has ended
-            computing, processors = self._zygote.computing, len(os.sched_getaffinity(0))
-            threads = [int(thread) for thread in os.listdir(f"/proc/{self.pid}/task")]
-            computing[self._name] = len(threads)
-            if sum(list(computing.values())) > processors:
-                for thread in threads:  # threads that these start inherit it
-                    with contextlib.suppress(OSError):  # it has ended, or a container forbids it
-                        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
-            names, now = list(computing), time.monotonic()
-            place = (names.index(self._name) - int(now / _LOOK_S) * processors) % len(names)
-            self._signal(signal.SIGCONT if place < processors or now > last else signal.SIGSTOP)
-
-    def _cpu_s(self) -> float:
-        with contextlib.suppress(OSError):
+    def times(self) -> tuple[float, float]:
+        """The processor seconds of all threads, and the seconds for which the main one waited for a processor."""
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or the system does not tell
             if self._handle is not None:
-                return time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3)
-        return 0.0
+                cpu_s = time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3)
+                with open(f"/proc/{self.pid}/schedstat") as file:
+                    return cpu_s, int(file.read().split()[1]) / 1e9
+        return 0.0, 0.0
+
+    def threads(self) -> int:
+        """The number of its threads."""
+        with contextlib.suppress(OSError):  # it has ended
+            return len(os.listdir(f"/proc/{self.pid}/task"))
+        return 1
 
     def end(self) -> None:
         """Kills the process. ``Zygote.clear`` waits until it is gone. Idempotent."""
         if not self._ended:
             self._connection.close()
             self._zygote.abandon(self._name)
-            if not self._signal(signal.SIGKILL):
+            if not self.signal(signal.SIGKILL):
                 self._zygote.clear()
             if self._handle is not None:
                 self._handle.close()
             self._ended = True
             self._finalizer.detach()
 
-    def _signal(self, number: int) -> bool:
+    def signal(self, number: int) -> bool:
+        """Sends a signal. Returns whether that is possible."""
         if self._handle is not None and sys.platform == "linux":
             with contextlib.suppress(OSError, ValueError):  # it has ended, or a container forbids this
                 signal.pidfd_send_signal(self._handle.fileno(), number)
                 return True
         return False
+
+
+def can_signal() -> bool:
+    """Whether this system lets a process send signals to its descendants safely (Linux, pidfd_open)."""
+    if (handle := _handle(os.getpid())) is None:
+        return False
+    handle.close()
+    return True
 
 
 def _handle(pid: int) -> IO[bytes] | None:
@@ -344,6 +319,6 @@ def _end(worker: Worker, folder: Path, held: IO[str], owner: int) -> None:
         _remove(folder)
 
 
-def _known(folder: Path | None) -> Path:
-    assert folder is not None, "started"
-    return folder
+def _known(value: _T | None) -> _T:
+    assert value is not None, "started"
+    return value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,10 +16,13 @@ from typing import Any
 from eh_gym.errors import ConfigError, WorkerDied, WorkerError
 from eh_gym.surrogates import escaped
 from envs.appworld import data
-from envs.appworld.forks import Fork, Unread, Zygote
+from envs.appworld.backend import link
+from envs.appworld.forks import Fork, Unread, Zygote, can_signal
+from envs.appworld.turns import Step, turns
 
 _OPEN_TIMEOUT_S = 120.0
 _SAVE_TIMEOUT_S = 600.0
+_MOST_CHARS = link.MAX_BODY_BYTES // 4  # of at most 4 bytes each
 _CPU_STEPS = 100  # a process's processor time, in full steps
 # What the apps' process may take more than the code's.
 _APPS_MEMORY_BYTES, _APPS_CPU_S, _APPS_FILE_BYTES, _APPS_OPEN_FILES = 512 << 20, 60, 256 << 20, 1024
@@ -53,6 +56,10 @@ class Settings:
             value, kinds = getattr(self, name), (int, float) if name.endswith("_s") else int
             if isinstance(value, bool) or not isinstance(value, kinds) or not (value >= bound and value % 1 == 0):
                 raise ConfigError(f"{name} must be a whole number >= {bound}, without quotes, got {value!r}")
+        if self.max_observation_chars > _MOST_CHARS:
+            raise ConfigError(
+                f"max_observation_chars must be at most {_MOST_CHARS:,}, got {self.max_observation_chars:,}"
+            )
 
 
 class World:
@@ -62,7 +69,7 @@ class World:
         self._host, self._task_id, self._record = host, task_id, record
         self._apps, self._shell, self._zygotes, self.about = processes
         self._new = True  # no code has run
-        self._step_s = 0.0
+        self._ran_s = 0.0  # in the last step
         self._failed = False  # new processes ended unread, too
 
     @property
@@ -95,15 +102,17 @@ class World:
         return answer
 
     def _execute(self, code: str) -> Mapping[str, Any]:
-        timeout_s, began = self._host.settings.step_timeout_s, time.monotonic()
+        step = Step(self._apps, self._shell, self._host.settings.step_timeout_s)
         try:
-            with self._shell.running(timeout_s) as look:
-                answer = self._apps.ask({"code": code}, timeout_s=timeout_s + _grace_s(timeout_s), meanwhile=look)
+            self._shell.signal(signal.SIGCONT)
+            answer = self._apps.ask({"code": code}, step=step)
         except WorkerError:
             self.close()
             raise
         finally:
-            self._step_s = time.monotonic() - began
+            self._shell.signal(signal.SIGSTOP)  # with threads that the code has left
+            step.look()
+            self._ran_s = step.ran_s
         if "lost" in answer:
             raise (Unread if answer["unread"] else WorkerDied)(escaped(answer["lost"]))
         return answer
@@ -115,8 +124,8 @@ class World:
             WorkerError: There is no verdict, because of the code unless ``host_failed``.
         """
         self._shell.end()
-        left_s = 2 * self._host.settings.step_timeout_s - self._step_s
-        return dict(self._apps.ask({"verdict": True}, timeout_s=left_s)["verdict"])
+        left_s = 2 * self._host.settings.step_timeout_s - self._ran_s
+        return dict(self._apps.ask({"verdict": True}, step=Step(self._apps, None, left_s))["verdict"])
 
     def save(self, folder: Path, turns: Sequence[tuple[str, str]]) -> None:
         """Writes the episode as AppWorld writes a task of an experiment. Needs `record`.
@@ -165,9 +174,10 @@ class Host:
         Raises:
             WorkerError: Two attempts have failed.
         """
-        with contextlib.suppress(WorkerError):  # no code has run yet
+        with turns().reset():
+            with contextlib.suppress(WorkerError):  # no code has run yet
+                return self._fork_world(task_id, record)
             return self._fork_world(task_id, record)
-        return self._fork_world(task_id, record)
 
     def clear(self) -> None:
         """Waits until the processes of closed worlds are gone."""
@@ -199,7 +209,9 @@ class Host:
         }
         apps = self._apps.fork(options | {"task_id": task_id, "record": record, "limits": more})
         try:
-            shell = self._shells.fork(options | {"timeout_s": settings.step_timeout_s, "limits": limits})
+            own_alarm = not can_signal()
+            told = {"timeout_s": settings.step_timeout_s, "own_alarm": own_alarm, "limits": limits}
+            shell = self._shells.fork(options | told)
         except WorkerError:
             apps.end()
             raise
@@ -235,8 +247,3 @@ def close_hosts() -> None:
         mine = [key for key in _hosts if key[0] == os.getpid()]
         for key in mine:
             _hosts.pop(key).close()
-
-
-def _grace_s(step_timeout_s: float) -> float:
-    """How long after the step's timeout the process is killed."""
-    return min(5.0, step_timeout_s / 4)

@@ -250,7 +250,28 @@ def save(world: Any) -> None:
     _original["save_logs"](world)
 
 
+def sign_privately() -> None:
+    """Sign access tokens with a secret that only the apps' processes can read.
+
+    The engine's own is a constant, with which the agent's code could sign tokens for anybody. This one depends on the
+    data alone, so that episodes can be repeated.
+    """
+    import hashlib
+    import importlib
+    import os
+
+    from appworld.apps import get_all_apps
+    from appworld.apps.model_lib import get_db_home_path
+    from fastapi_login.secrets import to_secret
+
+    with open(os.path.join(get_db_home_path(storage_type="disk", type="base"), "supervisor.db"), "rb") as passwords:
+        secret = hashlib.sha256(passwords.read()).digest()
+    for app in get_all_apps():
+        if manager := getattr(importlib.import_module(f"appworld.apps.{app}.apis"), "logging_manager", None):
+            manager.secret = to_secret({"algorithms": manager.algorithm, "secret": secret})
+
+
 # Later ones build on earlier ones.
-_BEFORE_WARM_UP = (no_shell, keep_app, call_inline, keep_details, keep_patterns, keep_guard)
+_BEFORE_WARM_UP = (no_shell, keep_app, call_inline, keep_details, keep_patterns, keep_guard, sign_privately)
 _AFTER_WARM_UP = (load_databases_once, inherit_databases, save_nothing, stay_frozen)
 _OF_SHELL = (keep_patterns, keep_guard)

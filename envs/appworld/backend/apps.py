@@ -10,15 +10,17 @@ import contextlib
 import copy
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from . import adaptations, link
 
 _MANY = 10**9  # the code's process has the limits
 _TIMEOUT_S = 3600  # the environment's is shorter
+_CALL_CPU_S = 10.0  # processor time of one call; those of the mini world's solutions take less than 0.1 s
 _COMPLETE_TASK = ("POST", "/supervisor/message")
 _HEADERS, _LONGEST_METHOD = 100, 20
 
@@ -34,19 +36,20 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
             calls).
     """
     world = World(options)
-    _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
-    if not descriptors:
-        return
-    code = link.Link(socket.socket(fileno=descriptors[0]), connection)
-    code.send({"datetime": world.about["datetime"]})
-    told, _ = code.receive()
+    shell = link.take(connection)
+    calls, theirs = socket.socketpair()
+    link.give(shell, theirs)
+    code = _Code(link.Stream(shell), link.Stream(calls), connection)
+    code.steps.send({"datetime": world.about["datetime"]})
+    _, (told, _) = code.receive()
     if "error" in told:
         raise RuntimeError(f"the code's process: {told['error']}")
     connection.sendall(link.frame({"ready": world.about}))
     with world.guarded():
         while (request := link.receive(connection)) is not None and "code" in request[0]:
             connection.sendall(link.frame(world.step(code, request[0]["code"])))
-    code.close()
+    shell.close()
+    calls.close()
     while request is not None:
         if "verdict" in request[0]:
             answer = {"verdict": world.verdict()}
@@ -55,6 +58,17 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
             answer = {"saved": {}}
         connection.sendall(link.frame(answer))
         request = link.receive(connection)
+
+
+class _Code(NamedTuple):
+    """The code's process: a stream for its steps and one for its API calls, so that neither gets the other's frames."""
+
+    steps: link.Stream
+    calls: link.Stream
+    environment: socket.socket
+
+    def receive(self) -> tuple[link.Stream, link.Frame]:
+        return link.first_frame(self.steps, self.calls, self.environment)
 
 
 def open_world(task_id: str) -> Any:
@@ -94,15 +108,14 @@ class World:
     def guarded(self) -> Iterator[None]:
         """Keeps the engine's guard on during the steps."""
         self._world.safety_guard.enable()
-        # This call copies memory pages now, not in the first step.
-        reading = {"method": "GET", "url": "/supervisor/profile", "headers": []}
         try:
-            self._transport.handle_request(_request(reading, b"")).read()
+            for url in ("/supervisor/profile", "/amazon/products/1"):  # copies memory pages now, not in the first step
+                self._transport.handle_request(_request({"method": "GET", "url": url, "headers": []}, b"")).read()
             yield
         finally:
             self._world.safety_guard.disable()
 
-    def step(self, code: link.Link, text: str) -> dict[str, Any]:
+    def step(self, code: _Code, text: str) -> dict[str, Any]:
         """Has the code's process run a step, and answers its calls meanwhile.
 
         Returns:
@@ -111,13 +124,13 @@ class World:
         """
         self._calls, self._completed, begun = 0, False, False
         try:
-            code.send({"run": True}, text.encode("utf-8", "surrogatepass"))
+            code.steps.send({"run": True}, text.encode("utf-8", "surrogatepass"))
             while True:
-                head, body = code.receive()
+                stream, (head, body) = code.receive()
                 begun = True
-                if "malformed" in head:
+                if stream is code.steps:
                     return self._outcome(head, body)
-                code.send(*self._answer(head, body))
+                stream.send(*self._answer(head, body))
         except ConnectionResetError as error:
             return {"lost": f"the code's process: {error}", "unread": not begun}
         except (OSError, ValueError) as error:
@@ -146,7 +159,7 @@ class World:
 
     def _outcome(self, head: dict[str, Any], body: bytes) -> dict[str, Any]:
         output, most = body.decode("utf-8", "surrogatepass"), self._options["max_output_chars"]
-        if len(output) > most or not isinstance(head["malformed"], bool):
+        if len(output) > most or not isinstance(head.get("malformed"), bool):
             raise ValueError("an outcome of another form")
         told = {"output": output, "malformed": head["malformed"]}
         return told | {"completed": self._completed, "api_calls": self._calls}
@@ -157,16 +170,21 @@ class World:
             text = f"Not called: a step may make {most:,} API calls, and this one has made them."
             return {"refused": text}, b""
         self._calls += 1
+        if len(body) > link.MAX_CALL_BYTES:
+            raise ValueError("a call that is too long")
         request = _request(head, body)
         path = unquote(request.url.path)
         if not f"{path}/".startswith(self._public):  # such as /dbs
             message = {"message": f"No app named '{path.lstrip('/').split('/')[0]}' found."}  # as the engine's
             shown = json.dumps(message, separators=(",", ":")).encode()
             return {"status": 404, "headers": [["content-type", "application/json"]]}, shown
+        signal.setitimer(signal.ITIMER_PROF, _CALL_CPU_S)  # then the kernel ends this process
         try:
             response = self._transport.handle_request(request)
         except Exception as error:  # such as a number that the database cannot hold
             return {"raised": link.described(error)}, b""
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
         self._completed |= (request.method, path) == _COMPLETE_TASK and response.status_code == 200
         if self._options["record"]:
             self._recorded.append(_logged(request, path))

@@ -1,7 +1,7 @@
 """Messages between the processes of a world: frames, and the apps' exceptions.
 
 A frame is the sizes of its head and body, the head as JSON, and the body as bytes. The agent's code may send anything,
-so the apps' process uses `Link`, which bounds the sizes and never blocks on the code. The environment imports this
+so the apps' process uses `Stream`, which bounds the sizes and never blocks on the code. The environment imports this
 module in the user's Python.
 """
 
@@ -18,7 +18,8 @@ from typing import Any
 Frame = tuple[dict[str, Any], bytes]
 
 MAX_BYTES = 256 << 20  # of a frame's head and of its body, in `receive`
-MAX_HEAD_BYTES, MAX_BODY_BYTES = 256 << 10, 4 << 20  # in `Link`
+MAX_HEAD_BYTES, MAX_BODY_BYTES = 256 << 10, 4 << 20  # in `Stream`
+MAX_CALL_BYTES = 256 << 10  # of the body of an API call; the mini world's solutions send at most 266 bytes
 _SIZES = struct.Struct(">II")
 _PIECE_BYTES = 64 << 10
 _LONGEST_CHAIN = 8  # exceptions
@@ -47,6 +48,24 @@ def receive(connection: socket.socket, deadline: float | None = None) -> Frame |
     head, body = _checked(sizes, MAX_BYTES, MAX_BYTES)
     data = _read(connection, head + body, deadline)
     return None if data is None else (_parsed(data[:head]), bytes(data[head:]))
+
+
+def give(connection: socket.socket, other: socket.socket) -> None:
+    """Sends a socket over another one, and closes it here."""
+    socket.send_fds(connection, [b"\0"], [other.fileno()])
+    other.close()
+
+
+def take(connection: socket.socket) -> socket.socket:
+    """Receives the socket that `give` sent.
+
+    Raises:
+        ConnectionError: The other side has hung up.
+    """
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+    if not descriptors:
+        raise ConnectionError("the other side has hung up")
+    return socket.socket(fileno=descriptors[0])
 
 
 def _read(connection: socket.socket, size: int, deadline: float | None) -> bytearray | None:
@@ -83,61 +102,45 @@ def _parsed(text: bytearray) -> dict[str, Any]:
     return head
 
 
-class Link:
-    """The apps' end of the connection to the agent's code. It reads only when everything is sent.
+class Stream:
+    """The apps' end of a connection to the agent's code. It is read only when everything is sent."""
 
-    Args:
-        connection: The socket to the code's process.
-        caller: The socket to the environment. If it hangs up, waiting ends with an error.
-    """
-
-    def __init__(self, connection: socket.socket, caller: socket.socket) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        self._connection, self._caller = connection, caller
+        self.connection = connection
         self._incoming, self._outgoing = bytearray(), memoryview(b"")
 
+    @property
+    def event(self) -> int:
+        """What `poll` is to wait for."""
+        return select.POLLOUT if self._outgoing else select.POLLIN
+
     def send(self, head: dict[str, Any], body: bytes = b"") -> None:
-        """Queues a frame, which ``receive`` sends."""
+        """Queues a frame, which `first_frame` sends."""
         self._outgoing = memoryview(bytes(self._outgoing) + frame(head, body))
 
-    def receive(self) -> Frame:
-        """Sends the queued frames, and waits for the next one.
+    def move(self) -> None:
+        """Sends or receives what is possible without waiting.
 
         Raises:
             OSError: The code's process has gone away. It is a ConnectionResetError if that process had not read
                 everything.
-            ValueError: It sent something other than a frame.
         """
-        while True:
-            if self._outgoing:
-                self._wait(select.POLLOUT)
-                try:
-                    self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
-                except BrokenPipeError as error:
-                    raise ConnectionResetError("it has gone away") from error
-            elif (received := self._taken()) is not None:
-                return received
-            else:
-                self._wait(select.POLLIN)
-                piece = self._connection.recv(_PIECE_BYTES)
-                if not piece:
-                    raise ConnectionError("it has gone away")
-                self._incoming += piece
+        if self._outgoing:
+            try:
+                self._outgoing = self._outgoing[self.connection.send(self._outgoing) :]
+            except BrokenPipeError as error:
+                raise ConnectionResetError("it has gone away") from error
+        else:
+            piece = self.connection.recv(_PIECE_BYTES)
+            if not piece:
+                raise ConnectionError("it has gone away")
+            self._incoming += piece
 
-    def close(self) -> None:
-        """Closes the connection."""
-        self._connection.close()
-
-    def _wait(self, event: int) -> None:
-        poll = select.poll()
-        poll.register(self._connection, event)
-        poll.register(self._caller, select.POLLIN)
-        if any(fd == self._caller.fileno() for fd, _ in poll.poll()):
-            raise ConnectionError("the environment has hung up")
-
-    def _taken(self) -> Frame | None:
+    def taken(self) -> Frame | None:
+        """The next frame, if it is here and everything is sent. Raises ValueError for anything but a frame."""
         data = self._incoming
-        if len(data) < _SIZES.size:
+        if self._outgoing or len(data) < _SIZES.size:
             return None
         head, body = _checked(data, MAX_HEAD_BYTES, MAX_BODY_BYTES)
         start, end = _SIZES.size + head, _SIZES.size + head + body
@@ -146,6 +149,42 @@ class Link:
         received = _parsed(data[_SIZES.size : start]), bytes(data[start:end])
         del data[:end]
         return received
+
+
+def first_frame(steps: Stream, calls: Stream, caller: socket.socket) -> tuple[Stream, Frame]:
+    """Sends the queued frames of two streams, and waits for the next frame of either.
+
+    If both have one, it is that of `calls`: a call that came before the end of a step belongs to that step. If the code
+    closes `calls`, it can only make no more calls.
+
+    Args:
+        steps: The stream whose end is an error.
+        calls: The other stream.
+        caller: The socket to the environment. If it hangs up, waiting ends with an error.
+
+    Raises:
+        OSError: As `Stream.move`.
+        ValueError: As `Stream.taken`.
+    """
+    while True:
+        for stream in (calls, steps):
+            if (received := stream.taken()) is not None:
+                return stream, received
+        poll = select.poll()
+        poll.register(caller, select.POLLIN)
+        for stream in (steps, calls):
+            if stream.connection.fileno() >= 0:
+                poll.register(stream.connection, stream.event)
+        ready = {fd for fd, _ in poll.poll()}
+        if caller.fileno() in ready:
+            raise ConnectionError("the environment has hung up")
+        if steps.connection.fileno() in ready:
+            steps.move()
+        if calls.connection.fileno() in ready:
+            try:
+                calls.move()
+            except OSError:
+                calls.connection.close()
 
 
 def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[str, Any] | None:

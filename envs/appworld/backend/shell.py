@@ -6,6 +6,7 @@ The code may do anything to this process, so the apps' process (apps.py) decides
 from __future__ import annotations
 
 import ast
+import os
 import signal
 import socket
 import threading
@@ -22,7 +23,7 @@ class _Transport:
 
     def __init__(self) -> None:
         self.connection: socket.socket
-        self._lock = threading.Lock()
+        self._lock, self._main = threading.Lock(), threading.get_ident()
 
     def handle_request(self, request: Any) -> Any:
         """Makes one request.
@@ -36,8 +37,8 @@ class _Transport:
         url, body = request.url.raw_path.decode("ascii"), request.read()
         head = {"method": request.method, "url": url, "headers": request.headers.multi_items()}
         # JSON may make the head six times longer.
-        if len(body) > link.MAX_BODY_BYTES or len(str(head)) > link.MAX_HEAD_BYTES // 6:
-            raise RuntimeError(f"Not called: a request may take {link.MAX_BODY_BYTES:,} bytes.")
+        if len(body) > link.MAX_CALL_BYTES or len(str(head)) > link.MAX_HEAD_BYTES // 6:
+            raise RuntimeError(f"Not called: a request may take {link.MAX_CALL_BYTES:,} bytes.")
         told, content = self.exchange(link.frame(head, body))
         if "refused" in told:
             raise RuntimeError(told["refused"])
@@ -50,21 +51,29 @@ class _Transport:
         """Does nothing; httpx calls it."""
 
     def exchange(self, request: bytes) -> link.Frame:
-        # The engine's timeout signal must not come between request and answer.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
+        if threading.get_ident() != self._main:
+            return self._exchange(request)
+        # The engine's timeout must not come between request and answer. It is raised in this thread.
+        late: list[int] = []
+        handler = signal.signal(signal.SIGALRM, lambda number, _: late.append(number))
         try:
-            with self._lock:
-                try:
-                    self.connection.sendall(request)
-                    answer = link.receive(self.connection)
-                except BaseException:
-                    self.connection.close()
-                    raise
-            if answer is None:
-                raise ConnectionError("the apps have gone away")
-            return answer
+            return self._exchange(request)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+            signal.signal(signal.SIGALRM, handler)
+            if late:
+                signal.raise_signal(signal.SIGALRM)
+
+    def _exchange(self, request: bytes) -> link.Frame:
+        with self._lock:
+            try:
+                self.connection.sendall(request)
+                answer = link.receive(self.connection)
+            except BaseException:
+                self.connection.close()
+                raise
+        if answer is None:
+            raise ConnectionError("the apps have gone away")
+        return answer
 
 
 class Shell:
@@ -115,23 +124,30 @@ class Shell:
 
     def begin(self, connection: socket.socket, options: Mapping[str, Any]) -> None:
         """Receives the task's date from the apps, and reports that it is ready. Call it in the forked process."""
+        import appworld.common.utils as utils
         from appworld.apps.api_lib import set_local_date_and_time, set_local_random_seed
 
-        world = self._world
-        self._transport.connection = connection
+        world, self._steps = self._world, connection
+        self._transport.connection = link.take(connection)
+        # A forked process, which only unconfined code can start, must not answer for this one.
+        for end in (connection, self._transport.connection):
+            os.register_at_fork(after_in_child=end.close)
         if (told := link.receive(connection)) is None:
             raise ConnectionError("the apps have gone away")
         world.task.datetime = world.requester.date_and_time = datetime.fromisoformat(told[0]["datetime"])
         set_local_date_and_time(world.task.datetime)
         set_local_random_seed()
         world.timeout_seconds = max(1, round(options["timeout_s"]))
+        if not options["own_alarm"]:
+            # The environment, which knows how long the code could run, sends the signal.
+            utils.signal = SimpleNamespace(**vars(signal) | {"alarm": _no_alarm})
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
         world.requester.request_tracker.max_num_requests = options["max_api_calls"]
         connection.sendall(link.frame({"ready": True}))
 
     def serve(self, max_output_chars: int) -> None:
         """Runs the steps that the apps' process sends, until it hangs up."""
-        connection = self._transport.connection
-        while (request := link.receive(connection)) is not None:
+        while (request := link.receive(self._steps)) is not None:
             code = request[1].decode("utf-8", "surrogatepass")
             try:
                 output = self._world.execute(code)
@@ -139,7 +155,13 @@ class Shell:
                 output = f"Execution failed. Traceback:\n{type(error).__name__}: {error}"
                 self._world.safety_guard.disable()
             output = shorten(output, max_output_chars)
-            connection.sendall(link.frame({"malformed": not _parses(code)}, output.encode("utf-8", "surrogatepass")))
+            self._steps.sendall(link.frame({"malformed": not _parses(code)}, output.encode("utf-8", "surrogatepass")))
+
+
+def _no_alarm(seconds: int) -> None:
+    """Sets no alarm. After a step (0), a late signal is ignored."""
+    if not seconds:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
 
 def table() -> dict[str, dict[str, Any]]:

@@ -13,7 +13,10 @@ import functools
 import gc
 import importlib
 import os
+import select
+import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,6 +43,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     """Answers the worker protocol: one ``load``, one ``start``, then any number of ``spawn`` and ``end``."""
     global _children, _life
     if method == "load":
+        _end_with_the_trainer()
         folder = params["folder"]
         os.environ.update(IPYTHONDIR=folder, APPWORLD_ROOT=folder, PYTHON_DOTENV_DISABLED="1")
         os.chdir(folder)
@@ -101,6 +105,18 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
         agents.serve(options["max_output_chars"])
 
     return {}, life
+
+
+def _end_with_the_trainer() -> None:
+    """Ends this process when the pipe from the trainer breaks, even if somebody has stopped it."""
+    zygote = os.getpid()
+    if sys.platform == "linux" and os.fork() == 0:
+        confine.die_with(zygote)
+        poll = select.poll()
+        poll.register(2, 0)  # stderr, of which only POLLERR is waited for
+        poll.poll()
+        os.kill(zygote, signal.SIGKILL)
+        os._exit(0)
 
 
 def _use_huge_pages() -> None:

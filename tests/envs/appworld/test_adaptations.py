@@ -80,6 +80,33 @@ EDGES = [
     "apis.supervisor.complete_task(answer='wrong')",
 ]
 
+# Threads that go on between steps and call while the next ones run.
+_EXECUTOR = """\
+pool = __import__("concurrent.futures").futures.ThreadPoolExecutor(3)
+calls = [pool.submit(apis.supervisor.show_profile) for _ in range(20)]"""
+_THREAD = """\
+threading, emails, stop = __import__("threading"), set(), __import__("threading").Event()
+def ask():
+    while not stop.wait({pause_s}):
+        try:
+            emails.add(apis.supervisor.show_profile()["email"])
+        except BaseException as error:
+            emails.add(repr(error))
+thread = threading.Thread(target=ask)
+thread.start()"""
+_STEPS = [f"print({n}, apis.supervisor.show_profile()['first_name'])" for n in range(8)]
+_END = "apis.supervisor.complete_task(answer='wrong')"
+THREADS = {
+    "executor": [_EXECUTOR, "print({call.result()['email'] for call in calls})", *_STEPS, _END],
+    **{
+        f"thread, every {pause_s:g} s": [
+            _THREAD.format(pause_s=pause_s), *_STEPS, "print(emails - {apis.supervisor.show_profile()['email']})",
+            f"stop.set()\nthread.join()\n{_END}",
+        ]
+        for pause_s in (0.001, 0.01, 0.1)
+    },
+}  # fmt: skip
+
 
 def random_value(parameter, rng):
     """A value of a parameter's type; often one that exists in a small world, sometimes a wrong one."""
@@ -132,7 +159,9 @@ def requests(root):
         for path in sorted((root / "data" / "api_docs" / "standard").glob("*.json"))
         for document in json.loads(path.read_text()).values()
     ]
-    found = [{"task_id": data.task_ids("mini")[0], "name": "edges", "steps": EDGES}]
+    one = {"edges": EDGES} | THREADS
+    found = [{"task_id": data.task_ids("mini")[0], "name": name, "steps": steps} for name, steps in one.items()]
+    found += found[1:] * (19 if ALL else 0)  # what depends on time is tried often
     by_scenario = {}
     for task_id in data.task_ids("mini"):
         by_scenario.setdefault(task_id.split("_")[0], []).append(task_id)
@@ -194,7 +223,7 @@ def plain(play, requests):
 def host(appworld_python, root):
     """A host whose worlds can open nothing: what the engine needs must be there before."""
     command, strict = forks.backend_command, Path(__file__).with_name("strict_zygote.py")
-    settings = hosts.Settings(step_timeout_s=100, max_observation_chars=10**7)
+    settings = hosts.Settings(step_timeout_s=100, max_observation_chars=10**6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forks, "backend_command", lambda python, backend: command(python, strict))
         host = hosts.Host(appworld_python, root, settings)

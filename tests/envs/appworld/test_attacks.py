@@ -14,14 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from envs.appworld import hosts
+from envs.appworld import hosts, turns
 
 _SPEC = importlib.util.spec_from_file_location("attacks", Path(__file__).with_name("attacks.py"))
 attacks = importlib.util.module_from_spec(_SPEC)
 sys.modules["attacks"] = attacks
 _SPEC.loader.exec_module(attacks)
 
-GRACE_S = 12.0  # a busy machine is late with the alarm that interrupts a step
 SLACK_S = 20.0  # for the verdict, the kill, and a busy machine
 ALWAYS = {a.name for each in (attacks.ATTACKS, attacks.ATTACKS[::-1]) for a in {a.kind: a for a in each}.values()}
 HAS_SECCOMP = os.path.exists("/proc/sys/kernel/seccomp") and platform.machine() in ("x86_64", "aarch64")
@@ -35,7 +34,6 @@ def target(appworld_python):
         patch.setenv("TMPDIR", folder)
         patch.setenv("EH_TOKEN_OF_THE_TRAINER", "secret")
         patch.setattr(tempfile, "tempdir", folder)
-        patch.setattr(hosts, "_grace_s", lambda _: GRACE_S)
         target = attacks.Target()
         yield target
         end(target)
@@ -87,7 +85,8 @@ def test_attack(played, name):
     assert not outcome.info.get("success")
     assert outcome.ended in re.split(", | or ", attack.ends), said[-2000:]
     assert re.search(attack.shows, said, re.DOTALL), said[-2000:]
-    assert outcome.slowest_s < 2 * attacks.STEP_TIMEOUT_S + SLACK_S
+    # On a busy machine a step is given what it lost to others.
+    assert outcome.slowest_s < (2 + turns._MOST_LOST) * attacks.STEP_TIMEOUT_S + SLACK_S
     assert outcome.healed is not False, "the next episode was another than before"
     assert outcome.healed or outcome.ended == "verdict"
 
@@ -95,7 +94,7 @@ def test_attack(played, name):
 def test_the_host_is_as_it_was(played):
     _, before, after = played
     assert after == before
-    assert after[1] == []
+    assert len(after[1]) == 2  # each zygote has a process that watches the trainer
     assert not os.path.exists("/tmp/owned")
 
 

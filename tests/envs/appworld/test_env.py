@@ -98,6 +98,22 @@ def test_api_calls_are_counted_and_limited(env):
     )
     assert "Not called" in said
     assert (terminated, info["api_calls"]) == (False, 20)
+    said, *_, info = env.step("requester.client.post('/spotify/auth/token', content='&a=' * 100_000)")
+    assert "a request may take 262,144 bytes" in said
+    assert info["api_calls"] == 0
+
+
+def test_the_code_s_process_ends_before_the_evaluation(env, monkeypatch):
+    ask, ended = hosts.Fork.ask, []
+
+    def noted(fork, message=None, **named):
+        if "verdict" in (message or {}):
+            ended.append(env.unwrapped._world._shell._ended)
+        return ask(fork, message, **named)
+
+    monkeypatch.setattr(hosts.Fork, "ask", noted)
+    assert play_expert(env)[1] == 1.0
+    assert ended == [True]
 
 
 def test_too_long_code_is_not_run(env):
@@ -125,6 +141,8 @@ def test_the_reward_can_be_the_share_of_the_tests_that_pass(make):
     assert not info["success"]
     graded.reset(seed=0)
     assert (play_expert(graded)[1], graded.unwrapped.spec.kwargs["reward"]) == (1.0, "score")
+    with pytest.raises(ConfigError, match="max_observation_chars must be at most 1,048,576, got 5,000,000"):
+        hosts.Settings(max_observation_chars=5_000_000)
     with pytest.raises(ConfigError, match="reward must be success or score, got 'share'"):
         make(reward="share")
 

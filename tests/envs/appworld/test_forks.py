@@ -3,12 +3,10 @@
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import struct
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,7 @@ class Zygote:
     """Remembers who was ended."""
 
     def __init__(self):
-        self.computing, self.abandoned, self.ended = {}, [], []
+        self.abandoned, self.ended = [], []
 
     def abandon(self, name):
         self.abandoned.append(name)
@@ -69,44 +67,6 @@ def test_anything_but_a_message_ends_the_process(pair, sent, error, message):
     with pytest.raises(error, match=message):
         fork.ask(timeout_s=60)
     assert zygote.ended == ["7"]
-
-
-@pytest.fixture
-def busy():
-    """A process that computes."""
-    pid = os.fork()
-    if pid == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(600)
-        while True:
-            pass
-    fork = Fork(Zygote(), socket.socket(), "7", pid)
-    yield fork
-    fork.end()
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
-def state(fork):
-    return Path(f"/proc/{fork.pid}/stat").read_text().split()[2]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux's")
-@pytest.mark.parametrize(("others", "timeout_s", "states"), [(0, 60, "R"), (3, 60, "RT"), (3, 0, "R")])
-def test_code_that_computes_long_runs_in_turns_and_none_between_steps(monkeypatch, busy, others, timeout_s, states):
-    monkeypatch.setattr(forks, "_LOOK_S", 0.02)
-    monkeypatch.setattr(forks, "_LONG_CPU_S", 0)
-    busy._zygote.computing.update({f"world {i}": 1 for i in range(others * len(os.sched_getaffinity(0)))})
-    seen, end = set(), time.monotonic() + 0.5
-    with busy.running(timeout_s) as look:
-        while time.monotonic() < end or (seen < set(states) and time.monotonic() < end + 60):
-            look()
-            seen.add(state(busy))
-    assert seen == set(states)
-    assert (os.sched_getscheduler(busy.pid) == os.SCHED_IDLE) == (others > 0)
-    assert "7" not in busy._zygote.computing
-    while state(busy) != "T":
-        assert time.monotonic() < end + 60
 
 
 def test_folders_of_processes_that_are_gone_are_removed_wherever_they_ran(monkeypatch):

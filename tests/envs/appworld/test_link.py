@@ -15,13 +15,43 @@ link = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(link)
 
 
+class Apps:
+    """The apps' ends of the code's connections."""
+
+    def __init__(self, steps, calls, caller):
+        self.steps, self.calls, self.caller = link.Stream(steps), link.Stream(calls), caller
+        self.send = self.steps.send
+
+    def receive(self):
+        return link.first_frame(self.steps, self.calls, self.caller)[1]
+
+
 @pytest.fixture
 def ends():
-    """The link of the apps' process, the code's end, and the environment's."""
-    (here, there), (caller, environment) = socket.socketpair(), socket.socketpair()
-    yield link.Link(here, caller), there, environment
-    for end in (here, there, caller, environment):
+    """The apps' end, the code's end for steps, and the environment's. `apps.code_calls` is the code's other end."""
+    pairs = [socket.socketpair() for _ in range(3)]
+    (steps, code), (calls, code_calls), (caller, environment) = pairs
+    apps = Apps(steps, calls, caller)
+    apps.code_calls = code_calls
+    yield apps, code, environment
+    for end in (end for pair in pairs for end in pair):
         end.close()
+
+
+def test_neither_stream_gets_the_other_s_frames_or_waits_for_it(ends):
+    apps, code, _ = ends
+    apps.code_calls.sendall(link.frame({"call": 1}) * 100)
+    for number in range(2):
+        code.sendall(link.frame({"end": number}))
+        seen = []
+        while not seen or "call" in seen[-1]:
+            seen.append(apps.receive()[0])
+            apps.calls.send({"answer": 1})
+        assert len(seen) <= 3
+    assert link.receive(apps.code_calls)[0] == {"answer": 1}
+    apps.code_calls.close()
+    code.sendall(link.frame({"end": 2}))
+    assert apps.receive()[0] == {"end": 2}
 
 
 def test_frames_come_whole_however_they_are_cut(ends):

@@ -35,6 +35,8 @@ def test_slots_of_a_killed_process_leave_no_process(appworld_python, slots):
         assert owner.stdout.readline() == "stepped\n"
         worlds = psutil.Process(owner.pid).children(recursive=True)
         assert len(worlds) >= slots + 2  # and the zygotes
+        for zygote in psutil.Process(owner.pid).children():
+            zygote.suspend()
         owner.kill()
     assert gone(*worlds)
 

@@ -1,0 +1,131 @@
+"""Who runs when the steps of worlds need more processors than there are. Clock and processes are the tests' own."""
+
+import logging
+import signal
+import socket
+
+import pytest
+
+from envs.appworld import turns as module
+from envs.appworld.turns import Step, Turns
+
+PROCESSORS = 2
+
+
+class Process:
+    """What `Step` uses of a `Fork`."""
+
+    def __init__(self, threads=1):
+        self.cpu_s = self.delay_s = 0.0
+        self.count, self.runs, self.signals = threads, True, []
+
+    def times(self):
+        return self.cpu_s, self.delay_s
+
+    def threads(self):
+        return self.count
+
+    def signal(self, number):
+        self.signals.append(number)
+        self.runs = self.runs if number == signal.SIGALRM else number == signal.SIGCONT
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, which only tests change, and the turns of this process."""
+
+    class Clock:
+        now, turns = 1000.0, Turns()
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "turns", lambda: clock.turns)
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: range(PROCESSORS))
+    return clock
+
+
+def shares(clock, steps, turns):
+    """The share of the turns in which each step runs. All compute as much as they can."""
+    ran = [0] * len(steps)
+    for _ in range(turns):
+        clock.now += module._TURN_S
+        clock.turns.share()
+        for i, step in enumerate(steps):
+            running = all(process.runs for process in step._forks)
+            assert running or not any(process.runs for process in step._forks)
+            ran[i] += running
+            step._forks[-1].cpu_s += running * module._TURN_S
+            step.look()
+    return [count / turns for count in ran]
+
+
+def begun(clock, *threads):
+    steps = [Step(Process(), Process(count), 30.0) for count in threads]
+    clock.turns._steps.update(dict.fromkeys(steps))
+    for step in steps:
+        step._forks[-1].cpu_s += 1.0
+        step.look()
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("threads", "expected"),
+    [
+        ((1, 1), [1, 1]),  # there is room
+        ((1, 1, 1, 1), [0.5] * 4),
+        ((4, 4), [0.5] * 2),  # each needs all processors
+        ((1,) * 8, [0.25] * 8),
+    ],
+)
+def test_steps_that_compute_for_long_take_turns(clock, threads, expected):
+    assert shares(clock, begun(clock, *threads), 80) == pytest.approx(expected, abs=0.03)
+
+
+def test_they_give_way_to_resets_and_to_steps_that_have_just_begun_and_come_back(clock):
+    long = begun(clock, 4, 4)
+    with clock.turns.reset():
+        assert sum(shares(clock, long, 80)) == pytest.approx(1 / module._SHARE, abs=0.03)
+    fresh = Step(Process(), Process(), 30.0)
+    with clock.turns.running(fresh):
+        assert [step._forks[0].runs for step in long] != [True, True]
+        # Within a second, or when it has computed for long itself, it is like the others.
+        shares(clock, long, 20)
+        assert sum(shares(clock, long, 80)) == pytest.approx(1, abs=0.03)
+        assert fresh._forks[0].runs
+    while len(long) > 1:
+        with clock.turns.running(long.pop()):
+            pass
+    assert shares(clock, long, 10) == [1.0]
+
+
+def test_a_step_has_the_time_in_which_it_could_run_and_its_bound(clock, caplog, monkeypatch):
+    apps, shell = Process(), Process()
+    step = Step(apps, shell, 2.0)
+    clock.now += 1.0
+    step.go(False)
+    clock.now += 5.0
+    step.go(True)
+    shell.delay_s += 0.5
+    clock.now += 1.0
+    step.look()
+    assert (step.ran_s, step.lost_s) == pytest.approx((1.5, 5.5))
+    here, there = socket.socketpair()
+
+    def poll(self, timeout_ms):
+        clock.now += timeout_ms / 1000
+        shell.delay_s += timeout_ms / 1000
+        return []
+
+    monkeypatch.setattr(module.select, "poll", lambda: type("Poll", (), {"register": lambda *_: None, "poll": poll})())
+    with caplog.at_level(logging.WARNING), pytest.raises(TimeoutError):
+        step.wait(here)
+    # 20 s are given for what was lost, and the code is killed half a second after the signal.
+    assert clock.now - step.began == pytest.approx(20 + 2.5, abs=0.2)
+    assert shell.signals.count(signal.SIGALRM) == 1
+    assert [record.message.split(":")[0] for record in caplog.records] == ["this machine is overloaded"]
+    here.close()
+    there.close()
