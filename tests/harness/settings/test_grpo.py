@@ -71,10 +71,10 @@ def test_a_resumed_run_has_its_own_settings_and_the_machine_s_flags(quick: GRPOC
     assert (own.config, own.updates, own.notes) == (saved, None, [])
     assert (own.config.wrapper, own.config.loss.kl_coef) == ("linear", 0.1)
     machine = ["--device", "cpu", "--slots", "3", "--tokens-per-microbatch", "77", "--rank-timeout-s", "9"]
-    machine += ["--gradient-checkpointing", "--offload-optimizer"]
+    machine += ["--recompute", "fit", "--offload-optimizer"]
     request = read_command([*resume, *machine, "--updates", "9", "--kl-coef", "0.1", "--k-min", "4"])
     assert {n for n, v in flat(request.config).items() if v != flat(own.config)[n]} == {
-        *("device", "slots", "tokens_per_microbatch", "rank_timeout_s", "gradient_checkpointing", "offload_optimizer")
+        *("device", "slots", "tokens_per_microbatch", "rank_timeout_s", "recompute", "offload_optimizer")
     }
     assert (request.updates, request.resume) == (9, quick.out)
     # It has the given --kl-coef.
