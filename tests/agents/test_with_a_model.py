@@ -53,7 +53,7 @@ def test_a_model_plays_in_the_agent(model: Path, tasks: Path, tmp_path: Path, re
         agent=command,
         tasks=tasks,
         horizon=12,
-        rollouts=1,
+        rollouts=4,
         slots=4,
         max_action_tokens=6,
         out=out,
@@ -61,7 +61,7 @@ def test_a_model_plays_in_the_agent(model: Path, tasks: Path, tmp_path: Path, re
     )
     [episodes] = (out / "episodes").glob("*.jsonl")
     played = [json.loads(line) for line in episodes.read_text().splitlines()]
-    assert len(played) == 4
+    assert len(played) == 16
     assert all(episode["error"] is None and episode["turns"] for episode in played)
     # smolagents writes the calls of the conversation in words of its own, which this model has never seen.
     assert result.mean_at_k > 0 or AGENT == "with_smolagents"
