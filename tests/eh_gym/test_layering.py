@@ -18,6 +18,7 @@ ALLOWED = {"eh_gym": {"numpy", "gymnasium"}, "envs": {"numpy", "gymnasium", "eh_
 _WITH_APPWORLD = {
     "appworld",
     "anyio",
+    "fastapi_login",
     "freezegun",
     "httpx",
     "inflection",
