@@ -1,4 +1,4 @@
-"""AppWorld: this project's worlds compared with the engine as its README uses it, and with a process per episode.
+"""AppWorld: this project's worlds compared with the engine as its README uses it.
 
     python benchmarks/appworld.py > benchmarks/results/appworld-cpu.txt
 
@@ -7,7 +7,6 @@ All players play the mini world's tasks with the same code:
 plain     the way of AppWorld's README: `AppWorld(task_id, experiment_name)`, `world.execute` and `world.evaluate` in
 one
           warm process
-cold      a Python process that imports AppWorld, plays one episode and exits
 ours      EH-AppWorld-v0 as an agent has it, confined as far as this host allows
 before    the same of another checkout of this project, if --before names its folder
 
@@ -20,12 +19,10 @@ benchmark's own tasks are not played, because a machine may lack their data.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import platform
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -64,20 +61,9 @@ BUSY = {
     "memory": "while True: bytearray(100 << 20)[::4096]",
 }
 TENTH = "time = __import__('time')\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
-PARTS = ("fresh", "latencies", "busy", "memory")
+PARTS = ("latencies", "busy", "memory")
 WORLDS = 16  # at once, to measure the memory of each
 HERE = Path(__file__).resolve().parent
-COLD = """
-import json, sys
-task_id, steps, judged = json.loads(sys.argv[1])
-from appworld import AppWorld, update_root
-update_root(".")
-with AppWorld(task_id=task_id, experiment_name="benchmark") as world:
-    for code in steps:
-        world.execute(code)
-    if judged:
-        world.evaluate()
-"""
 
 
 class Player:
@@ -146,20 +132,6 @@ def new_root(folder: Path) -> Path:
     return root
 
 
-def cold(folder: Path, task_id: str, steps: Sequence[str], judged: bool) -> float:
-    """Runs one process of AppWorld's Python for one episode, in a new root; returns its seconds from start to exit."""
-    start = time.perf_counter()
-    root = str(new_root(folder))
-    subprocess.run(
-        [str(backend_python("appworld")), "-B", "-s", "-c", COLD, json.dumps([task_id, steps, judged])],
-        cwd=root,
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "APPWORLD_ROOT": root, "IPYTHONDIR": root, "PYTHON_DOTENV_DISABLED": "1"},
-        check=True,
-    )
-    return time.perf_counter() - start
-
-
 @contextmanager
 def ended(players: list[Player]) -> Iterator[list[Player]]:
     """Ends the players at the end of its with block."""
@@ -224,27 +196,6 @@ def latencies(folder: Path, before: Path | None, tasks: Sequence[str], rounds: i
                 samples[name].append(measured(players[name], tasks[number % len(tasks)]))
     columns = {name: list(zip(*measurements[1:], strict=True)) for name, measurements in samples.items()}
     table(f"One episode at a time, {rounds} rounds", columns, rows)
-
-
-def fresh(folder: Path, before: Path | None, tasks: Sequence[str], rounds: int) -> None:
-    """Measures an episode that no earlier episode can have touched: ours, and one process per episode."""
-    players = {"ours": ours()} | ({"before": ours(before)} if before else {})
-    looks: dict[str, list[float]] = {name: [] for name in [*players, "cold"]}
-    whole: dict[str, list[float]] = {name: [] for name in [*players, "cold"]}
-    with ended(list(players.values())):
-        for player in players.values():
-            play(player, tasks[0])  # now its zygotes are warm
-        for number in range(rounds):
-            task_id = tasks[number % len(tasks)]
-            for name, player in players.items():
-                calls = (("open", {"task_id": task_id}), ("execute", {"code": PRINT}), ("end", {}))
-                looks[name].append(sum(player.call(method, **params)[1] for method, params in calls))
-                whole[name].append(play(player, task_id))
-            looks["cold"].append(cold(folder, task_id, [PRINT], False))
-            whole["cold"].append(cold(folder, task_id, script(task_id), True))
-    columns = {name: (looks[name], whole[name]) for name in looks}
-    rows = ("reset, first observation, end", "reset, reference solution, verdict")
-    table(f"A fresh isolated episode, {rounds} rounds", columns, rows)
 
 
 def beside_busy_worlds(tasks: Sequence[str], counts: Sequence[int], rounds: int) -> None:
@@ -331,7 +282,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="eh-benchmark-", ignore_cleanup_errors=True) as name:
         folder, smoke = Path(name), options.smoke
         tables = {
-            "fresh": lambda: fresh(folder, before, tasks, 1 if smoke else 6),
             "latencies": lambda: latencies(folder, before, tasks, options.rounds),
             "busy": lambda: beside_busy_worlds(tasks, (2,) if smoke else (8, 64), 2 if smoke else 20),
             "memory": lambda: memory(folder, before, tasks),
