@@ -154,7 +154,7 @@ def environment(settings: Environment, *, slots: int, temperature: float, hosted
             "timeout_s": settings.agent_timeout_s,
             "temperature": temperature,
             "upstream": settings.agent_upstream,
-            "sampling": {"auto": "agent" if hosted else "run"}.get(settings.agent_sampling, settings.agent_sampling),
+            "sampling": settings.sampling(hosted=hosted),
         }
         where = "harness.agents.env:AgentEnv"
         return EnvSpec(AGENT_ENV, where, order_enforce=False, disable_env_checker=True, kwargs=arguments)

@@ -120,6 +120,10 @@ class Environment(Section):
         if self.env_workers != "local":
             raise ConfigError("an agent must run on this machine, got --env-workers ray; leave it out")
 
+    def sampling(self, *, hosted: bool) -> Literal["run", "strict", "agent"]:
+        """What `read_call` does with an agent's own options, by whether a hosted model answers it."""
+        return self.agent_sampling if self.agent_sampling != "auto" else "agent" if hosted else "run"
+
     @property
     def has_splits(self) -> bool:
         """Whether there are splits. A class of yours may take none; then training and evaluation have the same

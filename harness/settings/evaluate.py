@@ -104,7 +104,7 @@ class EvaluateConfig(Section):
         """Returns the settings that an episode depends on, besides its task and seed."""
         decide, marked = (Changes.RESULT, Changes.DRAWS, None), marks(type(self))  # None: a sampler of the user's
         settings = flat(self)
-        if settings["agent_sampling"] == "auto" and not (settings["agent"] and self.policy == ENDPOINT):
+        if self.environment.sampling(hosted=bool(self.environment.agent) and self.policy == ENDPOINT) == "run":
             settings["agent_sampling"] = "run"
         return {name: value for name, value in settings.items() if marked.get(name) in decide}
 
