@@ -55,9 +55,10 @@ class Children:
         taken = {child.slot for child in self._living.values()}
         slot = next(i for i in range(len(taken) + 1) if i not in taken)
         try:
-            pid = os.fork()
-            if pid == 0:
-                self._live(connection, slot, live)
+            with confine.own_pids():
+                pid = os.fork()
+                if pid == 0:
+                    self._live(connection, slot, live)
         finally:
             connection.close()
         self._living[name] = _Child(pid, slot)
@@ -74,7 +75,7 @@ class Children:
                 if os.waitpid(child.pid, os.WNOHANG)[0]:
                     del self._living[name]
                     self._killed.discard(name)
-                    shutil.rmtree(os.path.join(self._folder, str(child.pid)), ignore_errors=True)
+                    shutil.rmtree(os.path.join(self._folder, str(child.slot)), ignore_errors=True)
             if not (wait and self._killed):
                 return
             time.sleep(0.001)
@@ -93,7 +94,7 @@ class Children:
         try:
             try:
                 confine.die_with(self._pid)
-                scratch = os.path.join(self._folder, str(os.getpid()))
+                scratch = os.path.join(self._folder, str(slot))
                 os.mkdir(scratch, 0o700)
                 os.chdir(scratch)
                 confine.keep_only([connection.fileno()])

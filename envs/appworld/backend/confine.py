@@ -9,6 +9,7 @@ The parent enforces the deadline (forks.py) and the memory of all worlds togethe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -17,7 +18,7 @@ import socket
 import struct
 import sys
 import sysconfig
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from . import landlock, seccomp
@@ -26,6 +27,7 @@ from . import landlock, seccomp
 FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
+_CLONE_NEWPID = 0x20000000
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
@@ -38,6 +40,7 @@ _network = False  # set by isolate_host
 _first_slot = 0  # set by isolate_host
 _claim: socket.socket | None = None  # keeps other zygotes from using the same slots
 _threads_of_user: int | None = None
+_pids = -1  # set by isolate_host: a descriptor of the zygote's pid namespace
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,28 @@ def isolate_host() -> None:
     user namespace for this, which the kernel refuses to a process with several threads. Each world then makes its own
     in ``confine``.
     """
-    global _first_slot, _network, _threads_of_user
+    global _first_slot, _network, _pids, _threads_of_user
     _prctl(_SET_NO_NEW_PRIVS, 1)
     if os.geteuid() == 0:
         _first_slot = _claimed_slots()  # other namespaces do not see claims
+        _pids = _pid_namespace()
     _network = os.geteuid() == 0 and _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
     _threads_of_user = _count_threads(os.getuid())
     seccomp.prepare()
+
+
+@contextlib.contextmanager
+def own_pids() -> Iterator[None]:
+    """Gives a process that is forked inside the block a pid namespace of its own, if the zygote runs as root.
+
+    Elsewhere, thread ids tell how many processes and threads others have started.
+    """
+    made = _pids >= 0 and _unshare(_CLONE_NEWPID)
+    try:
+        yield
+    finally:
+        if made:
+            _enter(_pids)
 
 
 def confine(
@@ -112,6 +130,8 @@ def confine(
     inside = ["limits"]
     network, own_namespace = _namespaces()
     mounts = _unshare(_CLONE_NEWNS) and _read_only_mounts()
+    if mounts and os.getpid() == 1:
+        _libc().mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(1), None)  # MS_RDONLY
     own_uid = _change_user(FIRST_UID + (_first_slot + slot) % (_UIDS_OF_ZYGOTE * _ZYGOTES))
     _limit(limits, counts_threads_alone=own_uid or own_namespace)
     _drop_capabilities()
@@ -146,7 +166,7 @@ def limit(limits: Limits) -> None:
 def die_with(parent: int) -> None:
     """Makes the kernel kill this process when its parent thread ends. Exits if ``parent`` is gone already."""
     _prctl(_SET_PDEATHSIG, _SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() not in (parent, 0):  # 0: outside of this pid namespace
         os._exit(1)
 
 
@@ -200,6 +220,20 @@ def _prctl(option: int, value: int) -> bool:
 
 def _unshare(flags: int) -> bool:
     return sys.platform == "linux" and bool(_libc().unshare(flags) == 0)
+
+
+def _pid_namespace() -> int:
+    """A descriptor of this process's pid namespace; -1 if it may not enter that."""
+    try:
+        namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    except OSError:
+        return -1
+    return namespace if _enter(namespace) else -1
+
+
+def _enter(pids: int) -> bool:
+    """Enters a pid namespace with the processes that this one forks."""
+    return sys.platform == "linux" and bool(_libc().setns(pids, _CLONE_NEWPID) == 0)
 
 
 def _namespaces() -> tuple[bool, bool]:

@@ -211,7 +211,7 @@ _ANSWERS = [
         attempt("reading", lambda: real_io.open("/proc/self/environ", "rb").read())
         print("secret" in str(real_os.environ).lower(), "EH_" in str(real_os.environ))
         """,
-        shows="(reading failed: PermissionError.*){4}False False",
+        shows="(reading failed: (PermissionError|FileNotFoundError).*){4}False False",
     ),
 ]
 
@@ -307,7 +307,12 @@ _STATES = [
 _LOOPS = [
     _attack("loop for ever", "while True:\n    pass", shows="timed out"),
     _lost("loop in C", "sum(range(10**12))", shows="no answer"),
-    _lost("stop itself", "posix.kill(posix.getpid(), signal.SIGSTOP)", shows="no answer"),
+    _attack(
+        "stop itself",  # in a pid namespace, it cannot
+        "print(posix.kill(posix.getpid(), signal.SIGSTOP))",
+        shows="None|no answer",
+        ends="verdict or world lost",
+    ),
 ]
 
 _MEMORY = [

@@ -70,7 +70,7 @@ HAS_MOUNT_SETATTR = (
     and LIBC.syscall(ctypes.c_long(442), ctypes.c_long(-1), None) < 0
     and (ctypes.get_errno() != errno.ENOSYS)
 )
-NEWNS, NEWIPC, NEWUSER, NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
+NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ def live(host, scratch, act, *, limits=LIMITS, readable=(), kept=()):
         confine.keep_only(kept)
         act(confine.confine(3, scratch, limits, readable, parent=zygote, use_landlock=host.landlock))
 
-    status = in_a_fork(world)
+    with confine.own_pids():
+        status = in_a_fork(world)
     return 128 - status if status < 0 else status
 
 
@@ -265,7 +266,7 @@ REFUSED = {
         "write a file": open_with(os.O_WRONLY),
         "make a file": open_with(os.O_WRONLY | os.O_CREAT, "new"),
         "list a folder": lambda: os.listdir("/"),
-        "read another process's environment": lambda: content(f"/proc/{os.getppid()}/environ")(),
+        "read a process's environment": lambda: content(f"/proc/{os.getppid() or 1}/environ")(),
         "make a folder": lambda: os.mkdir("folder"),
         "remove a file": lambda: os.unlink("file"),
         "execute": lambda: os.execv("/bin/true", ["true"]),
@@ -334,6 +335,11 @@ def test_the_world_is_in_a_network_of_its_own_where_there_are_such(host, scratch
     how, network = confined(host, scratch, lambda: os.readlink("/proc/self/ns/net"))
     assert how == "returned"
     assert (network != os.readlink("/proc/self/ns/net")) == ("network" in host.layers)
+
+
+def test_ids_tell_nothing_of_other_processes_where_root_may_make_namespaces(host, scratch):
+    ids = confined(host, scratch, lambda: [os.getpid(), os.readlink("/proc/self")])[1]
+    assert (ids == [1, "1"]) == (host.as_root and can_unshare(NEWPID, 0))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's")

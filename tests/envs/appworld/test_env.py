@@ -150,7 +150,7 @@ def test_the_reward_can_be_the_share_of_the_tests_that_pass(make):
 def test_the_export_of_a_lost_world_is_the_state_at_its_beginning(env, tmp_path):
     task_id = env.unwrapped.task_ids[0]
     writer = outputs.OutputWriter(tmp_path, env.unwrapped._host)
-    lost = LOG_IN + WRITE + "\n__import__('posix').kill(__import__('posix').getpid(), 9)"
+    lost = LOG_IN + WRITE + "\n__import__('posix')._exit(9)"
     assert writer.write(task_id, ["print(1)", lost, "print(2)"]) == outputs.Replayed(False, False)
     folder = tmp_path / "tasks" / task_id
     assert (folder / "logs" / "environment_io.md").read_text().count("### Environment Interaction") == 1
