@@ -1,7 +1,9 @@
 """Splits a model's raw reply into its thought and its answer."""
 
+THINK = ("<think>", "</think>")
 
-def split_reply(reply: str) -> tuple[str, str]:
+
+def split_reply(reply: str, tags: tuple[str, str] = THINK) -> tuple[str, str]:
     r"""The thought of a reply without its tags, and the answer, on which environments act.
 
     The thought ends at the last closing tag. Its opening tag may be missing, because many chat templates write it.
@@ -14,9 +16,9 @@ def split_reply(reply: str) -> tuple[str, str]:
     >>> split_reply("<think>Should I call open(c)?")
     ('Should I call open(c)?', '')
     """
-    thought, closed, answer = reply.rpartition("</think>")
+    thought, closed, answer = reply.rpartition(tags[1])
     if not closed:
-        if not reply.lstrip().startswith("<think>"):
+        if not reply.lstrip().startswith(tags[0]):
             return "", reply
         thought, answer = reply, ""
-    return thought.strip().removeprefix("<think>").strip(), answer.lstrip("\n")
+    return thought.strip().removeprefix(tags[0]).strip(), answer.lstrip("\n")

@@ -100,13 +100,16 @@ class FolderHorizon:
             if self._counted == before:
                 return
             self._since += self._counted - before
+            lines = ""
             while self._since >= self._every:
-                moved = {name: None if math.isnan(value) else value for name, value in self._shared.update().items()}
-                with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
-                    log.write(json.dumps({"episodes": self._every, **moved}) + "\n")
                 self._since -= self._every
+                moved = {name: None if math.isnan(value) else value for name, value in self._shared.update().items()}
+                lines += json.dumps({"episodes": self._every, **moved}) + "\n"
             since = {"episodes_since_update": self._since} if self._since else {}
             self._write("state.json", json.dumps({**self._shared.state_dict(), **since}).encode())
+            if lines:  # after the state: a full disk must not count episodes twice
+                with (self._folder / "horizon.jsonl").open("a", encoding="utf-8") as log:
+                    log.write(lines)
 
     def _write(self, name: str, content: bytes) -> None:
         # At once, because other processes may be reading.

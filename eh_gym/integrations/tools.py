@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from eh_gym.rewards import result_of
 from eh_gym.surrogates import escaped
 
 __all__ = ["ToolEnvironment"]
@@ -58,7 +59,8 @@ class ToolEnvironment:
         observation, reward, terminated, truncated, info = self._env.step(str(action))
         self.steps += 1
         self.ended, self.cut = bool(terminated or truncated), bool(truncated and not terminated)
-        self.success = bool(info["success"]) if terminated and "success" in info else None
+        verdict = info.get("success") if terminated else None
+        self.success = None if verdict is None else result_of(0.0, ended=True, verdict=verdict).success
         if "environment_error" in info:
             self._score = None  # the episode says nothing about the agent
         elif self._score is not None:

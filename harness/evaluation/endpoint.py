@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import ConfigError, EHError, SamplerError
-from eh_gym.replies import split_reply
+from eh_gym.replies import THINK, split_reply
 from eh_gym.surrogates import escaped
+from harness.agents.protocol import read_function_call
 from harness.agents.writing import written_calls
 from harness.rollout.conversation import NoRoom, UnreadableRequestError
 from harness.settings.evaluate import Endpoint
@@ -61,7 +62,8 @@ class ChatEndpoint:
     """A model behind ``POST {base_url}/chat/completions``. The caller closes it.
 
     The client waits between two tries with exponential backoff, or as the server says. `template_kwargs` are for
-    servers that take them. Raises ConfigError if the key or the model's name is missing.
+    servers that take them, and `tags` stand around a thought that the server leaves in the text. Raises ConfigError if
+    the key or the model's name is missing.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ChatEndpoint:
         temperature: float = 1.0,
         max_tokens: int = 1024,
         template_kwargs: Mapping[str, Any] | None = None,
+        tags: tuple[str, str] = THINK,
     ) -> None:
         if not model:
             raise ConfigError("--policy openai needs --model NAME, the model's name at the endpoint")
@@ -94,7 +97,7 @@ class ChatEndpoint:
         )
         self.url = str(self._client.base_url).rstrip("/")
         self._model, self._temperature = model, temperature
-        self._max_tokens = max_tokens
+        self._max_tokens, self._tags = max_tokens, tags
         self._limit = "max_tokens"
         self._more = {"chat_template_kwargs": dict(template_kwargs)} if template_kwargs else {}
 
@@ -171,14 +174,14 @@ class ChatEndpoint:
 
     def _read(self, completion: Any, seed: int) -> EndpointReply:
         usage = completion.usage
-        prompt, completed = (usage.prompt_tokens or 0, usage.completion_tokens or 0) if usage is not None else (0, 0)
+        prompt, completed = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else (0, 0)
         choice = completion.choices[0]
         reply = choice.message
         content = reply.content or ""
-        thought, text = split_reply(content)
-        calls = [
+        thought, text = split_reply(content, self._tags)
+        calls: list[dict[str, Any]] = [
             {
-                "id": call.id or f"call{seed}_{at}",  # some servers leave it out, or the type
+                "id": str(call.id or f"call{seed}_{at}"),  # some servers leave it out, or the type
                 "type": "function",
                 "function": {"name": call.function.name, "arguments": call.function.arguments},
             }
@@ -186,13 +189,16 @@ class ChatEndpoint:
             if call.type != "custom"
         ]
         calls = written_calls(calls)  # some servers send the arguments themselves
+        for call in calls:
+            read_function_call(call["id"], call["function"])  # raises TypeError
         message: Message = {"role": "assistant", "content": content}
         if calls:  # the content goes back as it came; it may be null
             message |= {"content": reply.content, "tool_calls": calls}
         # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
         apart = getattr(reply, "reasoning", None) or getattr(reply, "reasoning_content", None)
         reasoning = apart if isinstance(apart, str) else thought
-        return EndpointReply(text, choice.finish_reason == "length", reasoning, calls, message, prompt, completed)
+        cut, counts = choice.finish_reason == "length", (int(prompt or 0), int(completed or 0))
+        return EndpointReply(text, cut, reasoning, calls, message, *counts)
 
 
 def _whole(value: Any) -> Any:

@@ -89,8 +89,11 @@ class Replies:
     """
 
     def __init__(self, path: Path, ended: Collection[int]) -> None:
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # a kill may cut the last line
-        kept = [line for line in map(json.loads, lines) if line["episode"] not in ended]
+        kept: list[dict[str, Any]] = []
+        for line in path.read_bytes().split(b"\n") if path.exists() else ():
+            with contextlib.suppress(ValueError):  # a kill or a full disk may cut a line
+                kept.append(json.loads(line))
+        kept = [line for line in kept if line["episode"] not in ended]
         self.known: dict[str, dict[str, Any]] = {line["request"]: line["reply"] for line in kept}
         write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._path = path

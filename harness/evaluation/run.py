@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, EHError, SamplerError
+from eh_gym.replies import THINK
 from harness.evaluation.endpoint import ChatEndpoint
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.of_run import is_run, of_run
@@ -78,7 +79,8 @@ def _plan(config: EvaluateConfig, env: EnvSpec | None) -> _Plan:
     tasks = held_out_tasks(environments, count, every=config.every)
     alike = config.policy != "random" if script else config.rollout.temperature == 0
     requests = evaluation_requests(tasks, config.rollouts or (1 if alike else 8), config.seed)
-    return _Plan(split, environments, requests, len(tasks) >= len(held_out_tasks(environments, None)))
+    whole = (count is None and config.every == 1) or len(tasks) >= len(held_out_tasks(environments, None))
+    return _Plan(split, environments, requests, whole)
 
 
 @contextmanager
@@ -234,4 +236,5 @@ def _endpoint(config: EvaluateConfig) -> ChatEndpoint:
         temperature=config.rollout.temperature,
         max_tokens=config.rollout.max_action_tokens,
         template_kwargs=config.model.chat_template_kwargs,
+        tags=config.model.tags or THINK,
     )

@@ -76,7 +76,12 @@ class EvaluateConfig(Section):
         super().__post_init__()
         if self.policy == ENDPOINT:
             self._refuse(
-                {"sampler", "max_context", "max_observation_tokens", "reasoning_format"},
+                {
+                    "sampler",
+                    "max_context",
+                    "max_observation_tokens",
+                    *(() if self.model.tags else ("reasoning_format",)),
+                },
                 f"is not for --policy {ENDPOINT}, whose server has limits of its own and renders the messages",
             )
         else:

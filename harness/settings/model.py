@@ -48,9 +48,14 @@ class Model(Section):
         super().__post_init__()
         if taken := [name for name in self.chat_template_kwargs if name in _OURS]:
             raise ConfigError(f"--chat-template-kwargs must not have {', '.join(taken)}; leave it out")
-        tags = self.reasoning_format.split()
-        if self.reasoning_format not in REASONING_FORMATS and (len(tags) != 2 or tags[0] == tags[1]):
+        if self.reasoning_format not in REASONING_FORMATS and len({*(self.tags or ())}) != 2:
             raise ConfigError(
                 f"--reasoning-format must be one of {', '.join(REASONING_FORMATS)}, or two different tags with a blank "
                 f"between, got {self.reasoning_format!r}"
             )
+
+    @property
+    def tags(self) -> tuple[str, str] | None:
+        """The two tags around a thought, if the reasoning format names them."""
+        tags = self.reasoning_format.split()
+        return (tags[0], tags[1]) if len(tags) == 2 else None

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from eh_gym.errors import EHError, UserCodeError
 from harness.machine.ranks import Ranks
 from harness.records.files import room_for, write_whole
 from harness.records.run_folder import lengthen
@@ -75,8 +76,9 @@ def train(
                 with run.clock.timed("time/update_s", times):
                     try:
                         trajectories, metrics = run.batches.take(update, progress.batch_began)
-                    except Stopped:
-                        run.save(update)
+                    except (Stopped, EHError) as error:  # nothing has changed since the last update
+                        if isinstance(error, Stopped) or run.ranks.size == 1:  # other ranks don't know of an error
+                            run.save(update)
                         raise
                     with run.batches.paused():
                         metrics |= tell_controller(run.controller, trajectories)
@@ -91,8 +93,12 @@ def train(
                     with run.clock.stopped("time/evaluation_s", metrics):
                         metrics |= run.held_out.during_training(progress, update)
                 run.write(update, metrics, trajectories)
-                fault = run.faults.look(trajectories, last=update + 1 == config.updates)
                 done = update + 1
+                try:
+                    fault = run.faults.look(trajectories, last=done == config.updates)
+                except UserCodeError:
+                    run.save(done)
+                    raise
                 stops = on_update is not None and run.ranks.first and bool(on_update(update, metrics))
                 stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.received)]), strict=True))
                 if stops or interrupted or done % config.run.checkpoint_every == 0 or done == config.updates:

@@ -27,12 +27,12 @@ def group_advantages(rewards: Tensor, *, normalize_std: bool = True, eps: float 
     """Each episode's reward minus the mean reward of its group, optionally divided by the standard deviation.
 
     Args:
-        rewards: float [T, G], the rewards of the G episodes of T tasks.
+        rewards: float [T, G], the rewards of the G episodes of T tasks, as exact as they are known.
         normalize_std: Whether to divide by the group's standard deviation (of the population, i.e. over G, plus `eps`).
         eps: Keeps the division finite.
 
     Returns:
-        float [T, G]; exactly 0 in a group whose rewards are all equal.
+        float32 [T, G]; exactly 0 in a group whose rewards are all equal.
 
     >>> group_advantages(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), normalize_std=False)
     tensor([[ 0.5000, -0.5000],
@@ -40,11 +40,12 @@ def group_advantages(rewards: Tensor, *, normalize_std: bool = True, eps: float 
     """
     _assert_alike(rewards)
     # The mean of equal floats can be off by one bit, but such a group must get exact zeros.
-    equal = torch.isclose(rewards, rewards[:, :1], rtol=1e-6).all(dim=1, keepdim=True)  # but for the rounding of sums
-    centred = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(equal, 0.0)
+    rewards = rewards.double()  # those of a group may differ by little
+    equal = torch.isclose(rewards, rewards[:, :1], rtol=1e-9).all(dim=1, keepdim=True)  # but for the rounding of sums
+    centred = (rewards - rewards.mean(dim=1, keepdim=True)).masked_fill(equal, 0.0).float()
     if not normalize_std:
         return centred
-    return centred / (rewards.std(dim=1, keepdim=True, correction=0) + eps)
+    return centred / (centred.std(dim=1, keepdim=True, correction=0) + eps)
 
 
 def policy_loss(

@@ -121,7 +121,7 @@ def select_episodes(trajectories: Sequence[Trajectory], settings: Loss) -> tuple
 
 
 def _advantages(group: Sequence[Trajectory], settings: Loss) -> list[float]:
-    rewards = torch.tensor([[t.reward for t in group]])
+    rewards = torch.tensor([[t.reward for t in group]], dtype=torch.float64)
     advantages: list[float] = group_advantages(rewards, normalize_std=settings.normalize_std)[0].tolist()
     return advantages
 

@@ -71,6 +71,17 @@ def test_short_sessions_together_move_k_with_all_that_their_owners_heard(tmp_pat
     owner.close()
 
 
+def test_a_full_disk_counts_no_episode_twice(tmp_path):
+    owner = FolderHorizon(tmp_path, LinearHorizon(10, 50, 1.0), 2)
+    (tmp_path / "horizon.jsonl").mkdir()
+    owner.record(EpisodeOutcome(4, 10, True))
+    with pytest.raises(OSError, match="directory"):
+        owner.record(EpisodeOutcome(4, 10, True))
+    owner.record(EpisodeOutcome(4, 10, True))
+    assert owner.horizon == 11
+    owner.close()
+
+
 def test_a_child_that_was_forked_from_the_owner_plays_and_leaves_the_folder_to_it(tmp_path):
     owner = FolderHorizon(tmp_path, elastic(), 1)
     if (child := os.fork()) == 0:

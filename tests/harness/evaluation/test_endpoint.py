@@ -136,6 +136,7 @@ def test_a_request_that_fails_for_good_fails_its_episode_and_no_reply_is_paid_tw
                 quiet(server.url, **settings, out=tmp_path)
         else:
             assert 0 < quiet(server.url, **settings, out=tmp_path).environment_errors < 12
+    (tmp_path / "replies.jsonl").open("a").write('{"episode": 1\n')  # as a full disk may leave it
     asked = []
     for out in (tmp_path, None):
         with chat_server.serve(chat_server.cabinet_agent) as server:
@@ -225,6 +226,8 @@ def with_message(**fields: Any) -> dict[str, Any]:
         *({"choices": wrong} for wrong in ([], "abc", ["abc"], [None])),
         with_message(content=None, tool_calls=[{"id": "a", "type": "function", "function": None}]),
         with_message(content=[{"text": "words"}]),
+        with_message(tool_calls=[{"id": 5, "function": {"name": None, "arguments": "{}"}}]),
+        with_message(content="a") | {"usage": {"prompt_tokens": "many"}},
     ],
 )
 def test_an_answer_that_is_no_chat_completion_is_an_error(chat_server: Any, body: Any) -> None:
@@ -300,16 +303,18 @@ def test_flags_that_do_not_go_together_are_refused(settings: dict[str, Any], fla
         quiet("http://127.0.0.1:9/v1", **settings)
 
 
-def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any) -> None:
+@pytest.mark.parametrize(("opening", "closing"), [("<think>", "</think>"), ("[THINK]", "[/THINK]")])
+def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any, opening: str, closing: str) -> None:
     def answer(request: dict[str, Any], before: int) -> Any:
         if before == 1:
             body = chat_server.completion(request, None, finish_reason="length")
             body["choices"][0]["message"]["reasoning_content"] = "And now"
             return {"body": body}
-        return "<think>\nhm\n</think>\n\n" + chat_server.cabinet_agent(request)
+        return f"{opening}\nhm\n{closing}\n\n" + chat_server.cabinet_agent(request)
 
+    tags = {"reasoning_format": f"{opening} {closing}"} if opening != "<think>" else {}
     with chat_server.serve(answer) as server:
-        quiet(server.url, tasks=1, horizon=3)
+        quiet(server.url, tasks=1, horizon=3, **tags)
     assert server.requests[1]["messages"][-1]["content"] == "ok"  # the environment got the answer alone
     assert server.requests[2]["messages"][-1]["content"] == f"{UNFINISHED}\nerror"
 

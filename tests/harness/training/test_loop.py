@@ -8,7 +8,7 @@ from quiet_run import metrics_of
 from safetensors.torch import load_file
 from torch.distributed.checkpoint import FileSystemReader
 
-from eh_gym.errors import StateError
+from eh_gym.errors import StateError, UserCodeError, WorkerError
 from envs.cabinet.env import CabinetEnv
 from harness import train
 from harness.evaluation.held_out import HeldOut
@@ -118,3 +118,19 @@ def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(
     (resumed.folder / kept).rename(resumed.folder / "gone")
     with pytest.raises(StateError, match=kept):
         train(resume=resumed.folder, env=Talks, show=False)
+
+
+@pytest.mark.parametrize(("error", "saved"), [(ValueError, "save 2"), (WorkerError, "save 4")])
+def test_an_environment_that_fails_loses_no_whole_update(
+    error: type[Exception], saved: str, quick: GRPOConfig, done: list[str]
+) -> None:
+    class Breaks(CabinetEnv):
+        def step(self, action: str) -> Any:
+            if "write 1" in done:
+                raise error("gone")
+            return super().step(action)
+
+    few: dict[str, Any] = {"tasks_per_update": 2, "group_size": 2, "eval_tasks": 2, "warm_start.episodes": 0}
+    with pytest.raises(UserCodeError, match="gone"):
+        train(changed(quick, checkpoint_every=9, **few), env=Breaks)
+    assert done[-1] == saved

@@ -30,7 +30,9 @@ def test_equal_groups_are_dropped_and_counted(policy: Policy) -> None:
     group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
     equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
     assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], 0.5)
-    tie = episode(policy, 0, "read()", reward=0.5)
+    for t in group:
+        t.reward += 1e8
+    tie = episode(policy, 0, "read()", reward=1e8 + 0.5)
     assert choose([*group, tie]) == ([("open(a)", 0.5), ("open(b)", -0.5), ("read()", 0.0)], 0.0)
 
 
