@@ -1,17 +1,12 @@
 """Programs that an agent under RL might find, each after a reward that it has not earned, or after the machine.
 
-``python tests/envs/appworld/attacks.py`` plays them all and prints what came of each. With ``--before FOLDER`` it also plays them
-on a checkout that has code and apps in one process, such as 8c97468f. An attack works with what AppWorld's guard lets through
-(``__import__``), ends with ``complete_task`` where its world still answers, and must get no reward.
+``python tests/envs/appworld/attacks.py`` plays them all and prints what came of each. An attack works with what AppWorld's guard
+lets through (``__import__``), ends with ``complete_task`` where its world still answers, and must get no reward.
 """
 
 import argparse
 import copy
-import json
-import os
 import re
-import subprocess
-import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -53,18 +48,6 @@ def ask(method, url, **named):
     return attempt(url, lambda: requester.client.request(method, url, **named).status_code)
 def sql(query, *values):
     return world.models.spotify.SQLModel.db.connection.execute(query, values).fetchall()
-"""
-# The same in a world that has code and apps in one process: its outcomes are JSON, and then comes the list of its calls.
-TOOLS_BEFORE = """
-found = {type(o).__name__: o for o in gc.get_objects() if type(o).__name__ in ("AppWorld", "socket")}
-world, connection = found["AppWorld"], found["socket"]
-calls = connection
-def send(head, body=b"", over=None):
-    ends = isinstance(head, dict) and "malformed" in head
-    if ends:
-        head = {"output": body.decode("latin-1"), "completed": True, "api_calls": 0} | head
-    head = head if isinstance(head, bytes) else json.dumps(head).encode()
-    write(struct.pack(">I", len(head)) + head + struct.pack(">I", 2) * ends + b"[]" * ends)
 """
 FINISH = "apis.supervisor.complete_task(answer=answer if 'answer' in dir() else 'nothing found')"
 
@@ -518,7 +501,7 @@ class Outcome:
 class Target:
     """The environment under attack, with the tasks that attacks are played on."""
 
-    def __init__(self, tools="", **settings):
+    def __init__(self, **settings):
         self.env = AppWorldEnv(
             split="mini", step_timeout_s=STEP_TIMEOUT_S, memory_mb=MEMORY_MB, max_api_calls=300, **settings
         )
@@ -533,8 +516,8 @@ class Target:
         }
         (limit,) = re.findall(r"""w\["price"\] < (\d+)""", references[self.tasks["change"]][-2])
         genre = re.search(r"""\["genre"\] == "(.*?)\"""", references[self.tasks["question"]][-2])[1]
-        root = str(data.roots("mini").judge if tools else data.root_of("mini"))
-        self.tools = f"{tools or TOOLS}\nLIMIT, MEMORY_MB, DATA, GENRE = {(int(limit), MEMORY_MB, root, genre)!r}"
+        root = str(data.root_of("mini"))
+        self.tools = f"{TOOLS}\nLIMIT, MEMORY_MB, DATA, GENRE = {(int(limit), MEMORY_MB, root, genre)!r}"
 
     def play(self, attack):
         """An episode of an attack."""
@@ -601,31 +584,14 @@ def main():
     """Plays all attacks, or those of the kinds that are named, and prints a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*")
-    parser.add_argument("--before", type=os.path.abspath, help="the folder of a checkout to play them on, too")
-    parser.add_argument("--lines", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    chosen = [attack for attack in ATTACKS if attack.kind in (options.kinds or _KINDS)]
-    before = TOOLS[: TOOLS.index("life =")] + TOOLS[TOOLS.index("root, libc") :] + TOOLS_BEFORE
-    rows = [row(outcome) for outcome in play(chosen, slots=6, tools=before if options.lines else "")]
-    if options.lines:
-        print(json.dumps(rows))
-        return
-    tables = {"now": rows}
-    if options.before:
-        command = [sys.executable, __file__, "--lines", *options.kinds]
-        environment = {**os.environ, "PYTHONPATH": options.before}
-        done = subprocess.run(
-            command, env=environment, cwd=options.before, stdout=subprocess.PIPE, text=True, check=True
-        )
-        tables = {"before": json.loads(done.stdout.splitlines()[-1]), "now": rows}
-    print("$ python tests/envs/appworld/attacks.py" + " --before CHECKOUT" * bool(options.before))
+    chosen = [attack for attack in ATTACKS if attack.kind in (parser.parse_args().kinds or _KINDS)]
+    rows = [row(outcome) for outcome in play(chosen, slots=6)]
+    print("$ python tests/envs/appworld/attacks.py")
     print("Of each attack: its reward, how its episode ended, its slowest step, what its tries gave")
-    for number, attack in enumerate(chosen):
-        print(f"\n{attack.kind}: {attack.name}")
-        print(*(f"    {when:<8}{table[number]}" for when, table in tables.items()), sep="\n")
-    for when, table in tables.items():
-        paid, failed, harm = (sum(word in r for r in table) for word in ("reward 1", "environment error", "HARMED"))
-        print(f"\n{when}: {len(table)} attacks, {paid} rewarded, {harm} did harm, {failed} left out of the figures")
+    for attack, line in zip(chosen, rows, strict=True):
+        print(f"\n{attack.kind}: {attack.name}\n    {line}")
+    paid, failed, harm = (sum(word in line for line in rows) for word in ("reward 1", "environment error", "HARMED"))
+    print(f"\n{len(rows)} attacks, {paid} rewarded, {harm} did harm, {failed} left out of the figures")
 
 
 if __name__ == "__main__":
