@@ -12,10 +12,7 @@ from harness.records.files import make_folder, write_whole
 
 
 def write_tau2_results(source: Path, file: Path) -> int:
-    """Writes the file from the folder of an evaluation of EH-Tau2, and returns the number of episodes.
-
-    It plays their actions again, since the log may have brief answers. Replies without a call are left out.
-    """
+    """Plays an evaluation's actions again, since its log may have brief answers. Returns the number of episodes."""
     kept = evaluation_of(source, "EH-Tau2")
     [path] = backend_python("tau2").parents[1].glob("lib/*/site-packages/tau2/data/tau2/domains/telecom/tasks.json")
     tasks = {task["id"]: task for task in json.loads(path.read_text(encoding="utf-8"))}
@@ -32,9 +29,9 @@ def write_tau2_results(source: Path, file: Path) -> int:
             # tau2's replay would raise if the agent has broken the world.
             reason = "agent_error" if "world_lost" in env.step(end)[4] else "agent_stop"
             messages.append({"role": "assistant", "content": "###STOP###"})
-        times = {"start_time": "", "end_time": "", "duration": sum(t.get("latency_s", 0) for t in line["turns"])}
-        ended = {"termination_reason": reason, "reward_info": {"reward": float(line["success"])}}
-        runs.append({"id": str(line["seed"]), "task_id": line["task_id"], **times, **ended, "messages": messages})
+        run = {"id": str(line["seed"]), "task_id": line["task_id"], "termination_reason": reason, "messages": messages}
+        times = {"start_time": "", "end_time": "", "duration": 0.0}
+        runs.append({**run, **times, "reward_info": {"reward": float(line["success"])}})
     env.close()
     info = {
         **{"git_commit": "", "num_trials": 1, "max_steps": 100, "max_errors": 10},
@@ -43,6 +40,6 @@ def write_tau2_results(source: Path, file: Path) -> int:
         "environment_info": {"domain_name": "telecom", "policy": told["system_prompt"]},
     }
     make_folder(file.parent, "--out")
-    results = {"info": info, "tasks": [tasks[line["task_id"]] for line in lines], "simulations": runs}
-    write_whole(file, json.dumps(results, indent=2))
+    played = [tasks[line["task_id"]] for line in lines]
+    write_whole(file, json.dumps({"info": info, "tasks": played, "simulations": runs}))
     return len(runs)
