@@ -27,18 +27,8 @@ ODD = [
     *[("get_bills_for_customer", {"customer_id": "C1001", "limit": n}) for n in (-1, "2", 10**50)],
 ]
 REFUSED = [
-    *(
-        "a(b=NaN)",
-        "a(b=1e999)",
-        "a(Infinity)",
-        r'a(b="\ud800")',
-        "a([[[[[[1]]]]]])",
-        "a(x=1, x=2)",
-        "a(b=1 c=2)",
-        "f''",
-    ),
-    *("a(b" + "[" * 5000, "a(b=" + "[" * 5000),
-    *("check_status_bar(1)", "check_status_bar(),", "check_status_bar() done()"),
+    *("a(b=NaN)", "a(b=1e999)", "a(Infinity)", r'a(b="\ud800")', "a([[[[[[1]]]]]])", "a(x=1, x=2)", "a(b=1 c=2)"),
+    *("f''", "a(b=" + "[" * 5000, "check_status_bar(1)", "check_status_bar(),", "check_status_bar() done()"),
 ]
 
 
@@ -58,7 +48,7 @@ def message(*calls):
 
 
 def play(env, task_id, choose):
-    """Plays until done, with `choose`, or the expert where it gives None. Returns calls, answers and the reward."""
+    """Plays until done: `choose`, or the expert where it gives None. Returns calls, answers and reward."""
     info, calls, answers = env.reset(options={"task_id": task_id})[1], [], []
     while True:
         call = choose(info)
@@ -132,12 +122,11 @@ def test_what_is_no_call_changes_nothing(make):
     ("player", "wins"), [("nothing", 0), ("transfer", 12), ("blind", 39), ("blind --horizon 21", 12)]
 )
 def test_what_scripts_win_here_and_in_tau2s_own_file(official, player, wins, tmp_path):
-    words = f"--env EH-Tau2-v0 --split test --policy {player} --out {tmp_path}/kept"
-    evaluate(words.split())
+    evaluate(f"--env EH-Tau2-v0 --split test --policy {player} --out {tmp_path}/kept".split())
     export(f"tau2 {tmp_path}/kept --out {tmp_path}".split())
-    rewards = official.call("load", {"file": f"{tmp_path}/elastic-horizon.json"})
-    assert all(ours == theirs for ours, theirs in rewards)
-    assert (len(rewards), sum(ours for ours, _ in rewards)) == (40, wins)
+    ours, theirs = zip(*official.call("load", {"file": f"{tmp_path}/elastic-horizon.json"}), strict=True)
+    assert ours == theirs
+    assert (len(ours), sum(ours)) == (40, wins)
 
 
 def test_a_replay_that_differs_is_an_environment_error_and_a_broken_world_the_agents(make):
