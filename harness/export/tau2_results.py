@@ -17,16 +17,16 @@ def write_tau2_results(source: Path, file: Path) -> int:
     [path] = backend_python("tau2").parents[1].glob("lib/*/site-packages/tau2/data/tau2/domains/telecom/tasks.json")
     tasks = {task["id"]: task for task in json.loads(path.read_text(encoding="utf-8"))}
     env: Any = gym.make("EH-Tau2-v0", **kept.environment_args).unwrapped
-    lines, runs, told = kept.first_of_each_task(), [], {}
+    lines, runs = kept.first_of_each_task(), []
     for line in lines:
-        told = env.reset(options={"task_id": line["task_id"]})[1]
+        _, told = env.reset(options={"task_id": line["task_id"]})
         actions, reason = [turn["action"] for turn in line["turns"]], "max_steps"
         end = actions.pop() if line["end"] == "terminated" else None
         for action in actions:
             env.step(action)
         messages = env.messages()
         if end is not None:
-            # tau2's replay would raise if the agent has broken the world.
+            # tau2's replay raises if the agent broke the world.
             reason = "agent_error" if "world_lost" in env.step(end)[4] else "agent_stop"
             messages.append({"role": "assistant", "content": "###STOP###"})
         run = {"id": str(line["seed"]), "task_id": line["task_id"], "termination_reason": reason, "messages": messages}
