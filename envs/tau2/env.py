@@ -1,4 +1,4 @@
-"""EH-Tau2: tau2-bench's telecom domain in solo mode, with tau2's own tasks, tools and verdict."""
+"""EH-Tau2: tau2-bench's telecom domain in solo mode, with tau2's tasks, tools and verdict."""
 
 import functools
 import json
@@ -22,7 +22,6 @@ from envs.tau2.backend.calls import LONGEST
 
 SPLITS = ("train", "test", "base", "full", "rest")
 _OPTIONS = {"policy": ("full", "none"), "answers": ("full", "brief"), "actions": ("calls", "native", "menu")}
-_TIMEOUT_S = 60.0
 
 
 def task_ids(split: str) -> Sequence[str]:
@@ -49,7 +48,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
     At each step: ``malformed`` (not all are calls of tools), if native ``tool_results``, and at the end ``success``.
 
     Args:
-        split: train, test, base (both), full or rest (full without base), which gives the demonstrations.
+        split: train, test, base (both), full or rest (full without base, for demonstrations).
         policy: "full" (the prompt has tau2's policy and the tools) or "none".
         answers: "full" or "brief" (for tiny models).
         actions: "calls" (a call as text), "native" (as in EH-BFCL) or "menu" (words for calls).
@@ -84,14 +83,14 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         self._running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts the task that the options name, or one of ``task_ids`` that the seed draws."""
+        """Starts the options' task, or one that the seed draws."""
         super().reset(seed=seed)
         task_id = chosen_task(self, options, task_ids("full"), "a task of tau2's telecom domain")
         self._running = False
         if self._session is None or not self._session.alive:
             self.close()
             self._session = shared_pool(1, self._command).session()
-        info = self._session.call("start", {"task_id": task_id, **self._options}, _TIMEOUT_S)
+        info = self._session.call("start", {"task_id": task_id, **self._options})
         self._running = True
         return info.pop("observation"), {"task_id": task_id, "kind": task_id[1:].split("_issue")[0], **info}
 
@@ -103,7 +102,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         try:
             info = self._call("step", {"action": text[:LONGEST]})
         except WorkerError as error:
-            # An agent can't kill the worker. Whatever else it does is its failure.
+            # An agent can't kill the worker. All else is its failure.
             name = "environment_error" if isinstance(error, WorkerDied) else "world_lost"
             info = {"observation": "The worker failed.", "malformed": False, "success": False, name: repr(error)}
         failed, success = "environment_error" in info, info.get("success")
@@ -116,21 +115,25 @@ class Tau2Env(gym.Env[str, str], EzPickle):
 
     def script(self, name: str) -> str:
         """A script's action."""
-        return str(self._call("action", {"player": name, "draw": 0.0}))
+        return str(self._call("action", {"player": name}))
 
     def random_action(self, rng: np.random.Generator) -> str:
         """A phone check."""
         return str(self._call("action", {"player": "random", "draw": rng.random()}))
 
+    def messages(self) -> Any:
+        """The running episode as tau2's messages."""
+        return self._call("messages", {})
+
     def close(self) -> None:
         """Ends the episode."""
-        session, self._session, self._running = self._session, None, False
+        session, self._session = self._session, None
         if session is not None:
             with suppress(WorkerError):
-                session.call("finish", {}, _TIMEOUT_S)
+                session.call("finish")
             session.close()
 
     def _call(self, method: str, params: dict[str, Any]) -> Any:
         if self._session is None or not self._running:
             raise gym.error.ResetNeeded("no episode is running; call reset() before step()")
-        return self._session.call(method, params, _TIMEOUT_S)
+        return self._session.call(method, params)

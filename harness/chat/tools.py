@@ -34,9 +34,8 @@ class ToolFormat:
             [_ASKED, _calling(["name"])], _CALL
         ):
             raise ConfigError(
-                f'action_format="native" needs a chat template with calls and the role tool, which {template.name} '
-                "lacks; "
-                "take another action_format, or another model"
+                f"native calls need a chat template with calls and the role tool, which {template.name} lacks; "
+                "take another format of actions, or another model"
             )
         self._parser = _parser(tokenizer, template.name)
         self._before_reply = template([_ASKED])
@@ -44,7 +43,7 @@ class ToolFormat:
         if self.end_id not in special:
             raise ConfigError(
                 f"the chat template of {template.name} ends calls with no special token, so that nothing would stop "
-                "the model there; take another action_format, or another model"
+                "the model there; take another format of actions, or another model"
             )
 
     def after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
@@ -71,7 +70,7 @@ class ToolFormat:
         if not text.startswith(alone[:end]):
             raise ConfigError(
                 f"the chat template of {self._template.name} writes earlier calls in another form once there are "
-                "results; a growing conversation can't be built from it; take another action_format"
+                "results; a growing conversation can't be built from it; take another format of actions"
             )
         return text[end:]
 
@@ -125,18 +124,16 @@ def _parser(tokenizer: PreTrainedTokenizerBase, name: str) -> Any:
         from trl.chat_template_utils import add_response_schema
     except ImportError as error:
         raise MissingExtraError(
-            f'action_format="native" needs a parser for the calls of {name}, and its tokenizer brings none. TRL has '
-            "those of "
+            f"native calls need a parser for the calls of {name}, and its tokenizer brings none. TRL has those of "
             "many families; run, in a checkout: pip install -e '.[tools]'"
         ) from error
     try:
         return add_response_schema(copy.copy(tokenizer)).response_template
     except ValueError as error:
         raise ConfigError(
-            f'action_format="native" needs a parser for the calls of {name}: its tokenizer brings none, and TRL knows '
-            "no other "
+            f"native calls need a parser for the calls of {name}: its tokenizer brings none, and TRL knows no other "
             "revision of its chat template; set tokenizer.response_template and save the tokenizer, or take another "
-            "action_format"
+            "format of actions"
         ) from error
 
 

@@ -1,1 +1,1 @@
-"""Episodes of an evaluation as the files of BFCL and AppWorld."""
+"""Episodes of an evaluation as the files of BFCL, AppWorld and tau2."""

@@ -19,8 +19,7 @@ class AppWorldOutputs:
     """The result of the export.
 
     Attributes:
-        experiment: The name of the experiment, with the split at its end.
-        missing: The number of the split's tasks without an episode. ``appworld evaluate`` needs all of them.
+        missing: The split's tasks without an episode. ``appworld evaluate`` needs all of them.
         differing: The tasks whose verdict differed when their code ran again.
         solved_but_stopped: The tasks that were solved but not completed before the episode was stopped. They count as
             failures here. AppWorld's evaluation counts the state that they leave.
@@ -41,15 +40,12 @@ def write_appworld_outputs(
     name: str = "",
     on_task: Callable[[int, int], None] = lambda done, of: None,
 ) -> AppWorldOutputs:
-    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...`` from the folder of an evaluation. Existing tasks are
-    written again.
+    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...`` from the folder of an evaluation.
 
-    `out` is the folder that AppWorld calls its root. `on_task` gets the number of tasks done, and of all.
+    `out` is the folder that AppWorld calls its root.
 
     Raises:
         ConfigError: The folder holds no evaluation of EH-AppWorld, or no episode, or the name is not allowed.
-        MissingBackendError: AppWorld or the split's data are not installed.
-        WorkerError: A world could not be made.
     """
     name = name or "elastic-horizon"
     if not _NAME.fullmatch(name):

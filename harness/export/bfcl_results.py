@@ -29,8 +29,6 @@ class BFCLResults:
     """The result of the export.
 
     Attributes:
-        folder: The folder for ``bfcl evaluate --result-dir``.
-        name: The name for ``bfcl evaluate --model``.
         needs_key: Whether the name's handler needs ``OPENAI_API_KEY``, with any text.
         missing: The number of BFCL's 800 entries without an episode. If it is not 0, bfcl-eval needs
             ``--partial-eval``.
@@ -44,11 +42,7 @@ class BFCLResults:
 
 
 def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> BFCLResults:
-    """Writes ``OUT/NAME/multi_turn/BFCL_v4_multi_turn_CATEGORY_result.json`` for each category that was played.
-
-    `source` is the folder of an evaluation of EH-BFCL. `name` is in bfcl-eval's list of models, and its handler must
-    decode the action format of the episodes. By default it is a suitable one.
-    """
+    """Writes ``OUT/NAME/multi_turn/BFCL_v4_multi_turn_CATEGORY_result.json`` for each category that was played."""
     kept = evaluation_of(source, "EH-BFCL")
     action_format = kept.environment_args.get("action_format", "python")
     name = name or _NAMES[action_format]

@@ -13,8 +13,8 @@ from rich.progress import Progress
 class Export:
     """Writes the episodes of an evaluation, the first of each task, as a benchmark's own files."""
 
-    what: Annotated[Literal["bfcl", "appworld"], tyro.conf.Positional, tyro.conf.arg(metavar="BENCHMARK")]
-    """bfcl (for bfcl evaluate), or appworld (for appworld evaluate)."""
+    what: Annotated[Literal["bfcl", "appworld", "tau2"], tyro.conf.Positional, tyro.conf.arg(metavar="BENCHMARK")]
+    """bfcl (for bfcl evaluate), appworld (for appworld evaluate), or tau2 (for tau2 evaluate-trajs)."""
     folder: Annotated[Path, tyro.conf.Positional]
     """The folder of an evaluation (harness.evaluate --out)."""
     out: Path
@@ -22,7 +22,8 @@ class Export:
     name: str = ""
     """bfcl: a name in bfcl-eval's list of models, whose handler reads the messages. By default one for the action
     format.
-    appworld: the name of the experiment, followed by the split."""
+    appworld: the name of the experiment, followed by the split.
+    tau2: the agent's name."""
 
 
 def export(wanted: Export, console: Console) -> None:
@@ -42,6 +43,13 @@ def export(wanted: Export, console: Console) -> None:
             f"--test-category multi_turn --result-dir {where} --score-dir "
             f"{where / 'score'}{' --partial-eval' if missing else ''}"
         )
+        return
+    if wanted.what == "tau2":
+        from harness.export.tau2_results import write_tau2_results
+
+        file = wanted.out / f"{wanted.name or 'elastic-horizon'}.json"
+        say(f"{file}: {write_tau2_results(wanted.folder, file)} episodes")
+        say(f"tau2 evaluate-trajs {file.resolve()}")
         return
 
     from harness.export.appworld_outputs import write_appworld_outputs

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 LONGEST = 50_000  # characters of a message
 _MOST_CALLS = 10
-_DEEPEST = 5  # lists and objects in each other; tau2 copies them by recursion
+_DEEPEST = 5  # nested lists and objects; tau2 copies them by recursion
 _BEGIN = re.compile(r"(?:([A-Za-z_]\w*)\s*=\s*)?(?:'([^'\\]*)'|(True|False|None)\b)?")
 _PYTHON = {"True": True, "False": False, "None": None}
 
@@ -42,14 +43,12 @@ def read_text(text: str, parameters: Mapping[str, Sequence[str]]) -> list[Call]:
 
 def read_message(text: str) -> list[Call]:
     """The ``tool_calls`` of an assistant's message as JSON. Raises ValueError or RecursionError."""
-    try:
+    with suppress(TypeError, KeyError, json.JSONDecodeError):
         functions = [call["function"] for call in json.loads(text)["tool_calls"]]
         read = [(f["name"], f["arguments"]) for f in functions]
-    except (TypeError, KeyError) as error:
-        raise ValueError("reply with a call of a tool") from error
-    if not 1 <= len(read) <= _MOST_CALLS:
-        raise ValueError(f"reply with 1 to {_MOST_CALLS} calls")
-    return [_checked(name, json.loads(given) if isinstance(given, str) else given) for name, given in read]
+        if 1 <= len(read) <= _MOST_CALLS:
+            return [_checked(name, json.loads(given) if isinstance(given, str) else given) for name, given in read]
+    raise ValueError(f"reply with 1 to {_MOST_CALLS} calls of tools")
 
 
 def _checked(name: Any, arguments: Any) -> Call:

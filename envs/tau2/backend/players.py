@@ -31,7 +31,7 @@ class _Next(Exception):
 
 
 class Expert:
-    """Repairs what a check shows, and checks again. It reads the ticket and the answers."""
+    """Repairs what a check shows, and checks again. It reads ticket and answers."""
 
     def __init__(self, ticket: str) -> None:
         self._abroad, self._mms, self._speed = (name in ticket for name in ("abroad", "MMS", "speed test"))
@@ -39,7 +39,7 @@ class Expert:
         self._did: set[str] = set()
 
     def see(self, word: str, answer: str) -> None:
-        """Takes note of an answer."""
+        """Notes an answer."""
         self._did.add(word)
         if re.match("check|run|can|get|permissions|customer|bills|line", word):
             self._known[word] = answer

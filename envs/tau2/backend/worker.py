@@ -1,4 +1,4 @@
-"""The worker's side of EH-Tau2: many episodes at once."""
+"""EH-Tau2's worker: many episodes at once."""
 
 import json
 import re
@@ -30,10 +30,10 @@ class _Episode:
             calls = self._read(action)
         except (ValueError, RecursionError) as error:
             return {"observation": f"Error: {str(error)[:200]}", "malformed": True}
+        if "done" in dict(calls):  # tau2 drops the others, too
+            return {"observation": "done", "malformed": False, **self._world.verdict()}
         results, malformed = [], False
         for name, arguments in calls:
-            if name == "done":
-                return {"observation": "done", "malformed": malformed, **self._world.verdict()}
             answer, failed = self._world.call(name, arguments)
             malformed |= failed and bool(re.match("Error: (Tool |.* argument)", answer))
             word = next((word for word, call in _MENU.items() if call == (name, arguments)), name)
@@ -43,13 +43,16 @@ class _Episode:
         apart = {"tool_results": results} if self._actions == "native" else {}
         return {"observation": "\n".join(results), "malformed": malformed, **apart}
 
-    def action(self, player: str, draw: float) -> str:
+    def action(self, player: str, draw: float = 0.0) -> str:
         word = _CHECKS[int(draw * len(_CHECKS))] if player == "random" else self._players[player].next()
         name, arguments = _MENU[word]
         if self._actions == "native":
             function = {"name": name, "arguments": arguments}
             return json.dumps({"tool_calls": [{"type": "function", "function": function}]})
         return _text(name, arguments) if self._actions == "calls" else word
+
+    def messages(self) -> list[Any]:
+        return [message.model_dump() for message in self._world.messages]
 
     def _read(self, action: str) -> list[Call]:
         if self._actions == "native":
@@ -90,7 +93,7 @@ _episodes: dict[int, _Episode] = {}
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
-    """Answers a call of the environment: start, step, action (a player's next one) or finish."""
+    """Answers a call of the environment: finish, start, or a method of an episode."""
     session = params.pop("session")
     if method == "start":
         _episodes[session] = _Episode(**params)

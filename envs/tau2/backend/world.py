@@ -6,7 +6,7 @@ import sys
 from typing import Any
 from unittest.mock import MagicMock
 
-# Modules of the domain import these, and the domain uses none. dotenv would read the user's .env.
+# The domain imports these and uses none. dotenv would read the user's .env.
 sys.modules.update({name: MagicMock() for name in ("pandas", "deepdiff", "dotenv")})
 
 from loguru import logger
@@ -36,7 +36,7 @@ class _Tools(TelecomTools):  # type: ignore[misc]
 
 
 def _new_world(solo_mode: bool = False) -> Any:
-    """A world as tau2 makes it in 30 ms. Its VPN is its own: tau2's belongs to the class, and a task breaks it."""
+    """A world as tau2 makes it in 30 ms. Its VPN is its own: tau2's belongs to the class."""
     tools, user_tools = _Tools(_DB.model_copy(deep=True)), TelecomUserTools(_USER_DB.model_copy(deep=True))
     user_tools.default_vpn_details = _VPN.model_copy()
     world = environment.TelecomEnvironment("telecom", "", tools, user_tools)
@@ -51,21 +51,21 @@ class World:
         self.task = Task.model_validate(_TASKS[task_id])
         self._world, start = _new_world(solo_mode=True), self.task.initial_state
         self._world.set_state(start.initialization_data, start.initialization_actions, [])
-        self._messages: list[Any] = []
+        self.messages: list[Any] = []
 
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
         """tau2's answer to a call, and whether it is an error."""
-        call = ToolCall(id=str(len(self._messages)), name=name, arguments=arguments, requestor="assistant")
+        call = ToolCall(id=str(len(self.messages)), name=name, arguments=arguments, requestor="assistant")
         answer = self._world.get_response(call)
-        self._messages += [AssistantMessage(role="assistant", content=None, tool_calls=[call]), answer]
+        self.messages += [AssistantMessage(role="assistant", tool_calls=[call]), answer]
         return answer.content, answer.error
 
     def verdict(self) -> dict[str, Any]:
         """The official verdict, for which tau2 replays the calls."""
         try:
-            reward = EnvironmentEvaluator.calculate_reward(_new_world, self.task, self._messages, True).reward
+            reward = EnvironmentEvaluator.calculate_reward(_new_world, self.task, self.messages, True).reward
             if RewardType.ACTION in self.task.evaluation_criteria.reward_basis:
-                reward *= ActionEvaluator.calculate_reward(self.task, self._messages).reward
+                reward *= ActionEvaluator.calculate_reward(self.task, self.messages).reward
         except Exception as error:
             # All but an answer that differs is the agent's doing.
             name = "environment_error" if str(error).startswith("Tool call:") else "world_lost"

@@ -1,8 +1,4 @@
-"""`harness.export bfcl`: the files hold what bfcl-eval's own runner would have written, and its own command scores
-them.
-
-These tests are here because they share upstream's code and the perturbed scripts with the tests of the environment.
-"""
+"""`harness.export bfcl`: the files hold what bfcl-eval would have written, and its command scores them."""
 
 import json
 import random

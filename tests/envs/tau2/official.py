@@ -11,7 +11,7 @@ sys.modules.update({name: MagicMock() for name in unused})
 
 from loguru import logger
 from tau2.data_model.message import AssistantMessage, ToolCall
-from tau2.data_model.simulation import TerminationReason
+from tau2.data_model.simulation import Results, TerminationReason
 from tau2.domains.telecom import environment, tools
 from tau2.evaluator import evaluator
 
@@ -40,13 +40,17 @@ def step(_, world, messages, call):
     messages += [AssistantMessage(role="assistant", tool_calls=[call]), world.get_response(call)]
 
 
-def verdict(task, _, messages):
-    run = SimpleNamespace(termination_reason=TerminationReason.AGENT_STOP, messages=messages)
+def verdict(task, run):
     return evaluator.evaluate_simulation(run, task, evaluator.EvaluationType.ALL, True, "telecom").reward
 
 
-def handle(_, params):
+def handle(method, params):
+    if method == "load":
+        results = Results.load(params["file"])
+        tasks = {task.id: task for task in results.tasks}
+        return [[run.reward_info.reward, verdict(tasks[run.task_id], run)] for run in results.simulations]
     played = begin(params["task_id"])
     for call in params["calls"]:
         step(*played, call)
-    return [answer.content for answer in played[2][1::2]], verdict(*played)
+    run = SimpleNamespace(termination_reason=TerminationReason.AGENT_STOP, messages=played[2])
+    return [answer.content for answer in played[2][1::2]], verdict(played[0], run)

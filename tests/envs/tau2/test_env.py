@@ -10,6 +10,8 @@ import pytest
 
 import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.worker import Worker, backend_command
+from harness.evaluate import main as evaluate
+from harness.export.__main__ import main as export
 
 OWNER = {"customer_id": "C1001", "line_id": "L1002"}
 VALUES = {
@@ -25,16 +27,8 @@ ODD = [
     *[("get_bills_for_customer", {"customer_id": "C1001", "limit": n}) for n in (-1, "2", 10**50)],
 ]
 REFUSED = [
-    *[
-        "a(b=NaN)",
-        "a(b=1e999)",
-        "a(Infinity)",
-        r'a(b="\ud800")',
-        "a(b" + "[" * 5000,
-        "a(b=" + "[" * 5000,
-        "a([[[[[[1]]]]]])",
-    ],
-    *["a(x=1, x=2)", "check_status_bar(1)", "check_status_bar(),", "check_status_bar() done()", "a(b=1 c=2)", "f'{1}'"],
+    *("a(b=NaN)", "a(b=1e999)", "a(Infinity)", r'a(b="\ud800")', "a([[[[[[1]]]]]])", "a(x=1, x=2)", "a(b=1 c=2)"),
+    *("f''", "a(b=" + "[" * 5000, "check_status_bar(1)", "check_status_bar(),", "check_status_bar() done()"),
 ]
 
 
@@ -43,16 +37,22 @@ def make(tau2_python):
     return lambda **kwargs: gym.make("EH-Tau2-v0", **{"split": "base", "actions": "native", **kwargs}).unwrapped
 
 
-def message(name, arguments):
-    return json.dumps({"tool_calls": [{"function": {"name": name, "arguments": arguments}}]})
+@pytest.fixture(scope="module")
+def official(tau2_python):
+    with Worker(backend_command(tau2_python, Path(__file__).with_name("official.py"))) as worker:
+        yield worker
+
+
+def message(*calls):
+    return json.dumps({"tool_calls": [{"function": {"name": name, "arguments": given}} for name, given in calls]})
 
 
 def play(env, task_id, choose):
-    """Plays until done, with `choose`, or the expert where it gives None. Returns calls, answers and the reward."""
+    """Plays until done: `choose`, or the expert where it gives None. Returns calls, answers and reward."""
     info, calls, answers = env.reset(options={"task_id": task_id})[1], [], []
     while True:
         call = choose(info)
-        action = message(*call) if call else env.expert()
+        action = message(call) if call else env.expert()
         function = json.loads(action)["tool_calls"][0]["function"]
         observation, reward, terminated, truncated, step = env.step(action)
         assert not truncated, step
@@ -77,19 +77,18 @@ def wanderer(seed, share):
 
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.campaign)])
-def test_answers_and_verdicts_are_tau2s_own(make, tau2_python, every):
+def test_answers_and_verdicts_are_tau2s_own(make, official, every):
     env, rewards = make(), set()
     players = [(i, wanderer(i, 0)) for i in env.task_ids[::every]]
     odd = iter(ODD)
     players.append((env.task_ids[9], lambda _: next(odd, None)))
     players += [(env.task_ids[seed % 114], wanderer(seed, 0.5)) for seed in range(0, 200, every)]
-    with Worker(backend_command(tau2_python, Path(__file__).with_name("official.py"))) as official:
-        for number, (task_id, choose) in enumerate(players):
-            calls, answers, reward = play(env, task_id, choose)
-            expected, verdict = official.call("play", {"task_id": task_id, "calls": calls}, timeout_s=60)
-            assert re.sub("B0000....", "B", str(answers)) == re.sub("B0000....", "B", str(expected)), task_id
-            assert reward == verdict == (1.0 if number < 114 // every else verdict), (task_id, calls)
-            rewards.add(reward)
+    for number, (task_id, choose) in enumerate(players):
+        calls, answers, reward = play(env, task_id, choose)
+        expected, verdict = official.call("play", {"task_id": task_id, "calls": calls})
+        assert re.sub("B0000....", "B", str(answers)) == re.sub("B0000....", "B", str(expected)), task_id
+        assert reward == verdict == (1.0 if number < 114 // every else verdict), (task_id, calls)
+        rewards.add(reward)
     assert rewards == {0.0, 1.0}
 
 
@@ -104,26 +103,30 @@ def test_eight_threads_play_the_episodes_of_one(make, tasks):
 def test_what_is_no_call_changes_nothing(make):
     env = make(actions="calls")
     env.reset(seed=3)
-    for action in (*REFUSED, message("done", {})):
+    for action in (*REFUSED, message(("done", {}))):
         observation, _, terminated, _, info = env.step(action)
         assert (observation[:7], terminated, info) == ("Error: ", False, {"malformed": True}), action
     native = make()
     native.reset(seed=0)
-    calls = json.loads(message("check_status_bar", {}))["tool_calls"] * 10
-    assert len(native.step(json.dumps({"tool_calls": calls}))[4]["tool_results"]) == 10
-    assert native.step(json.dumps({"tool_calls": [*calls, *calls]}))[4]["malformed"]
+    calls = [("check_status_bar", {})] * 10
+    assert len(native.step(message(*calls))[4]["tool_results"]) == 10
+    for action in (message(*calls, *calls), "I can't."):
+        observation, *_, info = native.step(action)
+        assert (observation, info) == ("Error: reply with 1 to 10 calls of tools", {"malformed": True})
+    native.reset(options={"task_id": "[service_issue]airplane_mode_on[PERSONA:None]"})
+    assert native.step(message(("toggle_airplane_mode", {}), ("done", {})))[1:3] == (0.0, True)
     assert env.step("refuel_data('C1001', line_id=\"L1002\", gb_amount=2)")[0].startswith('{"message": "Success')
 
 
-@pytest.mark.parametrize(("script", "wins"), [("nothing", 0), ("transfer", 12), ("blind", 39)])
-def test_what_scripts_win(make, script, wins):
-    env, total = make(split="test", actions="menu", answers="brief"), 0
-    for task_id in env.task_ids:
-        env.reset(options={"task_id": task_id})
-        while not (step := env.step(env.script(script)))[2]:
-            pass
-        total += step[1]
-    assert total == wins
+@pytest.mark.parametrize(
+    ("player", "wins"), [("nothing", 0), ("transfer", 12), ("blind", 39), ("blind --horizon 21", 12)]
+)
+def test_what_scripts_win_here_and_in_tau2s_own_file(official, player, wins, tmp_path):
+    evaluate(f"--env EH-Tau2-v0 --split test --policy {player} --out {tmp_path}/kept".split())
+    export(f"tau2 {tmp_path}/kept --out {tmp_path}".split())
+    ours, theirs = zip(*official.call("load", {"file": f"{tmp_path}/elastic-horizon.json"}), strict=True)
+    assert ours == theirs
+    assert (len(ours), sum(ours)) == (40, wins)
 
 
 def test_a_replay_that_differs_is_an_environment_error_and_a_broken_world_the_agents(make):
@@ -131,8 +134,8 @@ def test_a_replay_that_differs_is_an_environment_error_and_a_broken_world_the_ag
     env.reset(options={"task_id": env.task_ids[0]})
     while '"done"' not in (action := env.expert()):
         env.step(action)
-    env.step(message("set_apn_settings", {"apn_settings": "x"}))
-    *_, terminated, truncated, info = env.step(message("done", {}))
+    env.step(message(("set_apn_settings", {"apn_settings": "x"})))
+    *_, terminated, truncated, info = env.step(message(("done", {})))
     assert (terminated, truncated, info["success"]) == (True, False, False)
     assert "has no attribute 'mmsc_url'" in info["world_lost"]
     env._running, env._session = True, SimpleNamespace(call=lambda *_: told)

@@ -203,7 +203,7 @@ def test_a_thought_is_no_part_of_the_action(family: str) -> None:
 @ALL
 def test_calls_and_results_go_through_the_family_s_own_form(family: str) -> None:
     if not has_tools(family):
-        with pytest.raises(ConfigError, match="action_format"):
+        with pytest.raises(ConfigError, match="format of actions"):
             chat_of(family).prompt_ids("Be brief.", "start", TOOLS)
         return
     chat = chat_of(family)
