@@ -256,7 +256,7 @@ def flat_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
             by_flag |= {now.prefix + inner: leaf for inner, leaf in {**table_of(now), **value}.items()}
         elif name != "format":
             by_flag[name] = value
-    if by_flag.get("agent_sampling") == "run":  # the same in training, and once the default
+    if by_flag.get("agent_sampling") == "run":  # the same in training, once the default
         by_flag["agent_sampling"] = "auto"
     return by_flag
 
