@@ -47,17 +47,15 @@ def check(options: argparse.Namespace) -> int:
     base = TextEnvContract if lacking else ExpertEnvContract
     members = {"make": staticmethod(make), "success_threshold": options.success_threshold}
     contract = type("Contract", (base,), members)()
-    faults: list[str] = []
+    faults: dict[str, str] = {}
     for name in _tests_of(base):
-        fault = _fault_of(contract, name)
-        print(f"{'wrong' if fault else 'ok':<6} {name.removeprefix('test_').replace('_', ' ')}")
+        fault, title = _fault_of(contract, name), name.removeprefix("test_").replace("_", " ")
+        print(f"{'wrong' if fault else 'ok':<6} {title}")
         if fault:
-            print(f"       {'the same' if fault in faults else fault}")
-            faults.append(fault)
+            print(f"       {faults.setdefault(fault, fault)}")
+            faults[fault] = f"as in: {title}"
     if lacking:
-        print(
-            f"note   no {' and no '.join(lacking)}: no episode was played to its end; the harness checks each verdict"
-        )
+        print(f"note   no {' and no '.join(lacking)}: no episode was played out; the harness checks each verdict")
     if faults:
         print("docs/extend/environment.md says what the harness needs, with an example")
         return 1

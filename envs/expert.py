@@ -9,16 +9,17 @@ from eh_gym.errors import ConfigError
 
 
 def check_expert(env: gym.Env[str, str], what: str, remedy: str) -> None:
-    """Raises ConfigError unless `env` has tasks and an expert, which `what` needs; `remedy` ends the message."""
+    """Raises ConfigError unless `env` has tasks and an expert, for `what`; `remedy` ends the message."""
     missing = [name for name in ("task_ids", "expert", "random_action") if not hasattr(env.unwrapped, name)]
     if missing:
         raise ConfigError(
-            f"{what} needs an environment with {', '.join(missing)}, which {env.unwrapped!r} lacks; {remedy}"
+            f"{what} needs an environment with {', '.join(missing)}, which {type(env.unwrapped).__name__} lacks; "
+            f"{remedy}"
         )
 
 
 def demonstrated_tasks(env: gym.Env[str, str]) -> Sequence[str]:
-    """The ids of the tasks of demonstrations: the environment's ``demonstrated_ids``, or else its ``task_ids``."""
+    """The ids of the tasks to demonstrate: ``demonstrated_ids``, or else ``task_ids``."""
     base: Any = env.unwrapped
     ids: Sequence[str] = base.demonstrated_ids if hasattr(base, "demonstrated_ids") else base.task_ids
     return ids

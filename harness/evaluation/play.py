@@ -82,7 +82,7 @@ def play_script(
     try:
         if needed and not hasattr(base, needed):
             raise ConfigError(
-                f"--policy {name} needs an environment with {needed}(), which {base!r} lacks; choose another"
+                f"--policy {name} needs an environment with {needed}(), which {type(base).__name__} lacks; take another"
             )
         return play(envs, Script(), converse, requests, settings, **told)
     finally:

@@ -112,11 +112,11 @@ class _EndpointPlayer:
         future.add_done_callback(lambda done: self._done.put((request, done)))
 
     async def _reply(self, request: _Request) -> EndpointReply:
-        asked = {name: value for name, value in vars(request).items() if name not in ("session", "episode")}
-        digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+        call = {name: value for name, value in vars(request).items() if name not in ("session", "episode")}
+        digest = hashlib.sha256(json.dumps(call).encode()).hexdigest()
         if self._replies and (known := self._replies.known.get(digest)):
             return EndpointReply(**known)
-        reply = await self._model.reply(**asked)
+        reply = await self._model.reply(**call)
         if self._replies:
             self._replies.add(request.episode, digest, vars(reply))
         return reply

@@ -16,8 +16,8 @@ _DEPTHS = ("", "*/", "*/*/", "*/*/*/")  # a run, or a folder of runs, of sweeps,
 
 def list_runs(folders: Sequence[Path]) -> None:
     """Prints a row for each run, the newest last, and how to resume what was stopped. Raises as `read_suites` does."""
-    found = {file.parent for folder in folders for depth in _DEPTHS for file in folder.glob(f"{depth}versions.json")}
-    runs = all_runs(read_suites(sorted(filter(is_run, found)) or folders))
+    begun = {file.parent for folder in folders for depth in _DEPTHS for file in folder.glob(f"{depth}versions.json")}
+    runs = all_runs(read_suites(sorted(filter(is_run, begun)) or folders))
     table = run_table(runs, "").texts.drop(columns=["arm", "seed", "seconds"])
     table["state"] = [("stopped", "running")[in_use(run.folder)] if run.unfinished else "ended" for *_, run in runs]
     table["last change"] = [_minute(max(run.folder.glob("*.json*"), key=os.path.getmtime)) for *_, run in runs]

@@ -51,7 +51,7 @@ def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Pag
                 "last K": "".join(f"{value:.1f}" for value in k.tail(1)),
                 "success %": "".join(f"{100 * value:.1f}" for value in curve["success"].tail(1)),
                 "mean@k %": f"{100 * run.result()['mean_at_k']:.1f}" if run.result() else "",
-                **_of_kinds(run.result() or {}),
+                **_of_kinds(run.result()),
                 **({"mean reward": reward} if run.result() and (reward := graded(run.result())) else {}),
                 "tokens": "".join(f"{value:,.0f}" for value in last.get("tokens/total", ())),
                 "seconds": "".join(f"{value:,.0f}" for value in last.get("time/total_s", ())),

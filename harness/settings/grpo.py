@@ -240,10 +240,10 @@ def from_recipe(name: str | Path, chosen: Mapping[str, str] | None = None) -> GR
 
 def flat_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a ``config.json`` by the names of their flags, unchecked: also those of an earlier
-    version.
+    version, with the defaults of what it lacks.
 
-    >>> flat_settings({"updates": 3, "horizon": {"wrapper": "fixed", "fixed": {"k0": 9}}, "evaluation": {"tasks": 8}})
-    {'updates': 3, 'wrapper': 'fixed', 'k0': 9, 'eval_tasks': 8}
+    >>> flat_settings({"updates": 3, "horizon": {"wrapper": "fixed", "fixed": {"k0": 9}}})
+    {'updates': 3, 'wrapper': 'fixed', 'k0': 9}
     """
     parts = {part.name: part for part in dataclasses.fields(GRPOConfig)}
     by_flag: dict[str, Any] = {}
@@ -253,9 +253,11 @@ def flat_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
             chosen = value.get(choice.flag)
             by_flag |= {choice.flag: chosen, **value.get(chosen, {})}
         elif isinstance(now, Section) and isinstance(value, Mapping):
-            by_flag |= {now.prefix + inner: leaf for inner, leaf in value.items()}
+            by_flag |= {now.prefix + inner: leaf for inner, leaf in {**table_of(now), **value}.items()}
         elif name != "format":
             by_flag[name] = value
+    if by_flag.get("agent_sampling") == "run":  # the same in training, once the default
+        by_flag["agent_sampling"] = "auto"
     return by_flag
 
 

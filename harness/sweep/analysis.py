@@ -88,7 +88,7 @@ def _success_at(result: Mapping[str, Any], k: int) -> float:
 
 def _last_quarter(values: Any) -> Any:
     """The paper's "last 50 steps" of 200; at least the last value."""
-    return values.iloc[min(3 * len(values) // 4, max(0, len(values) - 1)) :]
+    return values.iloc[3 * len(values) // 4 :]
 
 
 def run_numbers(

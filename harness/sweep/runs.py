@@ -32,7 +32,7 @@ class SweptRun:
     """A run as its folder has it."""
 
     folder: Path
-    config: Mapping[str, Any]  # another version may have written it
+    config: Mapping[str, Any]
     rows: pd.DataFrame  # the metrics, a row per update; a value that is not known is NaN
     evaluation: Mapping[str, Any]  # the content of evaluation.json; empty if the run has not ended
 
@@ -195,9 +195,7 @@ def _put_together(runs: Sequence[SweptRun]) -> list[Suite]:
         arms: dict[str, Arm] = {}
         for run, one in zip(alike, settings, strict=True):
             differing = {name: one.get(name) for name in dict.fromkeys(["wrapper", *differ])}
-            label = ", ".join(
-                [str(differing["wrapper"]), *(f"{k}={v}" for k, v in differing.items() if k != "wrapper")]
-            )
+            label = ", ".join(f"{k}={v}" for k, v in differing.items()).removeprefix("wrapper=")
             others = arms[label].runs if label in arms else ()
             if any(other.seed == run.seed for other in others):
                 label, others = f"{label} ({run.folder})", ()  # a mean over seeds has one run of each

@@ -3,9 +3,6 @@ it."""
 
 import re
 
-import gymnasium as gym
-import pytest
-
 from envs.__main__ import main
 from envs.cabinet.env import CabinetEnv
 
@@ -27,24 +24,17 @@ class Strict(CabinetEnv):
         return super().step(action)
 
 
-@pytest.fixture(autouse=True)
-def _registered():
-    gym.register("Strict-v0", Strict)
-    gym.register("Graded-v0", Graded)
-    yield
-    del gym.registry["Strict-v0"], gym.registry["Graded-v0"]
-
-
 def test_a_right_environment_is_right_and_a_wrong_one_is_told_what_to_fix(capsys):
     assert main(["check", "EH-Cabinet-v0", "--split", "dev"]) == 0
     assert "wrong" not in capsys.readouterr().out
-    assert main(["check", "Strict-v0"]) == 1
+    assert main(["check", f"{__file__}:Strict"]) == 1
     fault = r"task .*, step 1: .* ValueError: no call \(.*test_check\.py, line \d+, in step\)"
     said = capsys.readouterr().out
+    assert "       as in: malformed" in said
     assert re.search(rf"^wrong  malformed actions are answered and never raise\n +{fault}", said, re.MULTILINE), said
 
 
 def test_an_environment_without_a_verdict_is_right_from_the_reward_on_that_is_a_success(capsys):
-    assert main(["check", "Graded-v0", "--success-threshold", "0.7"]) == 0
-    assert main(["check", "Graded-v0", "--success-threshold", "9"]) == 1
+    assert main(["check", f"{__file__}:Graded", "--success-threshold", "0.7"]) == 0
+    assert main(["check", f"{__file__}:Graded", "--success-threshold", "9"]) == 1
     assert "the expert failed at" in capsys.readouterr().out

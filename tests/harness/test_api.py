@@ -293,8 +293,8 @@ def test_advice_is_python_and_names_settings_rather_than_flags(short: GRPOConfig
     with pytest.raises(ConfigError) as refused:
         train(short, env=NoExpert, show=False)
     assert "--" not in str(refused.value)
-    assert "model.model" in str(refused.value)
-    with pytest.raises(ConfigError, match=r"^policy expert needs an environment with expert\(\)"):
+    assert ", which NoExpert lacks; give model.model" in str(refused.value)
+    with pytest.raises(ConfigError, match=r"^policy expert needs an environment with expert\(\), which NoExpert"):
         evaluate_policy("expert", NoExpert, tasks=2, show=False)
     with pytest.raises(ConfigError, match=r"^base_url is for policy openai, got policy expert; leave it out"):
         evaluate_policy("expert", base_url="http://x", show=False)

@@ -78,7 +78,7 @@ def test_skypilot_s_command_begins_a_run_and_resumes_it(
     (tmp_path / "14b" / "checkpoints").mkdir(parents=True)
     words = shell(script, **{**settings, "RUN": str(tmp_path / "14b")})
     assert words[-2:] == ["--resume", str(tmp_path / "14b")]
-    assert "[train,lora,vllm]" in task["setup"]  # what any recipe needs
+    assert "[train,lora,flash,vllm]" in task["setup"]  # what any recipe needs
 
 
 def test_torchrun_hands_every_flag_of_a_run_on() -> None:

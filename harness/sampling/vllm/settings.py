@@ -69,8 +69,8 @@ def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
         answered = server.version()
         expected = _VERSIONS
         with suppress(PackageNotFoundError):  # between two versions, the second transfer over NCCL never ended
-            own = version("vllm") if over_nccl else ""
-            expected = tuple(v for v in _VERSIONS if own.startswith(v)) or _VERSIONS
+            local = version("vllm") if over_nccl else ""
+            expected = tuple(v for v in _VERSIONS if local.startswith(v)) or _VERSIONS
         if not answered.startswith(expected):
             versions = " or ".join(f"{v}x" for v in expected)
             raise ConfigError(f"expected vLLM {versions} at {server.url}, got {answered}; see docs/vllm.md")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from quiet_run import rows_of_run
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
 from harness.model.policy import Policy
 from harness.settings.grpo import from_recipe
@@ -34,30 +34,25 @@ def test_a_recipe_trains_a_tiny_model_of_its_family(
     assert recipe.sampling.sampler == "vllm"
     if sampler == "vllm":
         request.getfixturevalue("real_vllm")
-    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ids = {"eos_token_id": trained.tokenizer.eos_token_id, "pad_token_id": None, "bos_token_id": None}
     family = AutoConfig.for_model(
         "qwen3" if "Qwen3" in recipe.model.model else "qwen2",
-        **{**shape, **ids, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": len(trained.tokenizer)},
+        **{"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+        **{"eos_token_id": trained.tokenizer.eos_token_id, "pad_token_id": None, "bos_token_id": None},
+        **{"num_key_value_heads": 1, "head_dim": 32, "vocab_size": len(trained.tokenizer)},
         **{"max_position_embeddings": 32_768, "tie_word_embeddings": "3B" in name or "1.5B" in name},
     )
+    set_seed(0)  # other tests draw, too
     AutoModelForCausalLM.from_config(family).save_pretrained(tmp_path / "tiny")
     trained.tokenizer.save_pretrained(tmp_path / "tiny")
     (tmp_path / "coin.py").write_text(COIN)
-    short = {"updates": 2, "tasks_per_update": 2, "group_size": 4, "eval_tasks": 2, "eval_rollouts": 1, "eval_every": 0}
     config = changed(
-        recipe if sampler == "vllm" else from_recipe(name, {"sampler": sampler}),
-        **{
-            **short,
-            "max_action_tokens": 6,
-            "slots": 8,
-            "env": f"{tmp_path}/coin.py:Coin",
-            "env_threads": 0,
-            "rollout": "lockstep",
-        },
+        from_recipe(name, {"sampler": sampler}),
+        **{"updates": 2, "tasks_per_update": 2, "group_size": 4, "eval_tasks": 2, "eval_rollouts": 1, "eval_every": 0},
+        **{"env": f"{tmp_path}/coin.py:Coin", "env_threads": 0, "slots": 8, "rollout": "lockstep"},
         **{"split": "train", "eval_split": "dev", "model": str(tmp_path / "tiny"), "out": tmp_path / "run"},
+        max_action_tokens=6,
     )
     rows = rows_of_run(config)
     assert [row["train/skipped_steps"] for row in rows] == [0, 0]
     assert sum(row["train/grad_norm"] > 0 for row in rows) > 0
-    assert max(row["train/logp_difference_mean"] for row in rows) < 0.05  # nats, in bfloat16
+    assert max(row["train/logp_difference_mean"] or 0 for row in rows) < 0.05  # nats; None if all rewards are equal

@@ -139,7 +139,6 @@ def test_a_change_of_class_keeps_nothing_of_the_other_one() -> None:
 UNKNOWN: list[tuple[Callable[[], Any], str]] = [
     (lambda: GRPOConfig(updatez=3), "GRPOConfig has no setting 'updatez'; did you mean updates?"),  # type: ignore[call-arg]
     (lambda: GRPOConfig.recipe("quickstart", horizn=None), "'horizn'; did you mean horizon?"),  # type: ignore[call-arg]
-    (lambda: Loss(kl_coeff=1), "Loss has no setting 'kl_coeff'; did you mean kl_coef?"),  # type: ignore[call-arg]
     (lambda: GRPOConfig(loss={"kl_coeff": 1}), "loss.kl_coeff; did you mean loss.kl_coef?"),  # type: ignore[arg-type]
     (lambda: GRPOConfig.recipe("paper", lss={"kl_coef": 1}), "no setting lss; did you mean loss?"),  # type: ignore[call-arg]
     (lambda: GRPOConfig(horizon={"elastc": {"k0": 3}}), "did you mean horizon.elastic?"),  # type: ignore[arg-type]
@@ -189,12 +188,8 @@ def test_a_horizon_is_a_dataclass_with_a_controller_s_methods(horizon: Any) -> N
 
 def test_numpy_s_numbers_become_python_s_and_a_text_a_path() -> None:
     config = GRPOConfig(updates=np.int64(3), seed=np.int32(2), out="x", loss=Loss(kl_coef=np.float64(0.5)))  # type: ignore[arg-type]
-    assert (type(config.updates), type(config.seed), config.out, type(config.loss.kl_coef)) == (
-        int,
-        int,
-        Path("x"),
-        float,
-    )
+    assert [type(value) for value in (config.updates, config.seed, config.loss.kl_coef)] == [int, int, float]
+    assert config.out == Path("x")
     assert json.loads(config.to_json())["out"] == "x"
 
 

@@ -59,22 +59,24 @@ NO_ARM = [name for name, what in marks(GRPOConfig).items() if what not in (Chang
 
 def test_runs_are_put_together_by_the_settings_in_which_they_differ(tmp_path: Path) -> None:
     folders = [
-        write_run(tmp_path / f"{wrapper}-{k0}-{seed}", updates=2, wrapper=wrapper, k0=k0, seed=seed)
-        for wrapper, k0 in (("elastic", 10), ("elastic", 50), ("fixed", 50))
+        write_run(tmp_path / f"{wrapper}-{k0}-{seed}", updates=2, wrapper=wrapper, k0=k0, kl_coef=kl_coef, seed=seed)
+        for wrapper, k0, kl_coef in (("elastic", 10, 0.0), ("elastic", 50, 0.0), ("fixed", 50, 0.1))
         for seed in (0, 1)
     ]
     for folder in folders:
         config = json.loads((folder / "config.json").read_text())
         elsewhere = dict.fromkeys(NO_ARM, folder.name) | {"seed": config["seed"]}
+        if folder.name == "elastic-10-0":  # an older run
+            config["environment"]["agent_sampling"] = "run"
+            del config["loss"]["kl_coef"]
         (folder / "config.json").write_text(json.dumps(config | elsewhere))
     other = write_run(tmp_path / "other", updates=2, env="EH-BFCL-v0")
     first, second = read_suites([*folders, other])
     assert [(arm.label, [run.seed for run in arm.runs]) for arm in first.arms] == [
-        ("elastic, k0=10", [0, 1]),
-        ("elastic, k0=50", [0, 1]),
-        ("fixed, k0=50", [0, 1]),
+        ("elastic, k0=10, kl_coef=0.0", [0, 1]),
+        ("elastic, k0=50, kl_coef=0.0", [0, 1]),
+        ("fixed, k0=50, kl_coef=0.1", [0, 1]),
     ]
-    assert first.arms[2].settings["wrapper"] == "fixed"
     assert [(arm.label, len(arm.runs)) for arm in second.arms] == [("elastic", 1)]
     assert (first.env, second.env) == ("EH-Cabinet-v0", "EH-BFCL-v0")
 
