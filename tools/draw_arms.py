@@ -10,25 +10,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, band, panels, save, smooth
 
 from harness.evaluation.intervals import wilson_interval
+from harness.sweep.analysis import paired_difference
 from harness.sweep.runs import SweptRun, read_run
+
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, BLACK, "#56B4E9", "#E69F00", "#F0E442")
 
 
 def arm(run: SweptRun) -> str:
     """The name of a run's horizon."""
-    k0 = run.config["k0"]
-    return f"fixed, K = {k0}" if run.config["wrapper"] == "fixed" else f"{run.config['wrapper']} from K0 = {k0}"
+    k0, key = run.config["k0"], run.config.get("horizon_key")
+    if run.config["wrapper"] == "fixed":
+        return f"fixed, K = {k0}"
+    return run.config["wrapper"] + f" from K0 = {k0}" * (k0 is not None) + f", by {key}" * bool(key)
 
 
 def share(values: list[dict[str, Any]]) -> str:
     """The share of successes in the evaluations of several seeds, with Wilson's interval for all episodes."""
     won, played = (sum(one[name] for one in values) for name in ("successes", "episodes"))
     return "{:6.3f} ({:.3f} to {:.3f})".format(won / played, *wilson_interval(won / played, played))
+
+
+def by_kind(runs: list[SweptRun]) -> dict[str, float]:
+    """The mean success of each kind of task, if the environment names kinds."""
+    parts = [part for run in runs for part in run.result().get("parts", ()) if part["kind"] == "kind"]
+    names = dict.fromkeys(part["name"] for part in parts)
+    return {name: float(np.mean([part["mean_at_k"] for part in parts if part["name"] == name])) for name in names}
 
 
 def main() -> None:
@@ -38,13 +51,13 @@ def main() -> None:
     for run in (read_run(Path(folder)) for folder in folders):
         arms.setdefault(arm(run), []).append(run)
     arms = dict(sorted(arms.items()))
-    print(f"{'':20} seeds {'final K':>16} {'train, last 10':>24} {'held out':>24} {'greedy':>24} {'tokens':>8}")
+    print(f"{'':30} seeds {'final K':>16} {'train, last 10':>24} {'held out':>24} {'greedy':>24} {'tokens':>8}")
     figure, axes = panels(2, title="")
-    for (name, runs), color in zip(arms.items(), (BLUE, ORANGE, GREEN, PURPLE, BLACK), strict=False):
+    for (name, runs), color in zip(arms.items(), COLORS, strict=False):
         k, success = ([run.rows[key].to_numpy() for run in runs] for key in ("horizon/k", "rollout/success"))
         last = [values[-10:].mean() for values in success]
         print(
-            f"{name:20} {len(runs):5} {', '.join(f'{one[-1]:.0f}' for one in k):>16} "
+            f"{name:30} {len(runs):5} {', '.join(f'{one[-1]:.0f}' for one in k):>16} "
             f"{np.mean(last):8.3f} ({min(last):.3f} to {max(last):.3f}) {share([run.result() for run in runs])} "
             f"{share([run.result(how='greedy') for run in runs])} "
             f"{np.mean([run.rows['tokens/total'].iloc[-1] for run in runs]):8.0f}"
@@ -54,8 +67,15 @@ def main() -> None:
             band(axes[0, 0], x, k, name, color)
         band(axes[1, 0], x, [smooth(values, 5) for values in success], name, color)
     first = {run.seed: run for runs in arms.values() for run in runs}.values()  # the runs of a seed begin alike
-    print(f"{'before training':20} {'':47} {share([run.result('before') for run in first])}", end=" ")
+    print(f"{'before training':30} {'':47} {share([run.result('before') for run in first])}", end=" ")
     print(share([run.result("before", "greedy") for run in first]))
+    largest = max((name for name in arms if name.startswith("fixed")), key=lambda name: arms[name][0].config["k0"])
+    held_out = {name: pd.Series({run.seed: run.result()["mean_at_k"] for run in runs}) for name, runs in arms.items()}
+    print(f"\nHeld out, points from {largest} by seed, with Student's 95 % interval; success by kind")
+    for name, runs in arms.items():
+        difference = None if name == largest else paired_difference(held_out[name], held_out[largest])
+        shown = "{:+6.1f} ({:+.1f} to {:+.1f})".format(*(100 * x for x in difference)) if difference else ""
+        print(f"{name:30} {shown:24}", *(f"{kind} {mean:.3f}" for kind, mean in by_kind(runs).items()), sep="  ")
     axes[0, 0].set(ylabel="K, steps", ylim=(0, 52))
     axes[1, 0].set(ylabel="success, mean of 5 updates", xlabel="update", ylim=(0, 1))
     for one in axes[:, 0]:
