@@ -1,22 +1,29 @@
-"""What all benchmarks have in common: --help, --smoke, the line that says how to make a result again, and training a
-run once.
-"""
+"""What all benchmarks have in common: --help, --smoke, the lines that say how a result was made, models and runs."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eh_gym.errors import EHError
+import gymnasium as gym
+
+import eh_gym  # noqa: F401 - registers the ids
+from eh_gym.errors import ConfigError, EHError
+from harness.records.versions import cpu_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from harness.model.policy import Policy
 
 SMALL_RUN = shlex.split("--updates 1 --tasks-per-update 2 --group-size 2 --slots 4 --warm-start.episodes 0")
 """Flags of `harness.grpo` for a run of seconds, for --smoke."""
@@ -45,6 +52,27 @@ def command() -> str:
     threads = os.environ.get("OMP_NUM_THREADS")
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
     return f"$ {f'OMP_NUM_THREADS={threads} ' if threads else ''}{shlex.join(words)}"
+
+
+def print_heading(*packages: str) -> None:
+    """Prints the command, the machine and the versions of these packages."""
+    print(command())
+    print(f"machine     {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    print(f"versions    Python {platform.python_version()}, {versions}", flush=True)
+
+
+def load_model(args: argparse.Namespace, **loading: Any) -> Policy:
+    """Loads the model that `args.model` names, or with --smoke a tiny one. Other benchmarks need no torch."""
+    from harness.clone.tiny import new_tiny_policy
+    from harness.model.policy import load_policy
+
+    if not args.model and not args.smoke:
+        raise ConfigError("the model is missing; give a Hugging Face folder, or --smoke for a tiny one")
+    with tempfile.TemporaryDirectory(prefix="eh-benchmark-") as folder:
+        if not args.model:
+            new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=0).save(Path(folder))
+        return load_policy(args.model or folder, **loading)
 
 
 def trained(folder: Path, words: Sequence[str]) -> Path:
