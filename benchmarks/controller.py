@@ -9,7 +9,6 @@ ratio is smaller.
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -17,12 +16,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from flags import command, new_parser, parse, run
+from flags import new_parser, parse, print_heading, run
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController, LinearHorizon, SharedHorizon
 from eh_gym.wrappers import ElasticTimeLimit
-from harness.records.versions import cpu_name
 
 K = 50
 LONG = 5000  # steps of an episode of which resets and ends are a negligible part
@@ -141,9 +139,7 @@ def main() -> None:
          repeat(lambda: plain.record(OUTCOME), 2_000)),
     ]  # fmt: skip
 
-    print(command())
-    print(f"cpu         {cpu_name()}")
-    print(f"versions    python {platform.python_version()}, gymnasium {gym.__version__}, numpy {np.__version__}")
+    print_heading("gymnasium", "numpy")
     print(f"repeats     {repeats}, interleaved; K = {K}; medians, ratios with their range")
     print()
     print(f"{'this':<32}{'that':<28}{'this us':>9}{'that us':>9}{'ratio':>8}   range")
@@ -156,11 +152,8 @@ def main() -> None:
         )
     a, _ = compare(repeat(busy, 50), repeat(elastic.update, 50), repeats)
     share = statistics.median(a) / PAPER_STEP_S
-    print()
-    print(
-        f"128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s); it claims < "
-        "1e-3"
-    )
+    print(f"\n128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s)", end="")
+    print("; it claims < 1e-3")
     shared.close()
 
 

@@ -54,12 +54,17 @@ def command() -> str:
     return f"$ {f'OMP_NUM_THREADS={threads} ' if threads else ''}{shlex.join(words)}"
 
 
-def print_heading(*packages: str) -> None:
-    """Prints the command, the machine and the versions of these packages."""
+def print_heading(*packages: str, **further: str) -> None:
+    """Prints the command, the machine, and the versions of these packages and of `further` ones elsewhere."""
     print(command())
     print(f"machine     {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
-    versions = ", ".join(f"{name} {version(name)}" for name in packages)
-    print(f"versions    Python {platform.python_version()}, {versions}", flush=True)
+    versions = {name: version(name) for name in packages} | further
+    print(f"versions    Python {platform.python_version()}", *map(" ".join, versions.items()), sep=", ", flush=True)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds the model that `load_model` takes."""
+    parser.add_argument("model", nargs="?", default="", help="a Hugging Face folder or an installed model's name")
 
 
 def load_model(args: argparse.Namespace, **loading: Any) -> Policy:
