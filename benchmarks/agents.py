@@ -3,9 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/agents.py FOLDER --repeats 2 > benchmarks/results/agents-cpu.txt
 
 Both ways play the same episodes of EH-Cabinet under K, in the streaming mode. The agents are functions in the trainer's
-process, which keep their connection. The two ways take turns, and medians are printed. CPU time is the process's own,
-the agents' clients included; wall time also shows what else the machine does. The last column is the CPU time that a
-step costs in addition: with a model that samples fast, it is a larger share.
+process, which keep their connection. The two ways take turns, and medians are printed. CPU time includes the agents'
+clients. The last column is the CPU time that a step costs in addition.
 """
 
 from __future__ import annotations

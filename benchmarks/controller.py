@@ -25,6 +25,8 @@ from eh_gym.wrappers import ElasticTimeLimit
 K = 50
 LONG = 5000  # steps of an episode of which resets and ends are a negligible part
 PAPER_STEP_S = 320 / 8 / 200 * 3600  # "320 device-hours", 8 devices, 200 training steps
+Timed = Callable[[], int]
+"""Does something several times, and returns how often."""
 OUTCOME = EpisodeOutcome(length=12, horizon=K, success=True, task_id="cabinet-train-000017")
 
 
@@ -46,7 +48,7 @@ class Nothing(gym.Env[Any, Any]):
         return 0, self.reward, False, False, {}
 
 
-def play(env: gym.Env[Any, Any], episodes: int, k: int = K) -> Callable[[], int]:
+def play(env: gym.Env[Any, Any], episodes: int, k: int = K) -> Timed:
     """Returns a function that plays episodes which K stops and returns their steps. Resets and ends are timed too."""
 
     def run() -> int:
@@ -60,7 +62,7 @@ def play(env: gym.Env[Any, Any], episodes: int, k: int = K) -> Callable[[], int]
     return run
 
 
-def repeat(call: Callable[[], object], times: int) -> Callable[[], int]:
+def repeat(call: Callable[[], object], times: int) -> Timed:
     """Returns a function that makes `times` calls and returns that number."""
 
     def run() -> int:
@@ -71,7 +73,7 @@ def repeat(call: Callable[[], object], times: int) -> Callable[[], int]:
     return run
 
 
-def compare(ours: Callable[[], int], base: Callable[[], int], repeats: int) -> tuple[list[float], list[float]]:
+def compare(ours: Timed, base: Timed, repeats: int) -> tuple[list[float], list[float]]:
     """Runs both in turn and returns the CPU seconds per call of each. The first round does not count."""
     times: tuple[list[float], list[float]] = ([], [])
     for i in range(repeats + 1):
@@ -102,11 +104,15 @@ def main() -> None:
     shared = SharedHorizon(full(ElasticHorizon(k0=K)))
     plain = full(ElasticHorizon(k0=K))
 
-    def elastic_limit(env: gym.Env[Any, Any], controller: HorizonController) -> ElasticTimeLimit[Any, Any]:
-        return ElasticTimeLimit(env, controller, success=lambda *_: False)
+    def limited(controller: HorizonController, env: gym.Env[Any, Any], episodes: int = 200, k: int = K) -> Timed:
+        return play(ElasticTimeLimit(env, controller, success=lambda *_: False), episodes, k)
 
-    def car() -> gym.Env[Any, Any]:  # an episode lasts until its limit: the car rolls back and never reaches the goal
-        return gym.make("MountainCar-v0", max_episode_steps=-1, disable_env_checker=True)
+    def base(env: gym.Env[Any, Any], episodes: int = 200, k: int = K) -> Timed:
+        return play(TimeLimit(env, k), episodes, k)
+
+    zero, one = Nothing(0.0), Nothing(1.0)
+    # An episode lasts until its limit: the car rolls back and never reaches the goal.
+    car, again = (gym.make("MountainCar-v0", max_episode_steps=-1, disable_env_checker=True) for _ in range(2))
 
     def busy() -> None:  # one training step of the paper: 16 tasks x 8 rollouts, then the update
         for _ in range(128):
@@ -118,21 +124,14 @@ def main() -> None:
          repeat(lambda: np.percentile(lengths, 90), 300)),
         ("ElasticHorizon.update", "LinearHorizon.update", repeat(elastic.update, 300), repeat(linear.update, 300)),
         ("128 records and an update", "ElasticHorizon.update", repeat(busy, 50), repeat(elastic.update, 300)),
-        ("step alone, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), FixedHorizon(LONG)), 2, LONG),
-         play(TimeLimit(Nothing(0.0), LONG), 2, LONG)),
-        ("step, fixed K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), FixedHorizon(K)), 200),
-         play(TimeLimit(Nothing(0.0), K), 200)),
-        ("step, elastic K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), ElasticHorizon(k0=K)), 200),
-         play(TimeLimit(Nothing(0.0), K), 200)),
-        ("step, shared K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), shared), 200),
-         play(TimeLimit(Nothing(0.0), K), 200)),
-        ("step, elastic K, reward 1", "TimeLimit", play(elastic_limit(Nothing(1.0), ElasticHorizon(k0=K)), 200),
-         play(TimeLimit(Nothing(1.0), K), 200)),
-        ("step, elastic K, reward 1", "TimeLimit and episode stats",
-         play(elastic_limit(Nothing(1.0), ElasticHorizon(k0=K)), 200),
-         play(RecordEpisodeStatistics(TimeLimit(Nothing(1.0), K)), 200)),
-        ("step, elastic K, MountainCar", "TimeLimit", play(elastic_limit(car(), ElasticHorizon(k0=K)), 20),
-         play(TimeLimit(car(), K), 20)),
+        ("step alone, reward 0", "TimeLimit", limited(FixedHorizon(LONG), zero, 2, LONG), base(zero, 2, LONG)),
+        ("step, fixed K, reward 0", "TimeLimit", limited(FixedHorizon(K), zero), base(zero)),
+        ("step, elastic K, reward 0", "TimeLimit", limited(ElasticHorizon(k0=K), zero), base(zero)),
+        ("step, shared K, reward 0", "TimeLimit", limited(shared, zero), base(zero)),
+        ("step, elastic K, reward 1", "TimeLimit", limited(ElasticHorizon(k0=K), one), base(one)),
+        ("step, elastic K, reward 1", "TimeLimit and episode stats", limited(ElasticHorizon(k0=K), one),
+         play(RecordEpisodeStatistics(TimeLimit(one, K)), 200)),
+        ("step, elastic K, MountainCar", "TimeLimit", limited(ElasticHorizon(k0=K), car, 20), base(again, 20)),
         ("SharedHorizon.horizon", "ElasticHorizon.horizon", repeat(lambda: shared.horizon, 20_000),
          repeat(lambda: plain.horizon, 20_000)),
         ("SharedHorizon.record", "ElasticHorizon.record", repeat(lambda: shared.record(OUTCOME), 2_000),
@@ -140,8 +139,7 @@ def main() -> None:
     ]  # fmt: skip
 
     print_heading("gymnasium", "numpy")
-    print(f"repeats     {repeats}, interleaved; K = {K}; medians, ratios with their range")
-    print()
+    print(f"repeats     {repeats}, interleaved; K = {K}; medians, ratios with their range\n")
     print(f"{'this':<32}{'that':<28}{'this us':>9}{'that us':>9}{'ratio':>8}   range")
     for name, against, ours, base in rows:
         a, b = compare(ours, base, repeats)

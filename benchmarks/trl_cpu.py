@@ -50,6 +50,7 @@ class Beside(trl.GRPOTrainer):
 
     def begin(self, policy: Policy) -> None:
         """Takes the harness's policy."""
+        self.remove_callback(PrinterCallback)
         self.policy, self.sampler, self.ratios = policy, TransformersSampler(policy.model), list[list[float]]()
         self.adamw = make_optimizer(policy.model, Optimizer())
         self.slots = Environments(ENV, {"split": "train"}, GROUP, 0).open(FixedHorizon(MESSAGES))
@@ -90,12 +91,14 @@ def main() -> None:
     """Prints the table."""
     parser = new_parser(__doc__)
     add_model(parser)
-    parser.add_argument("--updates", type=int, default=4)
-    args = parse(parser, updates=1)
+    args = parse(parser)
     torch.set_num_threads(1)
     policy = load_model(args, packing=False)
     policy.tokenizer.chat_template, policy.tokenizer.response_template = CHAT, {}
-    rows = [{"prompt": [{"role": "user", "content": ""}], "task_id": f"train-{i:06d}"} for i in range(args.updates + 1)]
+    rows = [
+        {"prompt": [{"role": "user", "content": ""}], "task_id": f"train-{i:06d}"}
+        for i in range(2 if args.smoke else 5)
+    ]
     with tempfile.TemporaryDirectory() as folder, mock.patch("trl.trainer.grpo_trainer.parse_response", as_call):
         settings = {"max_steps": len(rows), "num_generations": GROUP, "per_device_train_batch_size": GROUP}
         settings |= {"max_completion_length": 2048, "generation_kwargs": {"max_new_tokens": TOKENS}}
@@ -109,7 +112,6 @@ def main() -> None:
             environment_factory=partial(ToolEnvironment, ENV, split="train"),
             args=trl.GRPOConfig(folder, report_to="none", disable_tqdm=True, **settings),
         )
-        trainer.remove_callback(PrinterCallback)
         trainer.begin(load_model(args))
         print_heading("torch", "transformers", "trl")
         print("update  rollout, s     TRL  update, s     TRL    sampled     TRL all tokens     TRL   tokens/s     TRL")
