@@ -99,14 +99,13 @@ def main() -> None:
     parser = new_parser(__doc__)
     add_model(parser)  # besides the tiny one
     parser.add_argument("--sessions", type=int, default=64)
-    parser.add_argument("--horizon", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     args = parse(parser, sessions=4, repeats=1)
     torch.set_num_threads(1)
     tiny = new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=0)
     models = {"tiny": tiny} | ({args.model: load_policy(args.model)} if args.model else {})
     print_heading("torch", "transformers")
-    print(f"one thread, {args.sessions} sessions, K = {args.horizon}\n")
+    print(f"one thread, {args.sessions} sessions, K = 8\n")
     print("model            environment  agents  ratio  environment  agents  ratio   a step more")
     print("                     steps/s of wall time         steps/s of CPU time          CPU us")
     with TemporaryDirectory(prefix="eh-benchmark-") as folder:
@@ -117,7 +116,7 @@ def main() -> None:
             ways = (cabinet, partial(AgentEnv, play, file))
             for way in ways:
                 seconds(way, policy, min(4, args.sessions), 2)  # warms up
-            rows = [[seconds(way, policy, args.sessions, args.horizon) for way in ways] for _ in range(args.repeats)]
+            rows = [[seconds(way, policy, args.sessions, 8) for way in ways] for _ in range(args.repeats)]
             rates = [[statistics.median(row[i][2] / row[i][clock] for row in rows) for i in (0, 1)] for clock in (0, 1)]
             more = 1e6 * (1 / rates[1][1] - 1 / rates[1][0])
             shown = "".join(f"{env:13.1f} {agent:7.1f} {agent / env:6.2f}" for env, agent in rates)

@@ -83,14 +83,14 @@ class Player:
 
 
 def plain(folder: Path) -> Player:
-    """Returns a player with the engine in one warm process."""
+    """The engine in one warm process."""
     root = Path(tempfile.mkdtemp(dir=folder))  # writable, and without outputs
     (root / "data").symlink_to(data.root_of("mini") / "data")
     return Player(backend_python("appworld"), "appworld_engine.py", root)
 
 
 def ours(checkout: Path = HERE.parent) -> Player:
-    """Returns a player with EH-AppWorld-v0."""
+    """EH-AppWorld-v0."""
     return Player(Path(sys.executable), "appworld_env.py", checkout)
 
 
@@ -128,10 +128,7 @@ def milliseconds(values: Sequence[float]) -> str:
 
 
 def table(title: str, columns: dict[str, Sequence[Sequence[float]]], rows: Sequence[str]) -> None:
-    """Prints a table: for each row the seconds of each player, and ours as a multiple of each other's, round by round.
-
-    `columns` maps a player, ours first, to the seconds of each row.
-    """
+    """Prints the seconds of each row by player, ours first, and ours as a multiple of each other's, round by round."""
     names = list(columns)
     heads = [f"{name}, ms" for name in names] + [f"ours / {name}" for name in names[1:]]
     print(f"\n{title}\n{'':<42}{''.join(f'{head:>24}' for head in heads)}")

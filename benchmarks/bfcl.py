@@ -3,10 +3,10 @@
     python benchmarks/bfcl.py > benchmarks/results/bfcl-cpu.txt
 
 The first part runs in one process with bfcl-eval's virtualenv. bfcl-eval and our code take turns at playing each
-ground-truth episode from reset to verdict, so both see the same machine. The times are CPU seconds. bfcl-eval's code is
-the one that the tests compare with (tests/envs/bfcl/official.py). Its printed output is discarded, and its optional
-logs are off. Ours is shown cold, when the ground truth is replayed (once per entry), and warm. The second part plays
-through `gym.make`, with a thread for each environment. No model takes part.
+ground-truth episode from reset to verdict, in CPU seconds. bfcl-eval's code is the one that the tests compare with
+(tests/envs/bfcl/official.py). Its printed output is discarded, and its optional logs are off. Ours is shown cold, when
+the ground truth is replayed (once per entry), and warm. The second part plays through `gym.make`, with a thread for
+each environment. No model takes part.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def script(ours: Any, task_id: str) -> list[list[str]]:
             turns.append([])
 
 
-def through_gym(workers: int, environments: int, episodes: int, entries: int) -> tuple[float, float, float, int]:
+def through_gym(environments: int, episodes: int, entries: int) -> tuple[float, float, float, int]:
     """Plays ground-truth episodes, a thread for each environment: seconds, CPU s here and of the workers, steps."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -92,12 +92,12 @@ def through_gym(workers: int, environments: int, episodes: int, entries: int) ->
 
     from eh_gym.worker import shared_pool
 
-    arguments = {"split": "all", "workers": workers}
+    arguments = {"split": "all", "workers": 1}
     tasks = [f"multi_turn_{category}_{i}" for category in CATEGORIES for i in range(entries)]
     played = scripts("EH-BFCL-v0", arguments, tasks)
     envs: list[Any] = [gym.make("EH-BFCL-v0", disable_env_checker=True, **arguments) for _ in range(environments)]
     shares = [played[index::environments] for index in range(environments)]
-    pool = shared_pool(workers, envs[0].unwrapped._command)
+    pool = shared_pool(1, envs[0].unwrapped._command)
 
     def workers_s() -> float:  # as Linux tells it: user and system
         stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pool.pids]
@@ -124,7 +124,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="the interleaved rounds of the first part")
     parser.add_argument("--entries", type=int, default=200, help="the number of tasks of each category, at most 200")
     parser.add_argument("--environments", type=int, default=32, help="the environments of the second part")
-    parser.add_argument("--workers", type=int, default=1, help="the worker processes of the second part")
     parser.add_argument("--episodes", type=int, default=3200, help="the episodes of the second part")
     args = parse(parser, rounds=4, entries=4, environments=4, episodes=16)
     print_heading("gymnasium", **get_backend("bfcl").requirements)
@@ -133,14 +132,9 @@ def main() -> None:
     process += [str(args.rounds), str(args.entries)]
     done = subprocess.run(process, stdout=subprocess.PIPE, text=True, check=True)
     table = json.loads(done.stdout)
-    print(
-        f"\nOne process, ground-truth episodes from reset to verdict, "
-        f"{args.rounds} rounds of {args.entries} interleaved, CPU ms an episode"
-    )
-    print(
-        f"{'category':<14}{'bfcl-eval':>10}{'ours cold':>11}{'ours':>7}{'ratio':>8}"
-        f"{'ours, episodes/s':>18}{'steps/s':>9}"
-    )
+    print("\nOne process, ground-truth episodes from reset to verdict, ", end="")
+    print(f"{args.rounds} rounds of {args.entries} interleaved, CPU ms an episode")
+    print("category       bfcl-eval  ours cold   ours   ratio  ours, episodes/s  steps/s")
     for name, row in table.items():
         _row(name, row, args.rounds, args.entries)
     total = {key: sum(row[key] for row in table.values()) for key in row}
@@ -148,15 +142,11 @@ def main() -> None:
 
     # As many in each thread; each is played once before the clock starts.
     episodes = args.episodes // args.environments * args.environments
-    seconds, here, there, steps = through_gym(args.workers, args.environments, episodes, args.entries)
-    print(
-        f"\nThrough gym: {args.environments} environments, a thread each, worker processes: {args.workers}, all splits"
-    )
-    print(
-        f"{episodes} episodes: {episodes / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s; "
-        f"CPU ms an episode: {1000 * here / episodes:.2f} here, {1000 * there / episodes:.2f} in the workers, "
-        f"{1000 * (here + there) / episodes:.2f} in all"
-    )
+    seconds, here, there, steps = through_gym(args.environments, episodes, args.entries)
+    print(f"\nThrough gym: {args.environments} environments, a thread each, worker processes: 1, all splits")
+    print(f"{episodes} episodes: {episodes / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s", end="")
+    here, there = 1000 * here / episodes, 1000 * there / episodes
+    print(f"; CPU ms an episode: {here:.2f} here, {there:.2f} in the workers, {here + there:.2f} in all")
 
 
 def _row(name: str, row: dict[str, float], rounds: int, tasks: int) -> None:

@@ -14,9 +14,9 @@ all           the tokens that are computed if every slot plays, divided by the u
 admitted      the same under `harness.rollout.slots.fits`, the rule that every rollout follows
 together      the mean number of episodes that take a turn at the same time under this rule
 
-Nothing here was measured on a GPU. An update on one GPU has 16 tasks of 8 episodes, an evaluation 168 of 8; of eight
-GPUs each has an eighth of both. The cache is what the recipes leave to the engine on a GPU of 80 GB. Episodes are
-drawn: 20 to 50 turns, about 18 thousand tokens each; with "half short" half of them end after 4 turns.
+An update on one GPU has 16 tasks of 8 episodes, an evaluation 168 of 8; of eight GPUs each has an eighth of both. The
+cache is what the recipes leave to the engine on a GPU of 80 GB. Episodes are drawn: 20 to 50 turns, about 18 thousand
+tokens each; with "half short" half of them end after 4 turns.
 """
 
 from __future__ import annotations
@@ -41,14 +41,9 @@ class Episode:
     prompt: int
     turns: list[tuple[int, int]]
 
-    @property
-    def tokens(self) -> int:
-        """All tokens at the end."""
-        return self.prompt + sum(written + read for written, read in self.turns)
-
 
 class Cache:
-    """Free blocks. Those that still hold keys and values belong to an owner, an episode or a task's prompt."""
+    """Free blocks. Those that still hold something belong to an owner, an episode or a task's prompt."""
 
     def __init__(self, blocks: int) -> None:
         self.unused = blocks
@@ -56,7 +51,7 @@ class Cache:
 
     @property
     def available(self) -> int:
-        """The blocks that a request can have."""
+        """What a request can have."""
         return self.unused + sum(self._free.values())
 
     def take_back(self, owner: object) -> int:
@@ -98,13 +93,13 @@ def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -
     while queue or waiting:
         begun: dict[int, int] = {}  # their prompts are not known before the environments have answered
         while waiting and len(queue) + len(begun) < slots:
-            live = _present(queue, context) | begun
+            live = {i: context[i] for i in queue} | begun
             if not fits(longest, sum(live.values()), tokens):
                 break
             begun[waiting.popleft()] = longest
         queue += begun
         longest = max([longest, *(episodes[i].prompt for i in begun)])
-        live = _present(queue, context)
+        live = {i: context[i] for i in sorted(queue)}  # in the order of beginning
         older = itertools.accumulate(live.values(), initial=0)
         playing = {i for i, before in zip(live, older, strict=False) if fits(live[i], before, tokens)}
         running: list[int] = []
@@ -140,10 +135,6 @@ def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -
             if turn[i] < len(e.turns):
                 queue.append(i)
     return computed, ran / rounds
-
-
-def _present(live: list[int], context: list[int]) -> dict[int, int]:
-    return {i: context[i] for i in sorted(live)}  # in the order of beginning
 
 
 def unavoidable(episodes: list[Episode]) -> int:

@@ -2,9 +2,8 @@
 
     python benchmarks/controller.py [--repeats 15]
 
-Every figure is a ratio between two things that are timed in turn in this one process, in CPU seconds. The
-table gives the median of the repeats and their range. The environments do almost nothing. With real environments every
-ratio is smaller.
+Two things at a time are timed in turn in this process, in CPU seconds. The environments do almost nothing. With real
+environments every ratio is smaller.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Nothing(gym.Env[Any, Any]):
 
 
 def play(env: gym.Env[Any, Any], episodes: int, k: int = K) -> Timed:
-    """Returns a function that plays episodes which K stops and returns their steps. Resets and ends are timed too."""
+    """Plays episodes which K stops, and counts their steps. Resets and ends are timed too."""
 
     def run() -> int:
         step = env.step
@@ -63,7 +62,7 @@ def play(env: gym.Env[Any, Any], episodes: int, k: int = K) -> Timed:
 
 
 def repeat(call: Callable[[], object], times: int) -> Timed:
-    """Returns a function that makes `times` calls and returns that number."""
+    """Makes `times` calls."""
 
     def run() -> int:
         for _ in range(times):

@@ -1,5 +1,4 @@
-"""EH-CabinetLocked from K0 = 10: which controllers learn the long tasks, and with how many tokens compared with a fixed
-K = 50.
+"""EH-CabinetLocked from K0 = 10: which controllers learn the long tasks, and with which share of a fixed 50's tokens.
 
     python benchmarks/false_plateau.py --runs runs/false-plateau --jobs 2
 
@@ -37,7 +36,6 @@ ENV = "EH-CabinetLocked-v0"
 LONG = 14  # the fewest steps that the expert takes on a task with a lock
 # A controller per length of the expert's solution. While a length has no successes, its K grows.
 KINDS = "--statistic p90 --alpha 0.5 --horizon-key optimal_steps --min-successes 8"
-HALF_WAY = "--statistic p50 --alpha 0.5"
 
 SETTINGS = {
     "fixed 50": "--wrapper fixed --k0 50",
@@ -45,18 +43,6 @@ SETTINGS = {
     "P90 + 15, alpha 0.5": "--statistic p90 --delta 15 --alpha 0.5",
     "the paper's": "",
     "the paper's, 78 updates": "--updates 78",
-    "P50 + 18, alpha 0.5, 64 updates": HALF_WAY + " --delta 18 --updates 64",
-    # Tried only on seeds 10 and 11:
-    "fixed 20": "--wrapper fixed --k0 20",
-    "P90 + 10, alpha 0.5": "--statistic p90 --delta 10 --alpha 0.5",
-    "P90 + 20, alpha 0.3": "--statistic p90 --delta 20 --alpha 0.3",
-    "P50 + 18, alpha 0.5": HALF_WAY + " --delta 18",
-    "P50 + 18, alpha 0.5, 70 updates": HALF_WAY + " --delta 18 --updates 70",
-    "P50 + 16, 65 updates, truncated not trained": HALF_WAY + " --delta 16 --updates 65 --truncated-weight 0",
-    "a K for each kind, delta 6": KINDS + " --delta 6 --cold-growth 1",
-    "a K for each kind, delta 6, 64 updates": KINDS + " --delta 6 --cold-growth 1 --updates 64",
-    "a K for each kind, cold growth 0.5": KINDS + " --delta 10 --cold-growth 0.5",
-    "a K for each kind, delta 6, cold growth 2": KINDS + " --delta 6 --cold-growth 2",
     "a K for each kind, delta 10, 70 updates": KINDS + " --delta 10 --cold-growth 1 --updates 70",
 }
 """The flags of `harness.grpo` for each setting. The others are compared with the first."""
@@ -65,7 +51,7 @@ FIRST, *DEFAULT = list(SETTINGS)[:5]
 
 
 def train(folder: Path, seed: int, flags: list[str], tasks: int) -> dict[str, float]:
-    """Trains and measures one run, unless its result exists. Measures with `tasks` long tasks."""
+    """Trains and measures one run, unless its result exists."""
     done = folder / "result.json"
     if not done.exists():
         paper = ["--truncated-weight", "1"]  # unless a setting says otherwise

@@ -35,12 +35,7 @@ def new_parser(text: str | None) -> argparse.ArgumentParser:
 
 
 def parse(parser: argparse.ArgumentParser, **smoke: Any) -> argparse.Namespace:
-    """Adds --smoke, and parses the command line.
-
-    Args:
-        parser: The benchmark's own flags.
-        smoke: The defaults under --smoke, by the name of their flag. They make the benchmark take seconds.
-    """
+    """Adds --smoke, which makes the benchmark take seconds with these defaults, and parses the command line."""
     parser.add_argument("--smoke", action="store_true", help="try the script in seconds; the figures then mean nothing")
     if "--smoke" in sys.argv:
         parser.set_defaults(**smoke)
@@ -81,13 +76,9 @@ def load_model(args: argparse.Namespace, **loading: Any) -> Policy:
 
 
 def trained(folder: Path, words: Sequence[str]) -> Path:
-    """Trains a run with these flags of `harness.grpo` on one thread, unless it has ended. A killed one is resumed.
+    """Trains a run with these flags of `harness.grpo` on one thread, unless it has ended; returns its folder.
 
-    Returns:
-        The run's folder.
-
-    Raises:
-        EHError: The run failed.
+    A killed one is resumed. One that fails raises EHError.
     """
     from harness.sweep.manifest import has_ended  # it needs the extra `train`, and some benchmarks do not
 
@@ -106,11 +97,7 @@ def trained(folder: Path, words: Sequence[str]) -> Path:
 
 
 def interval(difference: tuple[float, float, float] | None) -> str:
-    """A difference in points with its interval.
-
-    >>> interval((0.02, -0.01, 0.05))
-    '+2.0 (-1.0 to +5.0)'
-    """
+    """A difference in points with its interval: (0.02, -0.01, 0.05) is "+2.0 (-1.0 to +5.0)"."""
     return "—" if difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in difference))
 
 

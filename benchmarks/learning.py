@@ -63,11 +63,10 @@ def shares(of: pd.DataFrame) -> pd.Series:
 def print_differences(numbers: pd.DataFrame, title: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]) -> None:
     """Prints differences of final success in points, seed by seed: for each cabinet, and for the mean of the cabinets.
 
-    Args:
-        numbers: The numbers of the runs, by environment, arm and seed.
-        title: What is compared.
-        rows: For each row its name, the arm, and the arm that it is compared with by cabinet.
+    Of each row are given its name, the arm, and the arm that it is compared with by cabinet.
     """
+    if not rows:
+        return
     width = max(24, *(len(row) + 2 for row, _, _ in rows))
     cabinets = list(numbers.index.unique("environment"))
     print(f"\n{title}")
@@ -93,17 +92,18 @@ def print_together(numbers: pd.DataFrame) -> None:
     named = ", ".join(f"{label} in {name}" for name, label in best.items())
     title = f"final success in points from that of the best fixed K ({named})"
     print_differences(numbers, title, [(label, label, best) for label in labels])
+    title = "final success in points with truncated episodes at half weight, from that of the same arm at weight 1"
     halves = [f"{label}{HALF}" for label in labels if f"{label}{HALF}" in labels]
-    if halves:
-        title = "final success in points with truncated episodes at half weight, from that of the same arm at weight 1"
-        rows = [(label, label, dict.fromkeys(cabinets, label.removesuffix(HALF))) for label in halves]
-        print_differences(numbers, title, rows)
-    if "elastic" in labels:
-        others = [(label, label, dict.fromkeys(cabinets, "elastic")) for label in labels if label != "elastic"]
-        print_differences(numbers, "final success in points from that of elastic, on the seeds that both have", others)
-    pairs = [(f"{arm} from {of}", arm, dict.fromkeys(cabinets, of)) for arm, of in PAIRS if {arm, of} <= set(labels)]
-    if pairs:
-        print_differences(numbers, "final success in points, pair by pair", pairs)
+    rows = [(label, label, dict.fromkeys(cabinets, label.removesuffix(HALF))) for label in halves]
+    print_differences(numbers, title, rows)
+    rows = [
+        (label, label, dict.fromkeys(cabinets, "elastic"))
+        for label in labels
+        if "elastic" in labels and label != "elastic"
+    ]
+    print_differences(numbers, "final success in points from that of elastic, on the seeds that both have", rows)
+    rows = [(f"{arm} from {of}", arm, dict.fromkeys(cabinets, of)) for arm, of in PAIRS if {arm, of} <= set(labels)]
+    print_differences(numbers, "final success in points, pair by pair", rows)
     print("\ntokens, of those of the largest K, and K in the last quarter of the updates")
     print(f"{'arm':24}" + "".join(f"{name:>28}" for name in cabinets))
     used = {name: shares(numbers.xs(name)).groupby(level="arm").mean() for name in cabinets}

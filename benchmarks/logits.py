@@ -5,7 +5,7 @@
 The model is in bfloat16. It continues the first prompts of EH-Cabinet's tasks at temperature 1, once with logits that
 the sampler rounds to bfloat16, and once with the float32 logits that this project uses. The trainer scores each sample
 in both ways too. The table shows the differences of the log-probabilities in nats, with the mean's standard error over
-the samples, and the variance of the importance ratios exp(trainer - sampler), which a policy gradient has to live with.
+the samples, and the variance of the importance ratios exp(trainer - sampler).
 """
 
 from __future__ import annotations

@@ -4,22 +4,21 @@
 
 Everything runs on one machine. A step on another machine takes the network's round trip in addition. "One at a time"
 plays one environment from one thread: this is the latency of a step. "64 at once" plays 64 environments from 64
-threads: this bounds a rollout whose sampler needs no time. Episodes are ground truth. Local and Ray take turns, and the
-figures are medians. Memory is PSS: a page that n processes share counts as 1/n of a page for each. EH-AppWorld is not
-measured, because its steps take milliseconds anyway.
+threads. Episodes are ground truth. Local and Ray take turns, and the
+figures are medians. Memory is PSS. EH-AppWorld is not measured, because its steps take milliseconds anyway.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
+import psutil
 from flags import new_parser, parse, print_heading, run
 from played import HEADS, compared, make, microseconds, pss_mb, scripts
 
@@ -28,21 +27,12 @@ from envs.actors import ActorPool, in_actors
 ENVS: dict[str, dict[str, Any]] = {"EH-Cabinet-v0": {"split": "dev"}, "EH-BFCL-v0": {"split": "dev"}}
 
 
-def processes(mark: str) -> Iterator[int]:
-    """Yields the ids of this process's descendants whose command line contains `mark`."""
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and mark in (folder / "cmdline").read_text() and ours(int(folder.name)):
-                yield int(folder.name)
-        except OSError:
-            continue
-
-
-def ours(pid: int) -> bool:
-    """Whether a process descends from this one. Others may use Ray on the same machine."""
-    while pid > 1 and pid != os.getpid():
-        pid = parent(pid)
-    return pid == os.getpid()
+def processes(mark: str) -> Iterator[psutil.Process]:
+    """Yields this process's descendants whose command line contains `mark`."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if mark in " ".join(process.cmdline()):
+                yield process
 
 
 def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float, float]:
@@ -50,18 +40,13 @@ def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float
     pool = ActorPool(actors, cpus=0)
     there = make(envs, in_actors(env_id, pool), **ENVS[env_id], **arguments)
     microseconds(there, scripts(env_id, ENVS[env_id]), 2)
-    pids = list(processes("ray::EnvHost"))
+    pids = [process.pid for process in processes("ray::EnvHost")]
     assert len(pids) == actors, pids
-    workers = [pid for pid in processes("worker/child.py") if parent(pid) in pids]
+    workers = [process.pid for process in processes("worker/child.py") if process.ppid() in pids]
     megabytes = sum(map(pss_mb, pids)) / actors, sum(map(pss_mb, workers)) / actors
     pool.close()
     time.sleep(2.0)
     return megabytes
-
-
-def parent(pid: int) -> int:
-    """Returns the process id of its parent."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def loss() -> tuple[float, float]:
@@ -69,9 +54,9 @@ def loss() -> tuple[float, float]:
     pool = ActorPool(1, cpus=0)
     env = gym.make(in_actors("EH-Cabinet-v0", pool), disable_env_checker=True)
     env.reset(seed=0)
-    (pid,) = processes("ray::EnvHost")
+    (process,) = processes("ray::EnvHost")
     start = time.perf_counter()
-    os.kill(pid, signal.SIGKILL)
+    process.kill()
     assert "environment_error" in env.step("list()")[4]
     noticed = time.perf_counter() - start
     env.reset(seed=0)

@@ -3,11 +3,10 @@
     OMP_NUM_THREADS=1 python benchmarks/sampler.py MODEL [--dtype bfloat16]
 
 For each batch size, both continue prompts of 216 tokens by 32 tokens, in one thread. "apart" has random prompts with
-nothing in common, so that the sampler has nothing to share. "group" is one prompt for all, the first of a task of
-EH-Cabinet, as a group of GRPO begins. `generate` computes every prompt of the batch in either case, so it is timed
-once. Runs are interleaved, and medians printed. The last columns are the largest and the mean difference between the
-log-probabilities that the group was sampled with and those of a plain forward pass. With --dtype bfloat16, the float32
-model samples the group too, and the differences from its forward pass are printed.
+nothing in common. "group" is one prompt for all, the first of a task of EH-Cabinet, as a group of GRPO begins.
+`generate` computes every prompt in either case, so it is timed once. Runs are interleaved, and medians printed. The
+last columns are the largest and the mean difference between the log-probabilities that the group was sampled with and
+those of a plain forward pass. With --dtype bfloat16, the float32 model samples the group too, and is compared with.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
     OMP_NUM_THREADS=1 python benchmarks/served_envs.py > benchmarks/results/openenv-cpu.txt
 
 Server (`python -m envs serve`) and client (EH-Remote-v0) run on one machine. Over a network each step takes its round
-trip in addition. "One at a time" plays one environment from one thread: this is the latency of a step. "64 at once"
-plays 64 environments from 64 threads, each over a session of its own: this bounds a rollout whose sampler needs no
-time. Episodes are ground truth. Both ways take turns, and the figures are medians. Memory is PSS of the server's
-process after the episodes of its row. The processes that the environments start are the same in both ways.
+trip in addition. "One at a time" is the latency of a step. "64 at once" plays 64 environments from 64 threads, each
+over a session of its own. Episodes are ground truth. Both ways take turns, and the figures are medians. Memory is PSS
+of the server's process after the episodes of its row, without the processes that its environments start.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/slots.py > benchmarks/results/slots-cpu.txt
 
 A sampler that needs no time answers the oldest 16 requests at each step. Each slot plays an episode of K messages in
-EH-Cabinet, whose answers may have further words. The repeats of all numbers of slots take turns. The figures are the
-medians of the CPU time a turn, over that of the first number of slots.
+EH-Cabinet, whose answers may have further words. All numbers of slots take turns. The figures are the medians of the
+CPU time a turn, over that of the first number of slots.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ and backward passes, clipping, and an optimizer step with learning rate 0. Each 
 Padding and repeated computation count nothing. Times are the process's CPU seconds, and repeats are interleaved.
 
 TRL has no padding-free GRPO, so it is measured twice. "as it is" pads the episodes of an update to its longest prompt
-and its longest completion, as TRL's own `_generate_and_score_completions` does before `compute_loss`. "sorted, trimmed"
-puts episodes of similar length into a micro-batch and pads them to its longest, which TRL does not offer. With one
-episode per micro-batch nothing is padded at all. TRL's loss is set to ours (dapo: token mean, no KL). The script fails
-if the gradients' norms differ.
+and its longest completion, as TRL's `_generate_and_score_completions` does. "sorted, trimmed" puts episodes of similar
+length into a micro-batch and pads them to its longest, which TRL does not offer. TRL's loss is set to ours (dapo: token
+mean, no KL). The script fails if the gradients' norms differ.
 
 "unshared" is packed without sharing the beginnings of a task's episodes. "plain" holds all logits of the written tokens
 at once, and "chunked" does not. Both are measured at the output layer alone, with the memory above what was held.

@@ -40,7 +40,7 @@ CHAT = """{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}{{ m
 
 
 def as_call(tokenizer: Any, ids: list[int], **_: Any) -> dict[str, Any]:
-    """Reads any message as a call."""
+    """Any message as a call."""
     call = {"name": "act", "arguments": {"action": tokenizer.decode(ids, skip_special_tokens=True)}}
     return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]}
 
@@ -48,8 +48,8 @@ def as_call(tokenizer: Any, ids: list[int], **_: Any) -> dict[str, Any]:
 class Beside(trl.GRPOTrainer):
     """TRL's trainer, and an update of the harness after each of its own."""
 
-    def begin(self, policy: Policy) -> None:
-        """Takes the harness's policy."""
+    def __init__(self, policy: Policy, **settings: Any) -> None:
+        super().__init__(**settings)
         self.remove_callback(PrinterCallback)
         self.policy, self.sampler, self.ratios = policy, TransformersSampler(policy.model), list[list[float]]()
         self.adamw = make_optimizer(policy.model, Optimizer())
@@ -105,6 +105,7 @@ def main() -> None:
         settings |= {"max_tool_calling_iterations": MESSAGES - 1, "gradient_checkpointing": None, "bf16": False}
         settings |= {"use_cpu": True, "shuffle_dataset": False, "save_strategy": "no"}
         trainer = Beside(
+            load_model(args),
             model=policy.model,
             reward_funcs=lambda completions, **_: [float(i % 2) for i in range(GROUP)],
             processing_class=policy.tokenizer,
@@ -112,7 +113,6 @@ def main() -> None:
             environment_factory=partial(ToolEnvironment, ENV, split="train"),
             args=trl.GRPOConfig(folder, report_to="none", disable_tqdm=True, **settings),
         )
-        trainer.begin(load_model(args))
         print_heading("torch", "transformers", "trl")
         print("update  rollout, s     TRL  update, s     TRL    sampled     TRL all tokens     TRL   tokens/s     TRL")
         trainer.train()
