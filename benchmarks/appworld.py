@@ -4,23 +4,18 @@
 
 All players play the mini world's tasks with the same code:
 
-plain     the way of AppWorld's README: `AppWorld(task_id, experiment_name)`, `world.execute` and `world.evaluate` in
-one
-          warm process
+plain     `AppWorld(task_id, experiment_name)`, `world.execute` and `world.evaluate` in one warm process
 ours      EH-AppWorld-v0 as an agent has it, confined as far as this host allows
 before    the same of another checkout of this project, if --before names its folder
 
-The players take turns in every round, because the speed of a machine drifts. A ratio is taken within its round. Figures
-are medians with the quartiles in brackets. All seconds are taken inside the players' processes, so that no transport
-counts against them; plain's with `clock_gettime`, because AppWorld freezes the other clocks. No model takes part. The
-benchmark's own tasks are not played, because a machine may lack their data.
+The players take turns in every round, and a ratio is taken within its round. Figures are medians with the quartiles in
+brackets. All seconds are taken inside the players' processes; plain's with `clock_gettime`, because AppWorld freezes
+the other clocks. The benchmark's own tasks are not played, because a machine may lack their data.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
-import platform
 import random
 import statistics
 import sys
@@ -28,17 +23,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from flags import command, new_parser, parse, run
+from flags import new_parser, parse, print_heading, run
 from played import pss_mb
 
 from eh_gym.worker import Worker, backend_command
 from envs.appworld import data
 from envs.backends import backend_python
-from harness.records.versions import cpu_name
 
 PRINT = "print(1)"
 CALL = "print(apis.spotify.show_song(song_id=1))"
@@ -84,52 +77,32 @@ class Player:
         """Makes one call: see benchmarks/backends. Returns its result and its seconds."""
         return self._worker.call(method, params, 600)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Ends the process."""
         self._worker.close(60)
 
 
 def plain(folder: Path) -> Player:
-    """Returns a player with the engine in one warm process."""
-    return Player(backend_python("appworld"), "appworld_engine.py", new_root(folder))
+    """The engine in one warm process."""
+    root = Path(tempfile.mkdtemp(dir=folder))  # writable, and without outputs
+    (root / "data").symlink_to(data.root_of("mini") / "data")
+    return Player(backend_python("appworld"), "appworld_engine.py", root)
 
 
 def ours(checkout: Path = HERE.parent) -> Player:
-    """Returns a player with EH-AppWorld-v0."""
+    """EH-AppWorld-v0."""
     return Player(Path(sys.executable), "appworld_env.py", checkout)
-
-
-def play(player: Player, task_id: str) -> float:
-    """Plays a whole episode of the reference solution, from reset to verdict; returns its seconds."""
-    *before, last = script(task_id)
-    seconds: float = player.call("open", task_id=task_id)[1]
-    seconds += sum(player.call("execute", code=code)[1] for code in before)
-    solved, ending = player.call("finish", code=last)
-    assert solved
-    return seconds + float(ending)
 
 
 def play_to_the_last(player: Player, task_id: str, **slot: int) -> str:
     """Plays the reference solution but for its last step, and returns that."""
-    *before, last = script(task_id)
+    steps = data.reference("mini", task_id)
+    assert steps is not None
+    *before, last = steps
     player.call("open", task_id=task_id, **slot)
     for code in before:
         player.call("execute", code=code, **slot)
     return last
-
-
-def script(task_id: str) -> list[str]:
-    """Returns the task's reference solution."""
-    steps = data.reference("mini", task_id)
-    assert steps is not None
-    return steps
-
-
-def new_root(folder: Path) -> Path:
-    """Makes a separate, writable AppWorld root with the mini world's data and no outputs."""
-    root = Path(tempfile.mkdtemp(dir=folder))
-    (root / "data").symlink_to(data.root_of("mini") / "data")
-    return root
 
 
 @contextmanager
@@ -139,7 +112,7 @@ def ended(players: list[Player]) -> Iterator[list[Player]]:
         yield players
     finally:
         for player in players:
-            player.end()
+            player.close()
 
 
 def shown(values: Sequence[float], digits: int = 0) -> str:
@@ -155,10 +128,7 @@ def milliseconds(values: Sequence[float]) -> str:
 
 
 def table(title: str, columns: dict[str, Sequence[Sequence[float]]], rows: Sequence[str]) -> None:
-    """Prints a table: for each row the seconds of each player, and ours as a multiple of each other's, round by round.
-
-    `columns` maps a player, ours first, to the seconds of each row.
-    """
+    """Prints the seconds of each row by player, ours first, and ours as a multiple of each other's, round by round."""
     names = list(columns)
     heads = [f"{name}, ms" for name in names] + [f"ours / {name}" for name in names[1:]]
     print(f"\n{title}\n{'':<42}{''.join(f'{head:>24}' for head in heads)}")
@@ -237,7 +207,7 @@ def memory(folder: Path, before: Path | None, tasks: Sequence[str]) -> None:
 
     def worlds(player: Player) -> tuple[float, float, float]:
         """MB: the first world with what it is forked from, a further one, and all."""
-        play(player, tasks[0])  # now all zygotes exist
+        assert player.call("finish", code=play_to_the_last(player, tasks[0]))[0]  # now all zygotes exist
         play_to_the_last(player, tasks[0], slot=0)
         megabytes = []
         for slot in range(WORLDS):
@@ -275,20 +245,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40, help="of the latencies")
     options = parse(parser, only=["latencies", "memory"], rounds=1)  # the other tables take minutes
     tasks, before = data.task_ids("mini"), options.before
-    print(command())
-    print(f"machine     {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
-    print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
-    print(f", appworld {data.BACKEND.version}; the mini world, {len(tasks)} tasks")
+    print_heading("gymnasium", appworld=f"{data.BACKEND.version}; the mini world, {len(tasks)} tasks")
     with tempfile.TemporaryDirectory(prefix="eh-benchmark-", ignore_cleanup_errors=True) as name:
         folder, smoke = Path(name), options.smoke
-        tables = {
-            "latencies": lambda: latencies(folder, before, tasks, options.rounds),
-            "busy": lambda: beside_busy_worlds(tasks, (2,) if smoke else (8, 64), 2 if smoke else 20),
-            "memory": lambda: memory(folder, before, tasks),
-        }
-        for part in PARTS:
-            if part in options.only:
-                tables[part]()
+        if "latencies" in options.only:
+            latencies(folder, before, tasks, options.rounds)
+        if "busy" in options.only:
+            beside_busy_worlds(tasks, (2,) if smoke else (8, 64), 2 if smoke else 20)
+        if "memory" in options.only:
+            memory(folder, before, tasks)
 
 
 if __name__ == "__main__":

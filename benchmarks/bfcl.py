@@ -1,22 +1,19 @@
-"""BFCL episodes per second: ours compared with bfcl-eval's own runner and checker, and through gym with many
-environments.
+"""BFCL episodes per second: ours beside bfcl-eval's own runner and checker, and through gym with many environments.
 
     python benchmarks/bfcl.py > benchmarks/results/bfcl-cpu.txt
 
 The first part runs in one process with bfcl-eval's virtualenv. bfcl-eval and our code take turns at playing each
-ground-truth episode from reset to verdict, so both see the same machine. The times are CPU seconds. bfcl-eval's code is
-the one that the tests compare with (tests/envs/bfcl/official.py). Its printed output is discarded, and its optional
-logs are off. Ours is shown cold, when the ground truth is replayed (once per entry), and warm. The second part plays
-through `gym.make`, with a thread for
-each environment. No model takes part: the messages are ground truth, made beforehand.
+ground-truth episode from reset to verdict, in CPU seconds. bfcl-eval's code is the one that the tests compare with
+(tests/envs/bfcl/official.py). Its printed output is discarded, and its optional logs are off. Ours is shown cold, when
+the ground truth is replayed (once per entry), and warm. The second part plays through `gym.make`, with a thread for
+each environment. No model takes part.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
-import platform
+import os
 import random
 import subprocess
 import sys
@@ -35,11 +32,8 @@ def one_process(rounds: int, entries: int) -> None:
     package.__path__ = [str(ROOT / "envs" / "bfcl" / "backend")]
     sys.modules["eh_backend"] = package
     ours = importlib.import_module("eh_backend.worker")
-    spec = importlib.util.spec_from_file_location("official", ROOT / "tests" / "envs" / "bfcl" / "official.py")
-    assert spec is not None
-    assert spec.loader is not None
-    official = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(official)
+    sys.path[0] = str(ROOT / "tests" / "envs" / "bfcl")
+    official = importlib.import_module("official")
 
     def play(task_id: str, messages: list[str]) -> tuple[bool, int]:
         ours.handle("start", {"session": 1, "task_id": task_id, "action_format": "python", "prompt": "compact"})
@@ -69,9 +63,8 @@ def one_process(rounds: int, entries: int) -> None:
                 seconds["official"] += end - middle if round_ else 0.0
                 steps += count if round_ else 0
                 solved += success and verdict["valid"]
-        assert solved >= (entries - 1) * (rounds + 1), (
-            solved
-        )  # upstream fails a few entries because of its own aliasing
+        # Upstream fails a few entries because of its own aliasing.
+        assert solved >= (entries - 1) * (rounds + 1), solved
         table[category] = {**seconds, "steps": steps}
     print(json.dumps(table))
 
@@ -90,114 +83,70 @@ def script(ours: Any, task_id: str) -> list[list[str]]:
             turns.append([])
 
 
-def through_gym(workers: int, environments: int, episodes: int, entries: int) -> tuple[float, float, float, int]:
+def through_gym(environments: int, episodes: int, entries: int) -> tuple[float, float, float, int]:
     """Plays ground-truth episodes, a thread for each environment: seconds, CPU s here and of the workers, steps."""
-    import os
     from concurrent.futures import ThreadPoolExecutor
 
     import gymnasium as gym
+    from played import play, scripts
 
-    import eh_gym  # noqa: F401 - registers the ids
     from eh_gym.worker import shared_pool
 
-    envs = [gym.make("EH-BFCL-v0", split="all", workers=workers, disable_env_checker=True) for _ in range(environments)]
+    arguments = {"split": "all", "workers": 1}
     tasks = [f"multi_turn_{category}_{i}" for category in CATEGORIES for i in range(entries)]
-    scripts: dict[str, list[str]] = {}
+    played = scripts("EH-BFCL-v0", arguments, tasks)
+    envs: list[Any] = [gym.make("EH-BFCL-v0", disable_env_checker=True, **arguments) for _ in range(environments)]
+    shares = [played[index::environments] for index in range(environments)]
+    pool = shared_pool(1, envs[0].unwrapped._command)
 
-    def record(index: int) -> None:
-        env = envs[index]
-        for task_id in tasks[index::environments]:
-            env.reset(options={"task_id": task_id})
-            scripts[task_id], done = [], False
-            while not done:
-                scripts[task_id].append(env.unwrapped.expert())  # type: ignore[attr-defined]
-                done = bool(env.step(scripts[task_id][-1])[2])
-
-    def play(index: int) -> int:
-        env, steps = envs[index], 0
-        for i in range(episodes // environments):
-            task_id = tasks[(index + i * environments) % len(tasks)]
-            env.reset(options={"task_id": task_id})
-            for message in scripts[task_id]:
-                _, reward, _, _, _ = env.step(message)
-            assert reward == 1.0
-            steps += len(scripts[task_id])
-        return steps
+    def workers_s() -> float:  # as Linux tells it: user and system
+        stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pool.pids]
+        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
     with ThreadPoolExecutor(environments) as threads:
-        list(threads.map(record, range(environments)))
-        list(threads.map(play, range(environments)))  # so that every worker has replayed every ground truth
-        pool = shared_pool(workers, envs[0].unwrapped._command)  # type: ignore[attr-defined]
-
-        def workers_s() -> float:  # as Linux tells it: user and system
-            stats = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pool.pids]
-            return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
-
-        start, own_s, in_workers_s = time.perf_counter(), time.process_time(), workers_s()
-        steps = sum(threads.map(play, range(environments)))
-        seconds, own_s, in_workers_s = (
-            time.perf_counter() - start,
-            time.process_time() - own_s,
-            workers_s() - in_workers_s,
-        )
+        for _ in range(2):  # first so that every worker has replayed every ground truth
+            before = time.perf_counter(), time.process_time(), workers_s()
+            steps = sum(threads.map(play, envs, shares, [episodes // environments] * environments))
+            after = time.perf_counter(), time.process_time(), workers_s()
     for env in envs:
         env.close()
-    return seconds, own_s, in_workers_s, steps
+    seconds, here, there = (b - a for a, b in zip(before, after, strict=True))
+    return seconds, here, there, steps
 
 
 def main() -> None:
     """Prints both tables."""
-    import os
-    from importlib.metadata import version
-
-    from flags import command, new_parser, parse
+    from flags import new_parser, parse, print_heading
 
     from envs.backends import backend_python, get_backend
-    from harness.records.versions import cpu_name
 
     parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="the interleaved rounds of the first part")
     parser.add_argument("--entries", type=int, default=200, help="the number of tasks of each category, at most 200")
     parser.add_argument("--environments", type=int, default=32, help="the environments of the second part")
-    parser.add_argument("--workers", type=int, default=1, help="the worker processes of the second part")
     parser.add_argument("--episodes", type=int, default=3200, help="the episodes of the second part")
     args = parse(parser, rounds=4, entries=4, environments=4, episodes=16)
-    cores = os.cpu_count() or 1
-    print(command())
-    print(f"machine     {cpu_name()}, {cores} cores, load {os.getloadavg()[0]:.0f}")
-    print(f"versions    Python {platform.python_version()}, gymnasium {version('gymnasium')}", end="")
-    print("".join(f", {name} {pinned}" for name, pinned in get_backend("bfcl").requirements.items()))
+    print_heading("gymnasium", **get_backend("bfcl").requirements)
 
     process = [str(backend_python("bfcl")), str(Path(__file__).resolve()), "--one-process"]
     process += [str(args.rounds), str(args.entries)]
     done = subprocess.run(process, stdout=subprocess.PIPE, text=True, check=True)
     table = json.loads(done.stdout)
-    print(
-        f"\nOne process, ground-truth episodes from reset to verdict, "
-        f"{args.rounds} rounds of {args.entries} interleaved, CPU ms an episode"
-    )
-    print(
-        f"{'category':<14}{'bfcl-eval':>10}{'ours cold':>11}{'ours':>7}{'ratio':>8}"
-        f"{'ours, episodes/s':>18}{'steps/s':>9}"
-    )
-    total: dict[str, float] = {}
+    print("\nOne process, ground-truth episodes from reset to verdict, ", end="")
+    print(f"{args.rounds} rounds of {args.entries} interleaved, CPU ms an episode")
+    print("category       bfcl-eval  ours cold   ours   ratio  ours, episodes/s  steps/s")
     for name, row in table.items():
-        for key, value in row.items():
-            total[key] = total.get(key, 0.0) + value
         _row(name, row, args.rounds, args.entries)
+    total = {key: sum(row[key] for row in table.values()) for key in row}
     _row("all", total, args.rounds, args.entries * len(table))
 
     # As many in each thread; each is played once before the clock starts.
     episodes = args.episodes // args.environments * args.environments
-    seconds, here, there, steps = through_gym(args.workers, args.environments, episodes, args.entries)
-    print(
-        f"\nThrough gym: {args.environments} environments, a thread each, worker processes: {args.workers}, all splits"
-    )
-    print(
-        f"{episodes} episodes: {episodes / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s; "
-        f"CPU ms an episode: {1000 * here / episodes:.2f} here, {1000 * there / episodes:.2f} in the workers, "
-        f"{1000 * (here + there) / episodes:.2f} in all"
-    )
+    seconds, here, there, steps = through_gym(args.environments, episodes, args.entries)
+    print(f"\nThrough gym: {args.environments} environments, a thread each, worker processes: 1, all splits")
+    print(f"{episodes} episodes: {episodes / seconds:,.0f} episodes/s, {steps / seconds:,.0f} steps/s", end="")
+    here, there = 1000 * here / episodes, 1000 * there / episodes
+    print(f"; CPU ms an episode: {here:.2f} here, {there:.2f} in the workers, {here + there:.2f} in all")
 
 
 def _row(name: str, row: dict[str, float], rounds: int, tasks: int) -> None:

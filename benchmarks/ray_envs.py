@@ -1,119 +1,68 @@
-"""Environments in Ray actors and in this process: the time of a step, the memory of an actor, and the cost of losing
-one.
+"""Environments in Ray actors and in this process: the time of a step, an actor's memory, and the cost of losing one.
 
     OMP_NUM_THREADS=1 python benchmarks/ray_envs.py | grep -v raylet > benchmarks/results/ray-envs-cpu.txt
 
 Everything runs on one machine. A step on another machine takes the network's round trip in addition. "One at a time"
-plays one
-environment from one thread: this is the latency of a step. "64 at once" plays 64 environments from 64 threads: this
-bounds a rollout whose sampler needs no time. Episodes are ground truth, with messages made beforehand. Local and Ray
-take turns, and
-the figures are medians. Memory is PSS: a page that n processes share counts as 1/n of a page for each. "Noticed" is the
-time from the kill to the failed step's answer. "A new one" is the time to the new actor's first reset. EH-AppWorld is
-not measured, because its steps take milliseconds anyway.
+plays one environment from one thread: this is the latency of a step. "64 at once" plays 64 environments from 64
+threads. Episodes are ground truth. Local and Ray take turns, and the
+figures are medians. Memory is PSS. EH-AppWorld is not measured, because its steps take milliseconds anyway.
 """
 
 from __future__ import annotations
 
 import os
-import platform
-import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
-from flags import command, new_parser, parse, run
-from played import Script, microseconds, pss_mb, scripts
+import psutil
+from flags import new_parser, parse, print_heading, run
+from played import HEADS, compared, make, microseconds, pss_mb, scripts
 
-import eh_gym  # noqa: F401 - registers the ids
 from envs.actors import ActorPool, in_actors
-from harness.records.versions import cpu_name
 
 ENVS: dict[str, dict[str, Any]] = {"EH-Cabinet-v0": {"split": "dev"}, "EH-BFCL-v0": {"split": "dev"}}
 
 
-def compare(env_id: str, actors: int, envs: int, some: Sequence[Script], repeats: int) -> tuple[float, float]:
-    """Returns the median microseconds per step, local and in actors."""
-    count = 20 if envs == 1 else 2  # the episodes of each environment in one repeat
-    pool = ActorPool(actors, cpus=0)
-    arguments = ENVS[env_id]
-    local = [gym.make(env_id, disable_env_checker=True, **arguments) for _ in range(envs)]
-    there = [gym.make(in_actors(env_id, pool), disable_env_checker=True, **arguments) for _ in range(envs)]
-    for some_envs in (local, there):
-        microseconds(some_envs, some, count)  # warms the caches
-    times = [(microseconds(local, some, count), microseconds(there, some, count)) for _ in range(repeats)]
-    for env in (*local, *there):
-        env.close()
-    pool.close()
-    local, remote = zip(*times, strict=True)
-    return statistics.median(local), statistics.median(remote)
-
-
-def processes(mark: str) -> Iterator[int]:
-    """Yields the ids of this process's descendants whose command line contains `mark`."""
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and mark in (folder / "cmdline").read_text() and ours(int(folder.name)):
-                yield int(folder.name)
-        except OSError:
-            continue
-
-
-def ours(pid: int) -> bool:
-    """Whether a process descends from this one. Others may use Ray on the same machine."""
-    while pid > 1 and pid != os.getpid():
-        pid = parent(pid)
-    return pid == os.getpid()
+def processes(mark: str) -> Iterator[psutil.Process]:
+    """Yields this process's descendants whose command line contains `mark`."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if mark in " ".join(process.cmdline()):
+                yield process
 
 
 def memory(actors: int, env_id: str, envs: int, **arguments: Any) -> tuple[float, float]:
     """Returns the PSS in MB of an actor and of its backend's processes. The actors share the environments equally."""
     pool = ActorPool(actors, cpus=0)
-    there = [
-        gym.make(in_actors(env_id, pool), disable_env_checker=True, **ENVS[env_id], **arguments) for _ in range(envs)
-    ]
-    some = scripts(env_id, ENVS[env_id])
-    microseconds(there, some, 2)
-    pids = list(processes("ray::EnvHost"))
+    there = make(envs, in_actors(env_id, pool), **ENVS[env_id], **arguments)
+    microseconds(there, scripts(env_id, ENVS[env_id]), 2)
+    pids = [process.pid for process in processes("ray::EnvHost")]
     assert len(pids) == actors, pids
-    workers = [pid for pid in processes("worker/child.py") if parent(pid) in pids]
+    workers = [process.pid for process in processes("worker/child.py") if process.ppid() in pids]
     megabytes = sum(map(pss_mb, pids)) / actors, sum(map(pss_mb, workers)) / actors
     pool.close()
     time.sleep(2.0)
     return megabytes
 
 
-def parent(pid: int) -> int:
-    """Returns the process id of its parent."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def loss() -> tuple[float, float]:
-    """Returns the seconds from the kill of an actor to the answer of its next step, and to the first reset in a new
-    one.
-    """
+    """Returns the seconds from an actor's kill to the answer of its next step, and to the first reset in a new one."""
     pool = ActorPool(1, cpus=0)
     env = gym.make(in_actors("EH-Cabinet-v0", pool), disable_env_checker=True)
     env.reset(seed=0)
-    (pid,) = processes("ray::EnvHost")
+    (process,) = processes("ray::EnvHost")
     start = time.perf_counter()
-    os.kill(pid, signal.SIGKILL)
+    process.kill()
     assert "environment_error" in env.step("list()")[4]
     noticed = time.perf_counter() - start
     env.reset(seed=0)
     again = time.perf_counter() - start
     pool.close()
     return noticed, again
-
-
-def median_of(measure: Callable[[], tuple[float, float]], repeats: int) -> tuple[float, float]:
-    """Returns the median of each of the two numbers."""
-    first, second = zip(*(measure() for _ in range(repeats)), strict=True)
-    return statistics.median(first), statistics.median(second)
 
 
 def main() -> None:
@@ -124,24 +73,20 @@ def main() -> None:
     parser.add_argument("--actors", type=int, nargs="+", default=[1, 4, 8], help="the actors that play these")
     parser.add_argument("--repeats", type=int, default=5)
     args = parse(parser, envs=["EH-Cabinet-v0"], many=4, actors=[2], repeats=1)
-    packages = ", ".join(f"{name} {version(name)}" for name in ("gymnasium", "ray"))
-    print(command())
-    print(f"machine     {cpu_name()}, {os.cpu_count()} cores")
-    print(f"versions    Python {platform.python_version()}, {packages}")
+    print_heading("gymnasium", "ray")
     print("\nMicroseconds of a step, resets included: in this process, in actors")
-    print(f"{'environment':<15}{'played':<16}{'actors':>6}{'local':>9}{'ray':>9}{'ratio':>8}{'more':>9}")
+    print(f"{'environment':<15}{'played':<16}{'actors':>6}{HEADS}")
     for env_id in args.envs:
         some = scripts(env_id, ENVS[env_id])
         for name, envs, actors in (
             ("one at a time", 1, 1),
             *((f"{args.many} at once", args.many, actors) for actors in args.actors),
         ):
-            local, remote = compare(env_id, actors, envs, some, args.repeats)
-            print(
-                f"{env_id:<15}{name:<16}{actors:>6}{local:>9.0f}"
-                f"{remote:>9.0f}{remote / local:>7.1f}x{remote - local:>9.0f}",
-                flush=True,
-            )
+            pool, arguments = ActorPool(actors, cpus=0), ENVS[env_id]
+            both = make(envs, env_id, **arguments), make(envs, in_actors(env_id, pool), **arguments)
+            row = compared(*both, some, 20 if envs == 1 else 2, args.repeats)
+            pool.close()
+            print(f"{env_id:<15}{name:<16}{actors:>6}{row}", flush=True)
     print("\nMemory of an actor, MB (PSS)")
     print(f"{'environment':<15}{'environments':>13}{'actor':>9}{'its backend processes':>23}")
     for env_id, envs, arguments in (
@@ -155,7 +100,7 @@ def main() -> None:
         actor, workers = memory(2, env_id, 2 * envs, **arguments)
         told = f"{workers:.0f} ({arguments.get('workers', 4)})" if workers else "-"
         print(f"{env_id:<15}{envs:>13}{actor:>9.0f}{told:>23}", flush=True)
-    noticed, again = median_of(loss, args.repeats)
+    noticed, again = map(statistics.median, zip(*(loss() for _ in range(args.repeats)), strict=True))
     print(f"\nA killed actor: noticed after {noticed:.2f} s, a new one plays after {again:.1f} s")
     print(f"Load average at the end: {os.getloadavg()[1]:.0f}")
 

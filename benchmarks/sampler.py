@@ -3,33 +3,24 @@
     OMP_NUM_THREADS=1 python benchmarks/sampler.py MODEL [--dtype bfloat16]
 
 For each batch size, both continue prompts of 216 tokens by 32 tokens, in one thread. "apart" has random prompts with
-nothing in common, so that the sampler has nothing to share. "group" is one prompt for all, the first of a task of
-EH-Cabinet, as a group of GRPO begins. `generate` computes every prompt of the batch in either case, so it is timed
-once. Runs are interleaved, because the speed of a machine drifts; the median is printed. The last columns are the
-largest and the mean difference between the log-probabilities that the group was sampled with and those of a plain
-forward pass of the same model in the same type. With --dtype bfloat16, the float32 model samples the group beside it,
-and the differences from its forward pass are printed too.
+nothing in common. "group" is one prompt for all, the first of a task of EH-Cabinet, as a group of GRPO begins.
+`generate` computes every prompt in either case, so it is timed once. Runs are interleaved, and medians printed. The
+last columns are the largest and the mean difference between the log-probabilities that the group was sampled with and
+those of a plain forward pass. With --dtype bfloat16, the float32 model samples the group too, and is compared with.
 """
 
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import gymnasium as gym
 import torch
-import transformers
-from flags import command, new_parser, parse, run
+from flags import add_model, load_model, new_parser, parse, print_heading, run
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from eh_gym.errors import ConfigError
-from harness.clone.tiny import new_tiny_policy
-from harness.model.policy import load_policy
-from harness.records.versions import cpu_name
 from harness.sampling.transformers import TransformersSampler
 from harness.types.sampler import Sample, SampleRequest, sample_all
 
@@ -70,31 +61,24 @@ def forward_logprobs(model: PreTrainedModel, prompt: list[int], sample: Sample) 
 def main() -> None:
     """Prints the table."""
     parser = new_parser(__doc__)
-    parser.add_argument("model", nargs="?", default="", help="a Hugging Face folder or an installed model")
+    add_model(parser)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--repeats", type=int, default=3)
     args = parse(parser, batches=[2], repeats=1)
-    if not args.smoke and not args.model:
-        raise ConfigError("the model is missing; give a Hugging Face folder, or --smoke for a tiny one")
     torch.set_num_threads(1)
-    folder = tempfile.TemporaryDirectory(prefix="eh-benchmark-")
-    if not args.model:
-        args.model = folder.name
-        new_tiny_policy(gym.make("EH-Cabinet-v0"), seed=0).save(Path(folder.name))
     # Not packed, so that `generate` computes as it does for everybody.
-    policy = load_policy(args.model, dtype=getattr(torch, args.dtype), packing=False)
+    policy = load_model(args, dtype=getattr(torch, args.dtype), packing=False)
     model = policy.model.eval()
-    exact = model if args.dtype == "float32" else load_policy(args.model, packing=False).model.eval()
+    exact = model if args.dtype == "float32" else load_model(args, packing=False).model.eval()
     observation, info = gym.make("EH-Cabinet-v0").reset(seed=0)
     task = policy.chat.prompt_ids(info["system_prompt"], observation)
     task = (task * -(-PROMPT // len(task)))[:PROMPT]  # with SmolLM2 it has 216 tokens as it is
     draws = torch.Generator().manual_seed(0)
     words = torch.randint(3, model.config.vocab_size, (max(args.batches), PROMPT), generator=draws).tolist()
 
-    print(command())
+    print_heading("torch", "transformers")
     print(f"prompts of {PROMPT} tokens and {NEW} sampled ones, {args.dtype}, one thread, median of {args.repeats}")
-    print(f"{cpu_name()}, torch {torch.__version__}, transformers {transformers.__version__}")
     runs: dict[str, Callable[[list[list[int]], list[list[int]]], object]] = {
         "generate": lambda apart, group: with_generate(model, apart),
         "apart": lambda apart, group: with_sampler(model, apart),
@@ -102,10 +86,7 @@ def main() -> None:
     }
     if exact is not model:
         runs["float32"] = lambda apart, group: with_sampler(exact, group)
-    print(
-        "tokens per CPU-s; their ratios to generate; largest and mean difference of a group's log-probabilities, in "
-        "nats"
-    )
+    print("tokens per CPU-s, and as a ratio to generate; differences of a group's log-probabilities in nats")
     print(f"{'batch':5}{''.join(f'{name:>10}' for name in runs)}{'apart':>9}{'group':>8}{'max':>11}{'mean':>9}")
     for n in args.batches:
         apart, group = words[:n], [task] * n

@@ -2,8 +2,7 @@
 
     python benchmarks/settling.py --runs runs/settling --figure docs/images/settling.png
 
-One more run uses Algorithm 2's rounding, which stalls. Finished runs are not run again. A killed run is resumed. The
-script also draws the figure of docs/what-we-found.md.
+One more run uses Algorithm 2's rounding, which stalls. Finished runs are not run again. A killed run is resumed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/slots.py > benchmarks/results/slots-cpu.txt
 
 A sampler that needs no time answers the oldest 16 requests at each step. Each slot plays an episode of K messages in
-EH-Cabinet, whose answers may have further words. The repeats of all numbers of slots take turns. The figures are the
-medians of the CPU time a turn, over that of the first number of slots.
+EH-Cabinet, whose answers may have further words. All numbers of slots take turns. The figures are the medians of the
+CPU time a turn, over that of the first number of slots.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from collections.abc import Hashable
 from typing import Any
 
 import gymnasium as gym
-from flags import command, new_parser, parse, run
+from flags import new_parser, parse, print_heading, run
 
-import eh_gym  # noqa: F401 - registers the environments
 from eh_gym import ElasticTimeLimit, FixedHorizon
 from eh_gym.vector import ThreadVectorEnv
 from harness.clone.tiny import new_tiny_policy
-from harness.records.versions import cpu_name
 from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
@@ -78,8 +76,7 @@ def main() -> None:
         envs.close()
         return seconds / sum(t.length for t in played) * 1e6
 
-    print(command())
-    print(cpu_name())
+    print_heading("gymnasium", "transformers")
     print(f"{'K':>4}{'words':>7}{'slots':>7}{'CPU time a turn':>17}")
     for words, k in itertools.product((0, 600), args.horizons):
         times = [[cost(slots, k, words) for slots in args.slots] for _ in range(args.repeats)]

@@ -43,16 +43,16 @@ def one_process(tasks: int) -> None:
 
 def main() -> None:
     """Prints both."""
-    from flags import command, new_parser, parse
+    from flags import new_parser, parse, print_heading
 
-    from envs.backends import backend_python
+    from envs.backends import backend_python, get_backend
     from harness import evaluate_policy
-    from harness.records.versions import cpu_name
 
     parser = new_parser(__doc__)
     parser.add_argument("--tasks", type=int, default=114, help="base tasks")
     args = parse(parser, tasks=2)
-    print(f"{command()}\nmachine     {cpu_name()}\n", flush=True)
+    print_heading(**get_backend("tau2").requirements)
+    print(flush=True)
     subprocess.run([backend_python("tau2"), __file__, "--one-process", str(args.tasks)], check=True)
     print()
     for player in ("nothing", "transfer", "blind", "expert"):
@@ -61,9 +61,8 @@ def main() -> None:
             kinds = ", ".join(f"{part.name} {part.mean_at_k:.3f} of {part.tasks}" for part in result.parts)
             lengths = result.success_lengths or (0,)
             middle = ", ".join(str(lengths[int(share * (len(lengths) - 1))]) for share in (0.1, 0.5, 0.9, 1))
-            print(
-                f"{player:<9}{split} {result.successes}/{result.episodes}: {kinds}; steps P10, P50, P90, max {middle}"
-            )
+            scored = f"{result.successes}/{result.episodes}: {kinds}"
+            print(f"{player:<9}{split} {scored}; steps P10, P50, P90, max {middle}")
 
 
 if __name__ == "__main__":

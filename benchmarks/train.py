@@ -1,26 +1,19 @@
 """Tokens per second of one policy update on the CPU: ours and TRL's GRPOTrainer, packed and padded, chunked and plain.
 
-    pip install -c requirements/lock.txt -e '.[train,examples]'   # without the second extra the table has no rows of
-    TRL OMP_NUM_THREADS=1 python benchmarks/train.py
+    OMP_NUM_THREADS=1 python benchmarks/train.py    # without the extra `examples` the table has no rows of TRL
 
-The update has tasks of 8 episodes with the lengths of BFCL's ground truth, scaled to a quarter. Prompts have 325 to 850
-tokens, the same in all episodes of a task. An episode has 3 to 20 turns, messages of 5 to 30 tokens and observations of
-2 to
-17. The model is a random Qwen2 in float32, with one torch thread. The time covers everything from episodes to stepped
-weights: batches, forward and backward passes, clipping, and an optimizer step with learning rate 0. Each token counts
-once for every method. Padding and repeated computation count nothing. Times are the process's CPU seconds, and repeats
-are interleaved.
+The update has tasks of 8 episodes with the lengths of BFCL's ground truth, scaled to a quarter. The model is a random
+Qwen2 in float32, with one torch thread. The time covers everything from episodes to stepped weights: batches, forward
+and backward passes, clipping, and an optimizer step with learning rate 0. Each token counts once for every method.
+Padding and repeated computation count nothing. Times are the process's CPU seconds, and repeats are interleaved.
 
 TRL has no padding-free GRPO, so it is measured twice. "as it is" pads the episodes of an update to its longest prompt
-and its longest completion, as TRL's own `_generate_and_score_completions` does before `compute_loss`. "sorted, trimmed"
-puts episodes of similar length into a micro-batch and pads them to its longest. TRL does not offer this. With one
-episode per micro-batch nothing is padded at all. Both are run with every number of episodes per micro-batch that the
-table names. TRL's loss is set to ours (dapo: token mean, no KL). The script compares the gradients' norms and fails if
-they differ.
+and its longest completion, as TRL's `_generate_and_score_completions` does. "sorted, trimmed" puts episodes of similar
+length into a micro-batch and pads them to its longest, which TRL does not offer. TRL's loss is set to ours (dapo: token
+mean, no KL). The script fails if the gradients' norms differ.
 
 "unshared" is packed without sharing the beginnings of a task's episodes. "plain" holds all logits of the written tokens
-at once, and "chunked" does not. Both are measured at the output layer alone, with the memory of the process above what
-it held before.
+at once, and "chunked" does not. Both are measured at the output layer alone, with the memory above what was held.
 """
 
 from __future__ import annotations
@@ -28,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -41,7 +33,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from flags import command, new_parser, parse, run
+from flags import new_parser, parse, print_heading, run
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
@@ -50,7 +42,6 @@ from harness.model.attention import PACKED
 from harness.model.fresh import fresh_qwen2
 from harness.model.head import Head, token_scores
 from harness.model.policy import Policy
-from harness.records.versions import cpu_name
 from harness.settings.loss import Loss
 from harness.settings.optimizer import Optimizer
 from harness.types.trajectory import Trajectory
@@ -90,12 +81,11 @@ UNCLIPPED = Loss(clip_low=1.0, clip_high=1e9)
 
 def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: bool = True) -> Callable[[], float]:
     """Returns a function that makes our update and returns the gradient's norm."""
-    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=_tokenizer(), pad_token="<pad>", eos_token="<eos>")
     model = new_model()
     if packed:
         model.set_attn_implementation(PACKED)
     chat: Any = None
-    policy, optimizer = Policy(model, tokenizer, chat), torch.optim.SGD(model.parameters(), lr=0.0)
+    policy, optimizer = Policy(model, _tokenizer(), chat), torch.optim.SGD(model.parameters(), lr=0.0)
     steps = Optimizer(tokens_per_microbatch=tokens, max_grad_norm=1e9)
 
     def run() -> float:
@@ -107,37 +97,24 @@ def ours(episodes: Sequence[Trajectory], *, tokens: int, packed: bool, shared: b
     return run
 
 
-def trls(
-    episodes: Sequence[Trajectory], *, group: int, at_once: int, trimmed: bool, folder: str
-) -> Callable[[], float]:
+def trls(episodes: Sequence[Trajectory], group: int, at_once: int, trimmed: bool, folder: str) -> Callable[[], float]:
     """Returns a function that makes the same update through TRL's `compute_loss` and returns the gradient's norm."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     chosen, _ = select_episodes(episodes, UNCLIPPED)
-    model = new_model()
+    model, parts = new_model(), len(chosen) // at_once
+    settings = {"per_device_train_batch_size": at_once, "gradient_accumulation_steps": parts, "num_generations": group}
+    settings |= {"max_completion_length": 4096, "loss_type": "dapo", "beta": 0.0, "epsilon": 1.0, "epsilon_high": 1e9}
+    settings |= {"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "report_to": []}
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        args=GRPOConfig(
-            output_dir=folder,
-            per_device_train_batch_size=at_once,
-            gradient_accumulation_steps=len(chosen) // at_once,
-            num_generations=group,
-            max_completion_length=4096,
-            loss_type="dapo",
-            beta=0.0,
-            epsilon=1.0,
-            epsilon_high=1e9,
-            bf16=False,
-            use_cpu=True,
-            gradient_checkpointing=False,
-            report_to=[],
-        ),
+        args=GRPOConfig(folder, **settings),
         train_dataset=Dataset.from_dict({"prompt": ["a"] * len(chosen)}),
-        processing_class=PreTrainedTokenizerFast(tokenizer_object=_tokenizer(), pad_token="<pad>", eos_token="<eos>"),
+        processing_class=_tokenizer(),
     )
-    trainer.current_gradient_accumulation_steps = len(chosen) // at_once
+    trainer.current_gradient_accumulation_steps = parts
     trainer.model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 
@@ -169,9 +146,7 @@ def _widths(episodes: Sequence[Trajectory]) -> tuple[int, int]:
 
 
 def _trl_inputs(episodes: Sequence[Trajectory], widths: tuple[int, int]) -> dict[str, Tensor]:
-    """Pads prompts on the left and completions on the right. Observations are in the completion, outside the tool
-    mask.
-    """
+    """Pads prompts on the left and completions on the right. Observations are outside the tool mask."""
     n, (left, right) = len(episodes), widths
     prompts, prompt_mask = (np.zeros((n, left), dtype=np.int64) for _ in range(2))
     completions, completion_mask, tool_mask = (np.zeros((n, right), dtype=np.int64) for _ in range(3))
@@ -182,20 +157,15 @@ def _trl_inputs(episodes: Sequence[Trajectory], widths: tuple[int, int]) -> dict
         prompts[i, left - start :], prompt_mask[i, left - start :] = t.ids[:start], 1
         completions[i, :rest], completion_mask[i, :rest] = t.ids[start:], 1
         tool_mask[i, :rest], old[i, :rest] = t.action_mask[start:], t.logprobs[start:]
-    arrays = {
-        "prompt_ids": prompts,
-        "prompt_mask": prompt_mask,
-        "completion_ids": completions,
-        "completion_mask": completion_mask,
-        "tool_mask": tool_mask,
-        "old_per_token_logps": old,
-    }
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps")
+    arrays = (prompts, prompt_mask, completions, completion_mask, tool_mask, old)
+    return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
 
 
-def _tokenizer() -> Tokenizer:
+def _tokenizer() -> Any:
     """Makes a tokenizer, which is not used but which TRL requires."""
-    return Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="a"))
+    words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="a"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
 
 
 def head(way: str, tokens: int) -> dict[str, float]:
@@ -228,10 +198,9 @@ def _spread(values: Sequence[float], digits: int) -> str:
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
-def compare_updates(
-    tasks: int, group: int, repeats: int, at_once: Sequence[int], budgets: Sequence[int], folder: str
-) -> None:
+def compare_updates(args: Any, folder: str) -> None:
     """Prints the first table."""
+    tasks, group, repeats, at_once, budgets = args.tasks, args.group, args.repeats, args.at_once, args.tokens
     episodes = new_episodes(tasks, group)
     tokens, written = sum(len(t.ids) for t in episodes), sum(t.action_tokens for t in episodes)
     longest = max(len(t.ids) for t in episodes)
@@ -239,13 +208,13 @@ def compare_updates(
     ways: dict[str, Callable[[], float]] = {}
     for n in budgets:
         ways[f"ours, packed, {n} tokens"] = ours(episodes, tokens=n, packed=True)
-    ways[f"ours, unshared, {budgets[0]} tokens"] = ours(episodes, tokens=budgets[0], packed=True, shared=False)
-    ways[f"ours, padded, {budgets[0]} tokens"] = ours(episodes, tokens=budgets[0], packed=False)
+    n = budgets[0]
+    ways[f"ours, unshared, {n} tokens"] = ours(episodes, tokens=n, packed=True, shared=False)
+    ways[f"ours, padded, {n} tokens"] = ours(episodes, tokens=n, packed=False)
     if importlib.util.find_spec("trl") is not None:
         for trimmed, name in ((False, "as it is"), (True, "sorted, trimmed")):
             for n in at_once:
-                made = trls(episodes, group=group, at_once=n, trimmed=trimmed, folder=folder)
-                ways[f"TRL {version('trl')}, {name}, {n} at once"] = made
+                ways[f"TRL {version('trl')}, {name}, {n} at once"] = trls(episodes, group, n, trimmed, folder)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     norms: dict[str, float] = {}
     for repeat in range(repeats + 1):
@@ -275,10 +244,8 @@ def compare_heads(repeats: int, tokens: int) -> None:
     logits = tokens * VOCABULARY * 4 / 2**20
     print(f"\noutput layer: {tokens} tokens, width {HEAD_WIDTH}, {VOCABULARY} words; their logits are {logits:.0f} MiB")
     for way, runs in measured.items():
-        print(
-            f"{way:8} CPU seconds {_spread([r['seconds'] for r in runs], 2):>18}   MiB "
-            f"{_spread([r['mib'] for r in runs], 0):>18}"
-        )
+        seconds, mib = _spread([r["seconds"] for r in runs], 2), _spread([r["mib"] for r in runs], 0)
+        print(f"{way:8} CPU seconds {seconds:>18}   MiB {mib:>18}")
     for what in ("seconds", "mib"):
         ratios = [a[what] / b[what] for a, b in zip(measured["plain"], measured["chunked"], strict=True)]
         print(f"plain / chunked, {what}: {_spread(ratios, 2)}")
@@ -292,21 +259,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 16_384])
-    parser.add_argument(
-        "--head", choices=["plain", "chunked"], help="print one measurement of the second table as JSON"
-    )
+    parser.add_argument("--head", choices=["plain", "chunked"], help="one measurement of the second table, as JSON")
     parser.add_argument("--head-tokens", type=int, default=4096, help="tokens of the second table")
     args = parse(parser, tasks=1, group=2, repeats=1, at_once=[2], tokens=[2048], head_tokens=512)
     torch.set_num_threads(1)
     if args.head:
         print(json.dumps(head(args.head, args.head_tokens)))
         return
-    print(command())
-    load = os.getloadavg()[0]
-    print(f"one torch thread, {cpu_name()}, {os.cpu_count()} cores, load {load:.1f} at the start; CPU seconds")
-    print(", ".join(f"{name} {version(name)}" for name in ("torch", "transformers")))
+    print_heading("torch", "transformers")
     with tempfile.TemporaryDirectory() as folder:
-        compare_updates(args.tasks, args.group, args.repeats, args.at_once, args.tokens, folder)
+        compare_updates(args, folder)
     compare_heads(args.repeats, args.head_tokens)
 
 

@@ -1,6 +1,4 @@
-"""AppWorld's plain engine behind the project's worker protocol, for `benchmarks/appworld.py`; runs in AppWorld's
-virtualenv.
-"""
+"""AppWorld's plain engine behind the worker protocol, for `benchmarks/appworld.py`; runs in AppWorld's virtualenv."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ _world: Any = None
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
-    """Makes one call on the plain engine; returns its result and its seconds. The methods are those of `Ours.call`
-    there.
-    """
+    """Makes one call, as `appworld_env.py` does; returns its result and its seconds."""
     global _world
     if method == "root":
         sys.dont_write_bytecode = True  # the data belong to the cache, which others also use
@@ -32,7 +28,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         if _world is not None:
             _world.close()  # as at the end of its with block
         _world = AppWorld(task_id=params["task_id"], experiment_name="benchmark")
-    if method in ("execute", "complete", "finish"):
+    if method in ("execute", "finish"):
         _world.execute(params["code"])
     if method in ("evaluate", "finish"):
         result = bool(_world.evaluate().success)

@@ -1,6 +1,4 @@
-"""EH-AppWorld-v0 of a checkout behind the worker protocol, for `benchmarks/appworld.py`, which can so compare two
-checkouts.
-"""
+"""EH-AppWorld-v0 of a checkout behind the worker protocol, for `benchmarks/appworld.py`, which can compare two."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
 
     ``root`` names the checkout, and comes first. All others may have ``slot``, the number of an environment. "open"
     begins a task's episode, and ends the one before; "execute" runs code; "finish" runs the code that completes the
-    task; "end" ends the episode. "pids" are those of the processes that worlds are forked from. "burn" runs code in all
+    task. "pids" are those of the processes that worlds are forked from. "burn" runs code in all
     ``slots`` at once; "burning" is the number of those that still run.
     """
     global _new
@@ -48,8 +46,6 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     elif method == "execute":
         _, _, *ended, _ = env.step(params["code"])
         assert params.get("may_end") or not any(ended)
-    elif method == "finish":
-        result = env.step(params["code"])[1] == 1.0
     else:
-        env.close()
+        result = env.step(params["code"])[1] == 1.0
     return result, time.perf_counter() - start

@@ -34,6 +34,7 @@ SLOW = {
     "settling": "Algorithm 2's rounding",
     "tau2": "expert   test 40/40",
     "train": "plain / chunked, mib",
+    "trl_cpu": "tokens/s / TRL's: median",
 }
 NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "ray_envs": "ray", "tau2": "tau2_python"}
 ELSEWHERE = ("logits", "served_envs")  # other tox environments have what they need, and name their tests
