@@ -17,7 +17,7 @@ from eh_gym.errors import ConfigError, WorkerDied, WorkerError
 from eh_gym.surrogates import escaped
 from envs.appworld import data
 from envs.appworld.backend import link
-from envs.appworld.forks import Fork, Unread, Zygote, can_signal
+from envs.appworld.forks import Fork, Unread, Zygote
 from envs.appworld.turns import Step, turns
 
 _OPEN_TIMEOUT_S = 120.0
@@ -30,18 +30,7 @@ _APPS_MEMORY_BYTES, _APPS_CPU_S, _APPS_FILE_BYTES, _APPS_OPEN_FILES = 512 << 20,
 
 @dataclass(frozen=True)
 class Settings:
-    """The limits of a world.
-
-    Attributes:
-        step_timeout_s: The seconds that one action's code may run, a whole number. Then the engine reports a timeout,
-            and the episode goes on. Code that cannot be interrupted is killed up to 5 s later, and the episode is over.
-            With the verdict, a step takes at most twice this time.
-        max_api_calls: The API calls that one action may make. Further calls raise.
-        max_observation_chars: Longer outputs lose their middle.
-        memory_mb: Additional address space of the code's process in MiB. The apps' process may take 512 MiB more.
-        confined: Whether to confine worlds as far as the host allows. If not, the agent's code can do what the user
-            can.
-    """
+    """The limits of a world: arguments of `envs.appworld.env.AppWorldEnv`, which describes them."""
 
     step_timeout_s: float = 30.0
     max_api_calls: int = 1000
@@ -70,7 +59,7 @@ class World:
         self._apps, self._shell, self._zygotes, self.about = processes
         self._new = True  # no code has run
         self._ran_s = 0.0  # in the last step
-        self._failed = False  # new processes ended unread, too
+        self._failed = False  # new processes could not be made, or ended unread, too
 
     @property
     def host_failed(self) -> bool:
@@ -93,22 +82,18 @@ class World:
         self.close()
         self._failed = True
         self._apps, self._shell, self._zygotes, _ = self._host.fork_world(self._task_id, self._record)
-        try:
-            answer = self._execute(code)
-        except WorkerError as error:
-            self._failed = isinstance(error, Unread)
-            raise
         self._failed = False
-        return answer
+        try:
+            return self._execute(code)
+        except Unread:
+            self._failed = True
+            raise
 
     def _execute(self, code: str) -> Mapping[str, Any]:
         step = Step(self._apps, self._shell, self._host.settings.step_timeout_s)
         try:
             self._shell.signal(signal.SIGCONT)
             answer = self._apps.ask({"code": code}, step=step)
-        except WorkerError:
-            self.close()
-            raise
         finally:
             self._shell.signal(signal.SIGSTOP)  # with threads that the code has left
             step.look()
@@ -169,11 +154,7 @@ class Host:
         return World(self, task_id, record, self.fork_world(task_id, record))
 
     def fork_world(self, task_id: str, record: bool) -> _Processes:
-        """The processes of a fresh world, the zygotes' process ids, and what is known about the task.
-
-        Raises:
-            WorkerError: Two attempts have failed.
-        """
+        """The processes of a fresh world, the zygotes' process ids, and what is known about the task."""
         with turns().reset():
             with contextlib.suppress(WorkerError):  # no code has run yet
                 return self._fork_world(task_id, record)
@@ -207,21 +188,15 @@ class Host:
             "file_bytes": _APPS_FILE_BYTES,
             "open_files": _APPS_OPEN_FILES,
         }
-        apps = self._apps.fork(options | {"task_id": task_id, "record": record, "limits": more})
-        try:
-            own_alarm = not can_signal()
-            told = {"timeout_s": settings.step_timeout_s, "own_alarm": own_alarm, "limits": limits}
+        with contextlib.ExitStack() as failed:
+            apps = self._apps.fork(options | {"task_id": task_id, "record": record, "limits": more})
+            failed.callback(apps.end)
+            told = {"timeout_s": settings.step_timeout_s, "own_alarm": not apps.signal(0), "limits": limits}
             shell = self._shells.fork(options | told)
-        except WorkerError:
-            apps.end()
-            raise
-        try:
+            failed.callback(shell.end)
             apps.give(shell)
             about = apps.ask(timeout_s=_OPEN_TIMEOUT_S)["ready"]
-        except WorkerError:
-            shell.end()
-            apps.end()
-            raise
+            failed.pop_all()
         return apps, shell, self.pids, about | {"difficulty": data.difficulty(self._root, task_id)}
 
 

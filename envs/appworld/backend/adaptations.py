@@ -4,8 +4,6 @@ They change no app, evaluation or answer of a world; tests/envs/appworld/test_ad
 need one process per world.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
@@ -61,7 +59,7 @@ def call_inline() -> None:
         def _portal_factory(self) -> Iterator[Portal]:
             yield Portal()
 
-        def __enter__(self) -> Client:
+        def __enter__(self) -> Any:
             return self
 
         def __exit__(self, *_: object) -> None:
@@ -166,13 +164,7 @@ def inherit_databases() -> None:
 
     def take(to_path: str, from_path: str | None = None) -> tuple[Any, Any]:
         app = os.path.splitext(os.path.basename(to_path))[0]
-        fits = (
-            to_path.startswith(":memory:task_")
-            and from_path is not None
-            and from_path.endswith(".jsonl")
-            and bool(ready.get(app))
-        )
-        if not fits:
+        if not (to_path.startswith(":memory:task_") and (from_path or "").endswith(".jsonl") and ready.get(app)):
             return get_db_args(to_path, from_path)  # type: ignore[no-any-return]
         engine, address = ready[app].pop()
         address.append(f"file:{to_path.removeprefix(':memory:')}?mode=memory&cache=shared")

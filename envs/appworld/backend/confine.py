@@ -7,11 +7,8 @@ lacks is skipped. macOS has only the limits and the uid.
 The parent enforces the deadline (forks.py) and the memory of all worlds together (--max-sessions).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
-import functools
 import os
 import resource
 import socket
@@ -22,6 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from . import landlock, seccomp
+from .libc import libc
 
 # The worlds' uids and gids, above those that distributions assign and below 65534 (nobody).
 FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
@@ -54,7 +52,6 @@ class Limits:
         open_files: Descriptor numbers must be below this.
         threads: The number of threads, where the kernel can count them per world. Elsewhere the user's total is
             limited.
-        stack_bytes: The size of the main thread's stack.
     """
 
     memory_bytes: int = 2 << 30
@@ -62,7 +59,6 @@ class Limits:
     file_bytes: int = 0
     open_files: int = 128
     threads: int = 4
-    stack_bytes: int = 8 << 20
 
 
 def isolate_host() -> None:
@@ -79,7 +75,6 @@ def isolate_host() -> None:
         _pids = _pid_namespace()
     _network = os.geteuid() == 0 and _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
     _threads_of_user = _count_threads(os.getuid())
-    seccomp.prepare()
 
 
 @contextlib.contextmanager
@@ -96,31 +91,16 @@ def own_pids() -> Iterator[None]:
             _enter(_pids)
 
 
-def confine(
-    slot: int,
-    scratch: str,
-    limits: Limits,
-    readable: Sequence[str],
-    *,
-    parent: int | None = None,
-    use_landlock: bool = True,
-) -> list[str]:
-    """Confines this process for good. Call it in a forked world before any of the agent's code runs.
+def confine(slot: int, scratch: str, limits: Limits, readable: Sequence[str], parent: int) -> list[str]:
+    """Confines this process for good. Call it in a forked world before any thread or any of the agent's code starts.
 
     Afterwards the process can compute, start threads, use the open descriptors, signal itself, and read files below
     ``readable``. It cannot open other files, write files, start or signal processes, or make sockets except an unnamed
-    pair. It dies with the process `parent` (default: its parent). The uid depends on the slot. `use_landlock=False`
-    forbids opening any file.
+    pair. It dies with the process `parent`. The uid depends on the slot.
 
     Returns:
         The names of the layers in force.
-
-    Raises:
-        RuntimeError: The process has more than one thread. Other threads can't be confined.
     """
-    if len(_listdir("/proc/self/task")) > 1:
-        raise RuntimeError("confine() needs a process with one thread; fork a new process before you start any thread")
-    parent = os.getppid() if parent is None else parent
     _write("/proc/self/oom_score_adj", "1000")  # killed before the trainer if memory runs out
     os.nice(_NICE)
     os.setpgid(0, 0)  # so that kill(0, ...) does not reach the zygote
@@ -131,9 +111,9 @@ def confine(
     network, own_namespace = _namespaces()
     mounts = _unshare(_CLONE_NEWNS) and _read_only_mounts()
     if mounts and os.getpid() == 1:
-        _libc().mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(1), None)  # MS_RDONLY
+        libc("mount", b"proc", b"/proc", b"proc", 1, None)  # MS_RDONLY
     own_uid = _change_user(FIRST_UID + (_first_slot + slot) % (_UIDS_OF_ZYGOTE * _ZYGOTES))
-    _limit(limits, counts_threads_alone=own_uid or own_namespace)
+    limit(limits, counts_threads_alone=own_uid or own_namespace)
     _drop_capabilities()
     die_with(parent)  # a change of uid clears it
     _prctl(_SET_DUMPABLE, 0)
@@ -141,7 +121,7 @@ def confine(
         inside.append("user")
     inside += ["network"] * network + ["mounts"] * mounts
 
-    files = use_landlock and landlock.restrict(readable)
+    files = landlock.restrict(readable)
     if seccomp.install(opens=files):
         inside.append("system calls")
         files = True
@@ -156,11 +136,6 @@ def isolate_apps() -> None:
     """
     _write("/proc/self/oom_score_adj", "1000")
     _prctl(_SET_DUMPABLE, 0)
-
-
-def limit(limits: Limits) -> None:
-    """Limits a process of the apps. Its threads are not limited, because it has the trainer's uid."""
-    _limit(limits, counts_threads_alone=False)
 
 
 def die_with(parent: int) -> None:
@@ -206,20 +181,12 @@ def _without(hidden: str, path: str) -> list[str]:
     return [part for entry in inside if not os.path.islink(entry) for part in _without(hidden, entry)]
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, value: int) -> bool:
-    if sys.platform != "linux":
-        return False
-    zero = ctypes.c_ulong(0)
-    return bool(_libc().prctl(option, ctypes.c_ulong(value), zero, zero, zero) == 0)
+def _prctl(option: int, value: int) -> None:
+    libc("prctl", option, value, 0, 0, 0)
 
 
 def _unshare(flags: int) -> bool:
-    return sys.platform == "linux" and bool(_libc().unshare(flags) == 0)
+    return libc("unshare", flags) == 0
 
 
 def _pid_namespace() -> int:
@@ -233,7 +200,7 @@ def _pid_namespace() -> int:
 
 def _enter(pids: int) -> bool:
     """Enters a pid namespace with the processes that this one forks."""
-    return sys.platform == "linux" and bool(_libc().setns(pids, _CLONE_NEWPID) == 0)
+    return libc("setns", pids, _CLONE_NEWPID) == 0
 
 
 def _namespaces() -> tuple[bool, bool]:
@@ -255,8 +222,7 @@ def _read_only_mounts() -> bool:
     recursive, read_only, private = 0x8000, 1, 1 << 18
     # struct mount_attr: what is set, what is cleared, the propagation, a user namespace
     attributes = struct.pack("=QQQQ", read_only, 0, private, 0)
-    numbers = (ctypes.c_long(_MOUNT_SETATTR), ctypes.c_long(-1))
-    return bool(_libc().syscall(*numbers, b"/", ctypes.c_long(recursive), attributes, ctypes.c_size_t(32)) == 0)
+    return libc("syscall", _MOUNT_SETATTR, -1, b"/", recursive, attributes, len(attributes)) == 0
 
 
 def _claimed_slots() -> int:
@@ -281,31 +247,29 @@ def _claimed_slots() -> int:
 def _change_user(uid: int) -> bool:
     if os.geteuid() != 0:
         return False
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # a container may not map this uid
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    except (OSError, AttributeError):  # a container may not map this uid
-        return False
-    return True
+        return True
+    return False
 
 
 def _drop_capabilities() -> None:
-    if sys.platform != "linux":
-        return
     clear_all = 4
     _prctl(_CAP_AMBIENT, clear_all)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
-    _libc().capset(header, (ctypes.c_uint32 * 6)())
+    libc("capset", header, (ctypes.c_uint32 * 6)())
 
 
-def _limit(limits: Limits, *, counts_threads_alone: bool) -> None:
+def limit(limits: Limits, *, counts_threads_alone: bool = False) -> None:
+    """Limits a process. Its threads can be limited if no other process has its uid, or its user namespace."""
     bounds = {
         "RLIMIT_AS": _address_space() + limits.memory_bytes,
         "RLIMIT_CPU": limits.cpu_s,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
-        "RLIMIT_STACK": limits.stack_bytes,
+        "RLIMIT_STACK": 8 << 20,
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
@@ -318,16 +282,11 @@ def _limit(limits: Limits, *, counts_threads_alone: bool) -> None:
     elif _threads_of_user is not None:
         bounds["RLIMIT_NPROC"] = _threads_of_user + _FREE_THREADS
     for name, bound in bounds.items():
-        which = getattr(resource, name, None)
-        if which is None:
-            continue
-        _, hard = resource.getrlimit(which)
-        if hard != resource.RLIM_INFINITY:
-            bound = min(bound, hard)
-        try:
-            resource.setrlimit(which, (bound, bound))
-        except (OSError, ValueError):  # macOS refuses some
-            continue
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # macOS lacks some, and refuses others
+            which = getattr(resource, name)
+            hard = resource.getrlimit(which)[1]
+            most = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+            resource.setrlimit(which, (most, most))
 
 
 def _address_space() -> int:
@@ -341,11 +300,9 @@ def _address_space() -> int:
 def _count_threads(uid: int) -> int | None:
     total = 0
     for pid in filter(str.isdigit, _listdir("/proc")):
-        try:
+        with contextlib.suppress(OSError):  # it has ended
             if os.stat(f"/proc/{pid}").st_uid == uid:
                 total += len(os.listdir(f"/proc/{pid}/task"))
-        except OSError:
-            continue
     return total or None
 
 
@@ -357,8 +314,5 @@ def _listdir(path: str) -> list[str]:
 
 
 def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "wb", buffering=0) as file:  # this user may be unable to import a codec
-            file.write(text.encode())
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:  # this user may lack a codec's file
+        file.write(text.encode())

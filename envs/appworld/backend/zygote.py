@@ -5,10 +5,7 @@ There are two zygotes. One forks the processes of the apps (apps.py). The other 
 to the zygote's socket and asks for a process (children.py), which then owns the connection.
 """
 
-from __future__ import annotations
-
 import contextlib
-import ctypes
 import functools
 import gc
 import importlib
@@ -22,6 +19,7 @@ from typing import Any
 
 from . import adaptations, apps, confine, shell
 from .children import Children
+from .libc import libc
 
 # Imported before any fork, because a world's user may be unable to read the virtualenv.
 _IMPORTED_LATE = (
@@ -101,7 +99,7 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
         throwaway.warm_up()  # copies the memory pages now, not in the first step
         agents.begin(connection, options)
         if confined:  # last, because it lowers the priority
-            confine.confine(slot, scratch, confine.Limits(**options["limits"]), readable, parent=zygote)
+            confine.confine(slot, scratch, confine.Limits(**options["limits"]), readable, zygote)
         agents.serve(options["max_output_chars"])
 
     return {}, life
@@ -125,11 +123,10 @@ def _use_huge_pages() -> None:
     with contextlib.suppress(OSError):
         with open("/proc/self/maps") as file:
             regions = [line.split() for line in file]
-        madvise = ctypes.CDLL(None).madvise
         for addresses, rights, _, _, inode, *_ in regions:
             if rights == "rw-p" and inode == "0":
                 first, last = (int(address, 16) for address in addresses.split("-"))
-                madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), collapse)
+                libc("madvise", first, last - first, collapse)
 
 
 def _import_late() -> None:
