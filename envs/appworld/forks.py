@@ -64,12 +64,7 @@ class Zygote:
         return self._worker.pid
 
     def start(self) -> None:
-        """Starts the zygote unless it can fork. One that can't is ended with its forks, and replaced.
-
-        Raises:
-            WorkerError: The zygote could not be started, or was closed.
-            ConfigError: The path of the temporary folder is too long for a socket.
-        """
+        """Starts the zygote unless it can fork. One that can't is ended with its forks, and replaced."""
         with self._lock:
             if self._closed:
                 raise WorkerDied("the environment's host was closed, as by close_hosts(); make the environment again")
@@ -168,13 +163,6 @@ class Fork:
         """Sends a message, if any, and returns the answer. Any error kills the process.
 
         The answer of a step, which has a timeout of its own, must be complete `timeout_s` after it has begun.
-
-        Raises:
-            WorkerTimeout: No answer came in time.
-            Unread: The process ended before it had read the message.
-            WorkerDied: The process has ended.
-            WorkerProtocolError: The process sent something other than a message.
-            WorkerCallError: The process reports that it failed.
         """
         if self._ended:
             raise WorkerDied("the process was ended")
@@ -202,7 +190,7 @@ class Fork:
             raise WorkerDied("the process has gone away") if read else Unread("the process has gone away")
         head, _ = answer
         if "error" in head:
-            raise WorkerCallError(escaped(str(head["error"])[:8000]))
+            raise WorkerCallError(escaped(head["error"]))
         return head
 
     def _send(self, message: bytes, timeout_s: float) -> bool:

@@ -24,8 +24,6 @@ _OPEN_TIMEOUT_S = 120.0
 _SAVE_TIMEOUT_S = 600.0
 _MOST_CHARS = link.MAX_BODY_BYTES // 4  # of at most 4 bytes each
 _CPU_STEPS = 100  # a process's processor time, in full steps
-# What the apps' process may take more than the code's.
-_APPS_MEMORY_BYTES, _APPS_CPU_S, _APPS_FILE_BYTES, _APPS_OPEN_FILES = 512 << 20, 60, 256 << 20, 1024
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,10 @@ class Settings:
 
 
 class World:
-    """One episode's world: a process with the apps, and one for the agent's code. `about` describes the task."""
+    """One episode's world: a process with the apps, and one for the agent's code. `about` describes the task.
+
+    A WorkerError means that the world is lost, because of the code unless `host_failed`.
+    """
 
     def __init__(self, host: Host, task_id: str, record: bool, processes: _Processes) -> None:
         self._host, self._task_id, self._record = host, task_id, record
@@ -67,11 +68,7 @@ class World:
         return self._failed or not self._host.alive or self._host.pids != self._zygotes
 
     def execute(self, code: str) -> Mapping[str, Any]:
-        """Runs code. Returns ``output``, ``malformed``, ``completed`` and ``api_calls`` (a number).
-
-        Raises:
-            WorkerError: The world is lost, because of the code unless ``host_failed``.
-        """
+        """Runs code. Returns ``output``, ``malformed``, ``completed`` and ``api_calls`` (a number)."""
         new, self._new = self._new, False
         try:
             return self._execute(code)
@@ -103,21 +100,13 @@ class World:
         return answer
 
     def verdict(self) -> Mapping[str, Any]:
-        """The official evaluation: ``success``, ``passed``, ``total`` and ``failures``. No code can run afterwards.
-
-        Raises:
-            WorkerError: There is no verdict, because of the code unless ``host_failed``.
-        """
+        """The official evaluation: ``success``, ``passed``, ``total`` and ``failures``. No code can run afterwards."""
         self._shell.end()
         left_s = 2 * self._host.settings.step_timeout_s - self._ran_s
         return dict(self._apps.ask({"verdict": True}, step=Step(self._apps, None, left_s))["verdict"])
 
     def save(self, folder: Path, turns: Sequence[tuple[str, str]]) -> None:
-        """Writes the episode as AppWorld writes a task of an experiment. Needs `record`.
-
-        Raises:
-            WorkerError: The apps' process could not write it.
-        """
+        """Writes the episode as AppWorld writes a task of an experiment. Needs `record`."""
         self._apps.ask({"save": str(folder), "turns": turns}, timeout_s=_SAVE_TIMEOUT_S)
 
     def close(self) -> None:
@@ -142,15 +131,11 @@ class Host:
 
     @property
     def pids(self) -> tuple[int | None, int | None]:
-        """The process ids of the zygotes of the apps and of the agents' code; None before their start."""
+        """The process ids of the zygotes of the apps and of the agents' code."""
         return self._apps.pid, self._shells.pid
 
     def open(self, task_id: str, record: bool = False) -> World:
-        """A fresh world of a task. `record` keeps its calls for ``World.save``.
-
-        Raises:
-            WorkerError: No world could be made.
-        """
+        """A fresh world of a task. `record` keeps its calls for ``World.save``."""
         return World(self, task_id, record, self.fork_world(task_id, record))
 
     def fork_world(self, task_id: str, record: bool) -> _Processes:
@@ -183,10 +168,10 @@ class Host:
         options = {"max_api_calls": settings.max_api_calls, "max_output_chars": settings.max_observation_chars}
         limits = {"memory_bytes": settings.memory_mb << 20, "cpu_s": _CPU_STEPS * round(settings.step_timeout_s)}
         more = {
-            "memory_bytes": limits["memory_bytes"] + _APPS_MEMORY_BYTES,
-            "cpu_s": limits["cpu_s"] + _APPS_CPU_S,
-            "file_bytes": _APPS_FILE_BYTES,
-            "open_files": _APPS_OPEN_FILES,
+            "memory_bytes": limits["memory_bytes"] + (512 << 20),
+            "cpu_s": limits["cpu_s"] + 60,
+            "file_bytes": 256 << 20,
+            "open_files": 1024,
         }
         with contextlib.ExitStack() as failed:
             apps = self._apps.fork(options | {"task_id": task_id, "record": record, "limits": more})

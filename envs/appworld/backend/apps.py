@@ -16,9 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 from . import adaptations, link
 
-_MANY = 10**9  # the code's process has the limits
-_TIMEOUT_S = 3600  # the environment's is shorter
-_CALL_CPU_S = 10.0  # processor time of one call; those of the mini world's solutions take less than 0.1 s
+_CALL_CPU_S = 10.0  # processor time of one call
 _COMPLETE_TASK = ("POST", "/supervisor/message")
 _HEADERS, _LONGEST_METHOD = 100, 20
 
@@ -64,9 +62,9 @@ def open_world(task_id: str) -> Any:
         task_id=task_id,
         experiment_name=os.path.abspath("outputs"),  # absolute, or it would be beside the data
         load_ground_truth=False,
-        timeout_seconds=_TIMEOUT_S,
-        max_interactions=_MANY,
-        max_api_calls_per_interaction=_MANY,
+        timeout_seconds=3600,  # the environment's is shorter, and the code's process has the limits
+        max_interactions=10**9,
+        max_api_calls_per_interaction=10**9,
     )
 
 
@@ -103,9 +101,8 @@ class World:
     def step(self, code: link.Code, text: str) -> dict[str, Any]:
         """Has the code's process run a step, and answers its calls meanwhile.
 
-        Returns:
-            ``output``, ``malformed``, ``completed`` and ``api_calls``; or ``lost`` (why the code's process is gone) and
-            ``unread`` (whether it had not begun).
+        Returns ``output``, ``malformed``, ``completed`` and ``api_calls``; or ``lost`` (why the code's process is gone)
+        and ``unread`` (whether it had not begun).
         """
         self._calls, self._completed, begun = 0, False, False
         try:

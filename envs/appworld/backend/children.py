@@ -33,11 +33,11 @@ class Children:
         self._listener.listen(256)
         self._listener.settimeout(_ACCEPT_TIMEOUT_S)
 
-    def spawn(self, name: str, live: Callable[[socket.socket, int, str], None]) -> int:
+    def spawn(self, name: str, live: Callable[[socket.socket, int], None]) -> int:
         """Forks a process for the connection that sent ``name``, and returns its pid.
 
-        The process calls ``live`` with the connection, a slot (the lowest number that no living process has) and its
-        working directory. Exceptions of ``live`` are reported over the connection.
+        The process calls ``live`` with the connection and a slot, the lowest number that no living process has.
+        Exceptions of ``live`` are reported over the connection.
         """
         connection = self._accept(name)
         taken = {slot for _, slot in self._living.values()}
@@ -78,19 +78,18 @@ class Children:
                     return connection
             connection.close()
 
-    def _live(self, connection: socket.socket, slot: int, live: Callable[[socket.socket, int, str], None]) -> None:
+    def _live(self, connection: socket.socket, slot: int, live: Callable[[socket.socket, int], None]) -> None:
         try:
-            try:
-                confine.die_with(self._pid)
-                scratch = os.path.join(self._folder, str(slot))
-                os.mkdir(scratch, 0o700)
-                os.chdir(scratch)
-                confine.keep_only([connection.fileno()])
-                sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-                live(connection, slot, scratch)
-            except Exception as error:
-                text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-                with contextlib.suppress(Exception):
-                    connection.sendall(link.frame({"error": text[:_LONGEST_ERROR]}))
+            confine.die_with(self._pid)
+            scratch = os.path.join(self._folder, str(slot))
+            os.mkdir(scratch, 0o700)
+            os.chdir(scratch)
+            confine.keep_only([connection.fileno()])
+            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+            live(connection, slot)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+            with contextlib.suppress(Exception):
+                connection.sendall(link.frame({"error": text[:_LONGEST_ERROR]}))
         finally:
             os._exit(0)

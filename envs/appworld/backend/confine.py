@@ -2,9 +2,7 @@
 
 There are six layers: "limits" (rlimits), "user" (another uid, if the host runs as root), "network" and "mounts"
 (namespaces), "system calls" (a seccomp filter) and "files" (Landlock, or no opening of files). A layer that the host
-lacks is skipped. macOS has only the limits and the uid.
-
-The parent enforces the deadline (forks.py) and the memory of all worlds together (--max-sessions).
+lacks is skipped. macOS has only the limits and the uid. The parent enforces the deadline (turns.py).
 """
 
 import contextlib
@@ -30,35 +28,26 @@ _MOUNT_SETATTR = 442  # the same number on every architecture
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
 _NICE = 5
-# Threads that the user may have beyond those at the start, if only the user's total can be limited.
-_FREE_THREADS = 4096
+_FREE_THREADS = 4096  # beyond those at the start, if only the user's total can be limited
 _PROJECT = os.path.realpath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 
-_network = False  # set by isolate_host
-_first_slot = 0  # set by isolate_host
+# Set by isolate_host.
+_network = False
+_first_slot = 0
 _claim: socket.socket | None = None  # keeps other zygotes from using the same slots
-_threads_of_user: int | None = None
-_pids = -1  # set by isolate_host: a descriptor of the zygote's pid namespace
+_threads_of_user = 0
+_pids = -1  # a descriptor of the zygote's pid namespace
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The resources that a world may use.
+    """The resources that a world may use."""
 
-    Attributes:
-        memory_bytes: Address space beyond what the process has when it is confined.
-        cpu_s: Processor seconds of the whole episode, over all threads. Then the process is killed.
-        file_bytes: The largest file that may be written. 0 allows no writing.
-        open_files: Descriptor numbers must be below this.
-        threads: The number of threads, where the kernel can count them per world. Elsewhere the user's total is
-            limited.
-    """
-
-    memory_bytes: int = 2 << 30
-    cpu_s: int = 600
-    file_bytes: int = 0
+    memory_bytes: int = 2 << 30  # address space beyond what the process has when it is confined
+    cpu_s: int = 600  # of all threads in the whole episode; then the kernel kills the process
+    file_bytes: int = 0  # the largest file that may be written
     open_files: int = 128
-    threads: int = 4
+    threads: int = 4  # where the kernel can count them per world; elsewhere the user's total is limited
 
 
 def isolate_host() -> None:
@@ -73,8 +62,8 @@ def isolate_host() -> None:
     if os.geteuid() == 0:
         _first_slot = _claimed_slots()  # other namespaces do not see claims
         _pids = _pid_namespace()
-    _network = os.geteuid() == 0 and _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
-    _threads_of_user = _count_threads(os.getuid())
+        _network = _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
+    _threads_of_user = _count_threads()
 
 
 @contextlib.contextmanager
@@ -91,23 +80,19 @@ def own_pids() -> Iterator[None]:
             _enter(_pids)
 
 
-def confine(slot: int, scratch: str, limits: Limits, readable: Sequence[str], parent: int) -> list[str]:
+def confine(slot: int, limits: Limits, readable: Sequence[str], parent: int) -> list[str]:
     """Confines this process for good. Call it in a forked world before any thread or any of the agent's code starts.
 
     Afterwards the process can compute, start threads, use the open descriptors, signal itself, and read files below
     ``readable``. It cannot open other files, write files, start or signal processes, or make sockets except an unnamed
-    pair. It dies with the process `parent`. The uid depends on the slot.
-
-    Returns:
-        The names of the layers in force.
+    pair. It dies with the process `parent`. The uid depends on the slot. Returns the names of the layers in force.
     """
+    assert len(_listdir("/proc/self/task")) <= 1, "other threads can't be confined"
     _write("/proc/self/oom_score_adj", "1000")  # killed before the trainer if memory runs out
     os.nice(_NICE)
     os.setpgid(0, 0)  # so that kill(0, ...) does not reach the zygote
-    os.chdir(scratch)
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
-    inside = ["limits"]
     network, own_namespace = _namespaces()
     mounts = _unshare(_CLONE_NEWNS) and _read_only_mounts()
     if mounts and os.getpid() == 1:
@@ -117,15 +102,10 @@ def confine(slot: int, scratch: str, limits: Limits, readable: Sequence[str], pa
     _drop_capabilities()
     die_with(parent)  # a change of uid clears it
     _prctl(_SET_DUMPABLE, 0)
-    if own_uid:
-        inside.append("user")
-    inside += ["network"] * network + ["mounts"] * mounts
-
     files = landlock.restrict(readable)
-    if seccomp.install(opens=files):
-        inside.append("system calls")
-        files = True
-    return [*inside, "files"] if files else inside
+    calls = seccomp.install(opens=files)
+    in_force = {"limits": True, "user": own_uid, "network": network, "mounts": mounts, "system calls": calls}
+    return [layer for layer, holds in (in_force | {"files": files or calls}).items() if holds]
 
 
 def isolate_apps() -> None:
@@ -164,8 +144,7 @@ def interpreter_folders() -> list[str]:
 
     This project is left out, because it contains solutions.
     """
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders: set[str] = {sysconfig.get_path(name) for name in names}
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {path for path in sys.path if os.path.isdir(path)} - {os.getcwd()}
     folders |= {"/usr/share/zoneinfo", "/etc/localtime", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"}
     there = {os.path.realpath(path) for path in folders if os.path.exists(path)}
@@ -279,7 +258,7 @@ def limit(limits: Limits, *, counts_threads_alone: bool = False) -> None:
     }
     if counts_threads_alone:
         bounds["RLIMIT_NPROC"] = limits.threads
-    elif _threads_of_user is not None:
+    elif _threads_of_user:
         bounds["RLIMIT_NPROC"] = _threads_of_user + _FREE_THREADS
     for name, bound in bounds.items():
         with contextlib.suppress(AttributeError, OSError, ValueError):  # macOS lacks some, and refuses others
@@ -297,13 +276,14 @@ def _address_space() -> int:
         return 4 << 30
 
 
-def _count_threads(uid: int) -> int | None:
+def _count_threads() -> int:
+    """The number of this user's threads; 0 if the system does not tell."""
     total = 0
     for pid in filter(str.isdigit, _listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended
-            if os.stat(f"/proc/{pid}").st_uid == uid:
+            if os.stat(f"/proc/{pid}").st_uid == os.getuid():
                 total += len(os.listdir(f"/proc/{pid}/task"))
-    return total or None
+    return total
 
 
 def _listdir(path: str) -> list[str]:

@@ -17,10 +17,9 @@ Frame = tuple[dict[str, Any], bytes]
 
 MAX_BYTES = 256 << 20  # of a frame's head and of its body, in `receive`
 MAX_HEAD_BYTES, MAX_BODY_BYTES = 256 << 10, 4 << 20  # in `Stream`
-MAX_CALL_BYTES = 256 << 10  # of the body of an API call; the mini world's solutions send at most 266 bytes
+MAX_CALL_BYTES = 256 << 10  # of the body of an API call
 _SIZES = struct.Struct(">II")
 _PIECE_BYTES = 64 << 10
-_LONGEST_CHAIN = 8  # exceptions
 _LONGEST_TEXT = 20_000  # characters of an exception's text
 
 
@@ -33,12 +32,8 @@ def frame(head: dict[str, Any], body: bytes = b"") -> bytes:
 def receive(connection: socket.socket, deadline: float | None = None) -> Frame | None:
     """Waits for the next frame. Returns None if the other side has hung up.
 
-    The whole frame must arrive by `deadline` (time.monotonic seconds). None waits forever.
-
-    Raises:
-        ValueError: The bytes are not a frame, or it is too long.
-        TimeoutError: The frame did not come in time.
-        OSError: The connection broke.
+    The whole frame must arrive by `deadline` (time.monotonic seconds), or TimeoutError is raised. None waits forever.
+    ValueError is raised for anything but a frame.
     """
     sizes = _read(connection, _SIZES.size, deadline)
     if sizes is None:
@@ -180,7 +175,7 @@ class Code:
                     self.calls.connection.close()
 
 
-def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[str, Any] | None:
+def described(error: BaseException | None, chain: int = 8) -> dict[str, Any] | None:
     """An app's exception as JSON: its types, its text, and the exceptions that led to it."""
     if error is None or not chain:
         return None

@@ -24,21 +24,18 @@ def handle(method: str, params: dict[str, Any]) -> dict[str, tuple[bool, str]]:
         os.chmod(scratch, 0o777)
         attempts = _attempts(scratch)
         confine.isolate_host()
-        return {
-            layer: (_stopped(layer, attempt, scratch, os.getpid()), absence)
-            for layer, (absence, attempt) in attempts.items()
-        }
+        return {layer: (_stopped(layer, attempt), absence) for layer, (absence, attempt) in attempts.items()}
 
 
-def _stopped(layer: str, attempt: _Attempt, scratch: str, parent: int) -> bool:
+def _stopped(layer: str, attempt: _Attempt) -> bool:
     """Makes an attempt in a confined process. Returns whether the layer is named, and the attempt fails."""
     told, tell = os.pipe()
-    pid = os.fork()
+    parent, pid = os.getpid(), os.fork()
     if pid == 0:
         stopped = True
         try:
-            limits = confine.Limits(memory_bytes=_MEMORY)
-            os.write(tell, json.dumps(confine.confine(0, scratch, limits, (), parent)).encode())
+            layers = confine.confine(0, confine.Limits(memory_bytes=_MEMORY), (), parent)
+            os.write(tell, json.dumps(layers).encode())
             stopped = not attempt()
         finally:
             os._exit(0 if stopped else 1)
@@ -69,10 +66,7 @@ def _attempts(scratch: str) -> dict[str, tuple[str, _Attempt]]:
             "an episode's code can take all memory and processor time",
             lambda: len(mmap.mmap(-1, 2 * _MEMORY)) > 0,  # the heap may hold free memory
         ),
-        "user": (
-            "an episode's code runs as this user; only the other layers confine it",
-            lambda: os.getuid() == uid,
-        ),
+        "user": ("an episode's code runs as this user; only the other layers confine it", lambda: os.getuid() == uid),
         "network": ("only the system-call filter closes the network", lambda: _network() == network),
         "mounts": (
             "an episode's code can leave marks for later ones: a file that it reads has a new access time",

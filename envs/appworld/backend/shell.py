@@ -105,9 +105,8 @@ class Shell:
         environment.Task = SimpleNamespace(load=lambda **_: task)
         environment.ModelCollection = SimpleNamespace(load=ignore)
         adaptations.save_nothing()
-        # ElasticTimeLimit limits the steps
-        options = {"experiment_name": "world", "load_ground_truth": False, "max_interactions": 10**9}
-        self._world = environment.AppWorld(task_id="task", **options)
+        options = {"load_ground_truth": False, "max_interactions": 10**9}  # ElasticTimeLimit limits the steps
+        self._world = environment.AppWorld(task_id="task", experiment_name="world", **options)
 
     def warm_up(self, *codes: str) -> None:
         """Runs code whose calls get an empty answer. This makes the shell useless for an agent."""

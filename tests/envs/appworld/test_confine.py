@@ -151,7 +151,8 @@ def live(host, scratch, act, *, limits=LIMITS, readable=(), kept=()):
 
     def world():
         confine.keep_only(kept)
-        act(confine.confine(3, scratch, limits, readable, zygote))
+        os.chdir(scratch)
+        act(confine.confine(3, limits, readable, zygote))
 
     with confine.own_pids():
         status = in_a_fork(world)
