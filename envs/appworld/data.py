@@ -1,7 +1,6 @@
 """Finds AppWorld's data: the folder that AppWorld calls its root, a split's tasks, and their reference solutions.
 
 The root has a random name, because an agent's code could learn answers from the sizes of files whose paths it knows.
-``install.py`` makes the folder.
 """
 
 import hashlib
@@ -72,12 +71,7 @@ def root_of(split: str) -> Path:
 
 
 def task_ids(split: str) -> tuple[str, ...]:
-    """The tasks of a split, in AppWorld's order.
-
-    Raises:
-        ConfigError: There is no such split.
-        MissingBackendError: The split's data are not installed.
-    """
+    """The tasks of a split, in AppWorld's order. The errors are those of `root_of`."""
     root = root_of(split)
     ids = _read_ids(root, split)
     if not ids:
@@ -123,9 +117,6 @@ def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
     """Checks that the data have our version and all files that engine and evaluation need.
 
     `counts` maps each split to its number of tasks; None allows any number except 0.
-
-    Raises:
-        EHError: Something is missing or has another version.
     """
     data = root / "data"
     for pattern in ("base_dbs/*.db", "api_docs/standard/*.json"):
@@ -133,11 +124,9 @@ def check_root(root: Path, counts: Mapping[str, int | None]) -> None:
             raise EHError(f"the data are incomplete: {data / pattern} is missing or empty")
     for split, count in counts.items():
         identifiers = _read_ids(root, split)
-        if len(set(identifiers)) != (count or len(identifiers) or 1):
-            raise EHError(
-                f"the data are incomplete: {split} lists {len(set(identifiers))} tasks, expected "
-                f"{count or 'at least one'}"
-            )
+        listed = len(set(identifiers))
+        if listed != (count or len(identifiers) or 1):
+            raise EHError(f"the data are incomplete: {split} lists {listed} tasks, expected {count or 'at least one'}")
         for identifier in identifiers:
             task = data / "tasks" / identifier
             for needed in ("specs.json", "dbs/supervisor.jsonl", "ground_truth/evaluation.py"):

@@ -1,9 +1,4 @@
-"""EH-AppWorld: AppWorld's tasks, with the real engine and official evaluation.
-
-Each episode has two processes: one runs the agent's code, the other holds the apps and gives the verdict.
-"""
-
-from __future__ import annotations
+"""EH-AppWorld: AppWorld's tasks, with the real engine and official evaluation."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -21,6 +16,7 @@ from envs.backends import backend_python
 from envs.description import Description
 from envs.options import chosen_task
 
+_Result = tuple[str, float, bool, bool, dict[str, Any]]
 _LONGEST = 10_000_000  # characters
 _HARMLESS = (
     "print(apis.api_docs.show_app_descriptions())",
@@ -206,20 +202,12 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             world.close()
 
 
-_Result = tuple[str, float, bool, bool, dict[str, Any]]
-
-
 def _over(error: WorkerError, host_failed: bool) -> _Result:
     """The end of an episode without a verdict."""
     key = "environment_error" if host_failed else "world_lost"
     who = "The environment failed" if host_failed else "Your code has destroyed its world"
-    info = {
-        "malformed": False,
-        "api_calls": 0,
-        "success": False,
-        "score": 0.0,
-        key: _printable(f"{type(error).__name__}: {error}"),
-    }
+    why = _printable(f"{type(error).__name__}: {error}")
+    info = {"malformed": False, "api_calls": 0, "success": False, "score": 0.0, key: why}
     return f"{who}, and this episode is over: {_reason(error)}", 0.0, not host_failed, host_failed, info
 
 

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
 from eh_gym.processes import lock
@@ -29,7 +29,6 @@ _START_TIMEOUT_S = 180.0
 _SPAWN_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 10.0
 _PREFIX = "eh-appworld-"
-_T = TypeVar("_T")
 # The environment variables that a zygote gets. Agents' code can read them, so keys and tokens are left out.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
@@ -48,7 +47,7 @@ class Zygote:
         fixed = ["PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"]
         # `env` calls exec, so the worker's process is the zygote itself.
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
-        self._folder: Path | None = None
+        self._folder: Path  # of the present process
         self._ready = self._closed = False
         self._abandoned: set[str] = set()  # forks that are to be ended
         self.told: Mapping[str, Any] = {}
@@ -57,7 +56,7 @@ class Zygote:
     @property
     def alive(self) -> bool:
         """Whether the zygote is running and its socket exists."""
-        return self._ready and self._worker.alive and (_known(self._folder) / "socket").exists()
+        return self._ready and self._worker.alive and (self._folder / "socket").exists()
 
     @property
     def pid(self) -> int | None:
@@ -65,12 +64,7 @@ class Zygote:
         return self._worker.pid
 
     def start(self) -> None:
-        """Starts the zygote unless it can fork. One that can't is ended with its forks, and replaced.
-
-        Raises:
-            WorkerError: The zygote could not be started, or was closed.
-            ConfigError: The path of the temporary folder is too long for a socket.
-        """
+        """Starts the zygote unless it can fork. One that can't is ended with its forks, and replaced."""
         with self._lock:
             if self._closed:
                 raise WorkerDied("the environment's host was closed, as by close_hosts(); make the environment again")
@@ -95,11 +89,7 @@ class Zygote:
             self._ready = True
 
     def fork(self, options: Mapping[str, Any]) -> Fork:
-        """Forks a process. ``options`` depend on the zygote's role.
-
-        Raises:
-            WorkerError: The zygote cannot be started, or fails.
-        """
+        """Forks a process. ``options`` depend on the zygote's role. Raises WorkerError if the zygote fails."""
         self.start()
         name = secrets.token_hex(16)
         connection = None
@@ -107,11 +97,12 @@ class Zygote:
             with self._lock:  # another thread's start() could change the folder
                 connection = socket.socket(socket.AF_UNIX)
                 connection.settimeout(_SPAWN_TIMEOUT_S)
-                connection.connect(str(_known(self._folder) / "socket"))
+                connection.connect(str(self._folder / "socket"))
                 connection.sendall(name.encode("ascii"))
                 abandoned = sorted(self._abandoned)
                 request = {"name": name, "options": dict(options), "abandoned": abandoned}
-                os.kill(_known(self.pid), signal.SIGCONT)  # if somebody has stopped it
+                assert self.pid is not None
+                os.kill(self.pid, signal.SIGCONT)  # if somebody has stopped it
                 pid = self._worker.call("spawn", request, _SPAWN_TIMEOUT_S)
                 self._abandoned.difference_update(abandoned)
             return Fork(self, connection, name, pid)
@@ -160,11 +151,7 @@ class Fork:
         self._finalizer.atexit = False
 
     def give(self, other: Fork) -> None:
-        """Gives this process the connection to another one. From then on, the two talk directly.
-
-        Raises:
-            WorkerDied: The process has ended.
-        """
+        """Gives this process the connection to another one. From then on, the two talk directly."""
         try:
             link.give(self._connection, other._connection)
         except OSError as error:
@@ -176,13 +163,6 @@ class Fork:
         """Sends a message, if any, and returns the answer. Any error kills the process.
 
         The answer of a step, which has a timeout of its own, must be complete `timeout_s` after it has begun.
-
-        Raises:
-            WorkerTimeout: No answer came in time.
-            Unread: The process ended before it had read the message.
-            WorkerDied: The process has ended.
-            WorkerProtocolError: The process sent something other than a message.
-            WorkerCallError: The process reports that it failed.
         """
         if self._ended:
             raise WorkerDied("the process was ended")
@@ -194,30 +174,29 @@ class Fork:
 
     def _answer(self, message: Mapping[str, Any] | None, timeout_s: float, step: Step | None) -> dict[str, Any]:
         try:
-            read = message is None or self._send(link.frame(dict(message)), time.monotonic() + timeout_s)
+            read = message is None or self._send(link.frame(dict(message)), timeout_s)
             if step is not None:
                 step.wait(self._connection)
             answer = link.receive(self._connection, time.monotonic() + timeout_s)
         except TimeoutError as error:
             waited_s = timeout_s if step is None else step.timeout_s
             raise WorkerTimeout(f"no answer after {waited_s:g} s; the process was killed") from error
-        except ConnectionResetError as error:
-            raise Unread(f"the process has gone away: {error}") from error
         except OSError as error:
-            raise WorkerDied(f"the process has gone away: {error}") from error
+            kind = Unread if isinstance(error, ConnectionResetError) else WorkerDied
+            raise kind(f"the process has gone away: {error}") from error
         except ValueError as error:
             raise WorkerProtocolError(f"the process sent {escaped(str(error))}") from error
         if answer is None:
             raise WorkerDied("the process has gone away") if read else Unread("the process has gone away")
         head, _ = answer
         if "error" in head:
-            raise WorkerCallError(escaped(str(head["error"])[:8000]))
+            raise WorkerCallError(escaped(head["error"]))
         return head
 
-    def _send(self, message: bytes, deadline: float) -> bool:
+    def _send(self, message: bytes, timeout_s: float) -> bool:
         """Returns False if the process did not take all of the message; there may still be an answer."""
         try:
-            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+            self._connection.settimeout(timeout_s)
             self._connection.sendall(message)
         except (BrokenPipeError, ConnectionResetError):
             return False
@@ -257,14 +236,6 @@ class Fork:
                 signal.pidfd_send_signal(self._handle.fileno(), number)
                 return True
         return False
-
-
-def can_signal() -> bool:
-    """Whether this system lets a process send signals to its descendants safely (Linux, pidfd_open)."""
-    if (handle := _handle(os.getpid())) is None:
-        return False
-    handle.close()
-    return True
 
 
 def _handle(pid: int) -> IO[bytes] | None:
@@ -317,8 +288,3 @@ def _end(worker: Worker, folder: Path, held: IO[str], owner: int) -> None:
     held.close()
     if os.getpid() == owner:
         _remove(folder)
-
-
-def _known(value: _T | None) -> _T:
-    assert value is not None, "started"
-    return value

@@ -17,31 +17,18 @@ from eh_gym.errors import ConfigError, WorkerDied, WorkerError
 from eh_gym.surrogates import escaped
 from envs.appworld import data
 from envs.appworld.backend import link
-from envs.appworld.forks import Fork, Unread, Zygote, can_signal
+from envs.appworld.forks import Fork, Unread, Zygote
 from envs.appworld.turns import Step, turns
 
 _OPEN_TIMEOUT_S = 120.0
 _SAVE_TIMEOUT_S = 600.0
 _MOST_CHARS = link.MAX_BODY_BYTES // 4  # of at most 4 bytes each
 _CPU_STEPS = 100  # a process's processor time, in full steps
-# What the apps' process may take more than the code's.
-_APPS_MEMORY_BYTES, _APPS_CPU_S, _APPS_FILE_BYTES, _APPS_OPEN_FILES = 512 << 20, 60, 256 << 20, 1024
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The limits of a world.
-
-    Attributes:
-        step_timeout_s: The seconds that one action's code may run, a whole number. Then the engine reports a timeout,
-            and the episode goes on. Code that cannot be interrupted is killed up to 5 s later, and the episode is over.
-            With the verdict, a step takes at most twice this time.
-        max_api_calls: The API calls that one action may make. Further calls raise.
-        max_observation_chars: Longer outputs lose their middle.
-        memory_mb: Additional address space of the code's process in MiB. The apps' process may take 512 MiB more.
-        confined: Whether to confine worlds as far as the host allows. If not, the agent's code can do what the user
-            can.
-    """
+    """The limits of a world: arguments of `envs.appworld.env.AppWorldEnv`, which describes them."""
 
     step_timeout_s: float = 30.0
     max_api_calls: int = 1000
@@ -63,14 +50,17 @@ class Settings:
 
 
 class World:
-    """One episode's world: a process with the apps, and one for the agent's code. `about` describes the task."""
+    """One episode's world: a process with the apps, and one for the agent's code. `about` describes the task.
+
+    A WorkerError means that the world is lost, because of the code unless `host_failed`.
+    """
 
     def __init__(self, host: Host, task_id: str, record: bool, processes: _Processes) -> None:
         self._host, self._task_id, self._record = host, task_id, record
         self._apps, self._shell, self._zygotes, self.about = processes
         self._new = True  # no code has run
         self._ran_s = 0.0  # in the last step
-        self._failed = False  # new processes ended unread, too
+        self._failed = False  # new processes could not be made, or ended unread, too
 
     @property
     def host_failed(self) -> bool:
@@ -78,11 +68,7 @@ class World:
         return self._failed or not self._host.alive or self._host.pids != self._zygotes
 
     def execute(self, code: str) -> Mapping[str, Any]:
-        """Runs code. Returns ``output``, ``malformed``, ``completed`` and ``api_calls`` (a number).
-
-        Raises:
-            WorkerError: The world is lost, because of the code unless ``host_failed``.
-        """
+        """Runs code. Returns ``output``, ``malformed``, ``completed`` and ``api_calls`` (a number)."""
         new, self._new = self._new, False
         try:
             return self._execute(code)
@@ -93,22 +79,18 @@ class World:
         self.close()
         self._failed = True
         self._apps, self._shell, self._zygotes, _ = self._host.fork_world(self._task_id, self._record)
-        try:
-            answer = self._execute(code)
-        except WorkerError as error:
-            self._failed = isinstance(error, Unread)
-            raise
         self._failed = False
-        return answer
+        try:
+            return self._execute(code)
+        except Unread:
+            self._failed = True
+            raise
 
     def _execute(self, code: str) -> Mapping[str, Any]:
         step = Step(self._apps, self._shell, self._host.settings.step_timeout_s)
         try:
             self._shell.signal(signal.SIGCONT)
             answer = self._apps.ask({"code": code}, step=step)
-        except WorkerError:
-            self.close()
-            raise
         finally:
             self._shell.signal(signal.SIGSTOP)  # with threads that the code has left
             step.look()
@@ -118,21 +100,13 @@ class World:
         return answer
 
     def verdict(self) -> Mapping[str, Any]:
-        """The official evaluation: ``success``, ``passed``, ``total`` and ``failures``. No code can run afterwards.
-
-        Raises:
-            WorkerError: There is no verdict, because of the code unless ``host_failed``.
-        """
+        """The official evaluation: ``success``, ``passed``, ``total`` and ``failures``. No code can run afterwards."""
         self._shell.end()
         left_s = 2 * self._host.settings.step_timeout_s - self._ran_s
         return dict(self._apps.ask({"verdict": True}, step=Step(self._apps, None, left_s))["verdict"])
 
     def save(self, folder: Path, turns: Sequence[tuple[str, str]]) -> None:
-        """Writes the episode as AppWorld writes a task of an experiment. Needs `record`.
-
-        Raises:
-            WorkerError: The apps' process could not write it.
-        """
+        """Writes the episode as AppWorld writes a task of an experiment. Needs `record`."""
         self._apps.ask({"save": str(folder), "turns": turns}, timeout_s=_SAVE_TIMEOUT_S)
 
     def close(self) -> None:
@@ -157,23 +131,15 @@ class Host:
 
     @property
     def pids(self) -> tuple[int | None, int | None]:
-        """The process ids of the zygotes of the apps and of the agents' code; None before their start."""
+        """The process ids of the zygotes of the apps and of the agents' code."""
         return self._apps.pid, self._shells.pid
 
     def open(self, task_id: str, record: bool = False) -> World:
-        """A fresh world of a task. `record` keeps its calls for ``World.save``.
-
-        Raises:
-            WorkerError: No world could be made.
-        """
+        """A fresh world of a task. `record` keeps its calls for ``World.save``."""
         return World(self, task_id, record, self.fork_world(task_id, record))
 
     def fork_world(self, task_id: str, record: bool) -> _Processes:
-        """The processes of a fresh world, the zygotes' process ids, and what is known about the task.
-
-        Raises:
-            WorkerError: Two attempts have failed.
-        """
+        """The processes of a fresh world, the zygotes' process ids, and what is known about the task."""
         with turns().reset():
             with contextlib.suppress(WorkerError):  # no code has run yet
                 return self._fork_world(task_id, record)
@@ -202,26 +168,20 @@ class Host:
         options = {"max_api_calls": settings.max_api_calls, "max_output_chars": settings.max_observation_chars}
         limits = {"memory_bytes": settings.memory_mb << 20, "cpu_s": _CPU_STEPS * round(settings.step_timeout_s)}
         more = {
-            "memory_bytes": limits["memory_bytes"] + _APPS_MEMORY_BYTES,
-            "cpu_s": limits["cpu_s"] + _APPS_CPU_S,
-            "file_bytes": _APPS_FILE_BYTES,
-            "open_files": _APPS_OPEN_FILES,
+            "memory_bytes": limits["memory_bytes"] + (512 << 20),
+            "cpu_s": limits["cpu_s"] + 60,
+            "file_bytes": 256 << 20,
+            "open_files": 1024,
         }
-        apps = self._apps.fork(options | {"task_id": task_id, "record": record, "limits": more})
-        try:
-            own_alarm = not can_signal()
-            told = {"timeout_s": settings.step_timeout_s, "own_alarm": own_alarm, "limits": limits}
+        with contextlib.ExitStack() as failed:
+            apps = self._apps.fork(options | {"task_id": task_id, "record": record, "limits": more})
+            failed.callback(apps.end)
+            told = {"timeout_s": settings.step_timeout_s, "own_alarm": not apps.signal(0), "limits": limits}
             shell = self._shells.fork(options | told)
-        except WorkerError:
-            apps.end()
-            raise
-        try:
+            failed.callback(shell.end)
             apps.give(shell)
             about = apps.ask(timeout_s=_OPEN_TIMEOUT_S)["ready"]
-        except WorkerError:
-            shell.end()
-            apps.end()
-            raise
+            failed.pop_all()
         return apps, shell, self.pids, about | {"difficulty": data.difficulty(self._root, task_id)}
 
 

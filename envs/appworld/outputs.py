@@ -38,7 +38,7 @@ class OutputWriter:
         while True:
             world = self._host.open(task_id, record=True)
             try:
-                completed = self._play(world, actions, turns)
+                completed = _play(world, actions, turns)
                 world.save(self._folder / "tasks" / task_id, turns)  # before the evaluation, which may change records
                 return Replayed(bool(world.verdict()["success"]), completed)
             except WorkerError:
@@ -48,17 +48,18 @@ class OutputWriter:
             finally:
                 world.close()
 
-    def _play(self, world: World, actions: Sequence[str], turns: list[tuple[str, str]]) -> bool:
-        completed = False
-        for action in actions:
-            if refusal := refusal_of(action):
-                turns.append((action, refusal))
-                continue
-            code = code_of(action)
-            result = world.execute(code)
-            turns.append((code, result["output"]))
-            completed = completed or bool(result["completed"])
-        return completed
+
+def _play(world: World, actions: Sequence[str], turns: list[tuple[str, str]]) -> bool:
+    completed = False
+    for action in actions:
+        if refusal := refusal_of(action):
+            turns.append((action, refusal))
+            continue
+        code = code_of(action)
+        result = world.execute(code)
+        turns.append((code, result["output"]))
+        completed = completed or bool(result["completed"])
+    return completed
 
 
 def output_writer(root: Path, experiment: str, split: str, settings: Settings) -> OutputWriter:

@@ -1,8 +1,7 @@
 """Turns: how the worlds of this process share the processors while their steps run.
 
 A step that computes for long gives way to resets, to steps that have just begun, and to others that compute for long.
-It is stopped and continued (SIGSTOP, SIGCONT), so nothing of it stays when nobody waits. The time in which a step could
-not run does not count towards its timeout.
+It is stopped and continued (SIGSTOP, SIGCONT), so nothing of it stays when nobody waits.
 """
 
 from __future__ import annotations
@@ -31,12 +30,9 @@ _MOST_LOST = 10  # timeouts that a step is given at most for the time that it lo
 
 
 class Step:
-    """What the processes of a world do until the next answer.
+    """What the processes of a world do until the next answer. Only a verdict has no `shell`, the agent's code.
 
-    Args:
-        apps: The process of the apps.
-        shell: The process of the agent's code, which runs only during the step; None for a verdict.
-        timeout_s: The seconds after which the engine is told to end the code.
+    After `timeout_s` seconds the engine is told to end the code.
     """
 
     def __init__(self, apps: Fork, shell: Fork | None, timeout_s: float) -> None:
@@ -74,11 +70,7 @@ class Step:
             fork.signal(signal.SIGCONT if on else signal.SIGSTOP)
 
     def wait(self, connection: socket.socket) -> None:
-        """Runs the step until the answer begins.
-
-        Raises:
-            TimeoutError: None began up to 5 s after the timeout.
-        """
+        """Runs the step until the answer begins. Raises TimeoutError if none does up to 5 s after the timeout."""
         poll = select.poll()
         poll.register(connection, select.POLLIN)
         interrupted = warned = False

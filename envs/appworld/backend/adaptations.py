@@ -1,30 +1,26 @@
-"""Small changes to one version of AppWorld's engine that save time.
+"""Small changes to AppWorld's engine, in the version that envs/appworld/data.py names, that save time.
 
 They change no app, evaluation or answer of a world; tests/envs/appworld/test_adaptations.py compares the results. They
 need one process per world.
 """
 
-from __future__ import annotations
-
 import contextlib
+import datetime
 import functools
+import hashlib
+import importlib
 import inspect
+import os
+import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
-VERSION = "0.1.3.post1"
 
-
-def apply(version: str, when: str) -> None:
-    """Applies the adaptations of a stage: "before" or "after" the warm-up of the apps' zygote, or "shell".
-
-    Raises:
-        ValueError: The adaptations are for another version of AppWorld.
-    """
-    if version != VERSION:
-        raise ValueError(f"expected appworld {VERSION}, got {version}; run: python -m envs install appworld --force")
+def apply(when: str) -> None:
+    """Applies the adaptations of a stage: "before" or "after" the warm-up of the apps' zygote, or "shell"."""
     for adapt in {"before": _BEFORE_WARM_UP, "after": _AFTER_WARM_UP, "shell": _OF_SHELL}[when]:
         adapt()
 
@@ -61,7 +57,7 @@ def call_inline() -> None:
         def _portal_factory(self) -> Iterator[Portal]:
             yield Portal()
 
-        def __enter__(self) -> Client:
+        def __enter__(self) -> Any:
             return self
 
         def __exit__(self, *_: object) -> None:
@@ -79,8 +75,6 @@ def call_inline() -> None:
 
 def no_shell() -> None:
     """Make no IPython shell in the apps' process: the agent's code runs elsewhere."""
-    from types import SimpleNamespace
-
     import appworld.environment as environment
 
     environment.InteractiveShellEmbed = lambda **_: SimpleNamespace(user_ns={}, run_cell=lambda _: None)
@@ -97,34 +91,24 @@ def load_databases_once() -> None:
     from appworld.common.utils import import_models_module
     from appworld.task import Task
 
-    class Unloaded:
-        def __init__(self, path: str) -> None:
-            self.from_db_home_path = path
+    def task(**options: Any) -> Task:
+        loaded = Task.load(**options)
+        path = loaded.models_from_db_home_path
+        loaded._model_collection = SimpleNamespace(from_db_home_path=path, close=lambda: None)
+        return loaded
 
-        def close(self) -> None:
-            pass
+    def models(to_db_home_path: str, from_db_home_path: str, load_apps: list[str]) -> ModelCollection:
+        collection = ModelCollection()
+        collection._from_db_home_path, collection._to_db_home_path = from_db_home_path, to_db_home_path
+        for app in dict.fromkeys([*load_apps, "admin", "supervisor"]):
+            module = import_models_module(app)
+            collection[app] = module.SQLModel.name_to_model()
+            collection[app].SQLModel = module.SQLModel
+        collection.clear_ids_record_hashes()
+        ModelHashHandler.load(from_db_home_path, to_db_home_path)
+        return collection
 
-    class LazyTask:
-        @staticmethod
-        def load(**options: Any) -> Task:
-            task = Task.load(**options)
-            task._model_collection = Unloaded(task.models_from_db_home_path)
-            return task
-
-    class LazyCollection:
-        @staticmethod
-        def load(to_db_home_path: str, from_db_home_path: str, load_apps: list[str]) -> ModelCollection:
-            collection = ModelCollection()
-            collection._from_db_home_path, collection._to_db_home_path = from_db_home_path, to_db_home_path
-            for app in dict.fromkeys([*load_apps, "admin", "supervisor"]):
-                module = import_models_module(app)
-                collection[app] = module.SQLModel.name_to_model()
-                collection[app].SQLModel = module.SQLModel
-            collection.clear_ids_record_hashes()
-            ModelHashHandler.load(from_db_home_path, to_db_home_path)
-            return collection
-
-    environment.Task, environment.ModelCollection = LazyTask, LazyCollection
+    environment.Task, environment.ModelCollection = SimpleNamespace(load=task), SimpleNamespace(load=models)
 
 
 def inherit_databases() -> None:
@@ -133,8 +117,6 @@ def inherit_databases() -> None:
     There are two sets, because an evaluation compares two. They are in memory, because SQLite forbids using a
     connection to a file across a fork. Their engines are made here too, which saves a fifth of a reset.
     """
-    import os
-
     import appworld.apps.model_lib as library
     from appworld.apps import get_all_apps
     from sqlalchemy.engine import make_url
@@ -166,13 +148,7 @@ def inherit_databases() -> None:
 
     def take(to_path: str, from_path: str | None = None) -> tuple[Any, Any]:
         app = os.path.splitext(os.path.basename(to_path))[0]
-        fits = (
-            to_path.startswith(":memory:task_")
-            and from_path is not None
-            and from_path.endswith(".jsonl")
-            and bool(ready.get(app))
-        )
-        if not fits:
+        if not (to_path.startswith(":memory:task_") and (from_path or "").endswith(".jsonl") and ready.get(app)):
             return get_db_args(to_path, from_path)  # type: ignore[no-any-return]
         engine, address = ready[app].pop()
         address.append(f"file:{to_path.removeprefix(':memory:')}?mode=memory&cache=shared")
@@ -201,8 +177,6 @@ def keep_details() -> None:
 
 def keep_patterns() -> None:
     """Keep every compiled regular expression. Python keeps 512, and the apps use more."""
-    import re
-
     re._MAXCACHE = 1 << 20  # type: ignore[attr-defined]
 
 
@@ -210,14 +184,11 @@ def keep_guard() -> None:
     """Find the guarded modules once. The safety guard looks up about 130 names at each step."""
     from appworld.common.safety_guard import SafetyGuard
 
-    find = SafetyGuard.module_by_path
-    SafetyGuard.module_by_path = staticmethod(functools.cache(find))
+    SafetyGuard.module_by_path = staticmethod(functools.cache(SafetyGuard.module_by_path))
 
 
 def stay_frozen() -> None:
     """Freeze the clock in the zygote, so that every module is already patched when a world freezes it."""
-    import datetime
-
     from freezegun import freeze_time
 
     freeze_time(datetime.datetime(2023, 5, 18, 12)).start()
@@ -256,10 +227,6 @@ def sign_privately() -> None:
     The engine's own is a constant, with which the agent's code could sign tokens for anybody. This one depends on the
     data alone, so that episodes can be repeated.
     """
-    import hashlib
-    import importlib
-    import os
-
     from appworld.apps import get_all_apps
     from appworld.apps.model_lib import get_db_home_path
     from fastapi_login.secrets import to_secret

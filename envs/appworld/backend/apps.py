@@ -4,8 +4,6 @@ The agent's code runs in another process (shell.py), whose API calls come over a
 calls, and decides completion and verdict. The environment talks only to it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json
@@ -13,14 +11,12 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from . import adaptations, link
 
-_MANY = 10**9  # the code's process has the limits
-_TIMEOUT_S = 3600  # the environment's is shorter
-_CALL_CPU_S = 10.0  # processor time of one call; those of the mini world's solutions take less than 0.1 s
+_CALL_CPU_S = 10.0  # processor time of one call
 _COMPLETE_TASK = ("POST", "/supervisor/message")
 _HEADERS, _LONGEST_METHOD = 100, 20
 
@@ -30,16 +26,14 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
 
     Requests are ``{"code"}``, and in the end ``{"save", "turns"}`` and ``{"verdict": True}``.
 
-    Args:
-        connection: The socket to the environment. It first carries the link's descriptor.
-        options: ``task_id``, ``max_api_calls`` (per step), ``max_output_chars``, ``record`` (whether to keep the
-            calls).
+    `connection` goes to the environment, and first carries the link's descriptor. `options` are ``task_id``,
+    ``max_api_calls`` (per step), ``max_output_chars`` and ``record`` (whether to keep the calls).
     """
     world = World(options)
     shell = link.take(connection)
     calls, theirs = socket.socketpair()
     link.give(shell, theirs)
-    code = _Code(link.Stream(shell), link.Stream(calls), connection)
+    code = link.Code(shell, calls, connection)
     code.steps.send({"datetime": world.about["datetime"]})
     _, (told, _) = code.receive()
     if "error" in told:
@@ -60,17 +54,6 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
         request = link.receive(connection)
 
 
-class _Code(NamedTuple):
-    """The code's process: a stream for its steps and one for its API calls, so that neither gets the other's frames."""
-
-    steps: link.Stream
-    calls: link.Stream
-    environment: socket.socket
-
-    def receive(self) -> tuple[link.Stream, link.Frame]:
-        return link.first_frame(self.steps, self.calls, self.environment)
-
-
 def open_world(task_id: str) -> Any:
     """The engine's world for a task."""
     from appworld import AppWorld
@@ -79,9 +62,9 @@ def open_world(task_id: str) -> Any:
         task_id=task_id,
         experiment_name=os.path.abspath("outputs"),  # absolute, or it would be beside the data
         load_ground_truth=False,
-        timeout_seconds=_TIMEOUT_S,
-        max_interactions=_MANY,
-        max_api_calls_per_interaction=_MANY,
+        timeout_seconds=3600,  # the environment's is shorter, and the code's process has the limits
+        max_interactions=10**9,
+        max_api_calls_per_interaction=10**9,
     )
 
 
@@ -115,12 +98,11 @@ class World:
         finally:
             self._world.safety_guard.disable()
 
-    def step(self, code: _Code, text: str) -> dict[str, Any]:
+    def step(self, code: link.Code, text: str) -> dict[str, Any]:
         """Has the code's process run a step, and answers its calls meanwhile.
 
-        Returns:
-            ``output``, ``malformed``, ``completed`` and ``api_calls``; or ``lost`` (why the code's process is gone) and
-            ``unread`` (whether it had not begun).
+        Returns ``output``, ``malformed``, ``completed`` and ``api_calls``; or ``lost`` (why the code's process is gone)
+        and ``unread`` (whether it had not begun).
         """
         self._calls, self._completed, begun = 0, False, False
         try:
@@ -131,10 +113,9 @@ class World:
                 if stream is code.steps:
                     return self._outcome(head, body)
                 stream.send(*self._answer(head, body))
-        except ConnectionResetError as error:
-            return {"lost": f"the code's process: {error}", "unread": not begun}
         except (OSError, ValueError) as error:
-            return {"lost": f"the code's process: {error}", "unread": False}
+            unread = isinstance(error, ConnectionResetError) and not begun
+            return {"lost": f"the code's process: {error}", "unread": unread}
 
     def verdict(self) -> dict[str, Any]:
         """AppWorld's own evaluation of the present state."""
@@ -158,8 +139,8 @@ class World:
         adaptations.save(world)
 
     def _outcome(self, head: dict[str, Any], body: bytes) -> dict[str, Any]:
-        output, most = body.decode("utf-8", "surrogatepass"), self._options["max_output_chars"]
-        if len(output) > most or not isinstance(head.get("malformed"), bool):
+        output = body.decode("utf-8", "surrogatepass")
+        if len(output) > self._options["max_output_chars"] or not isinstance(head.get("malformed"), bool):
             raise ValueError("an outcome of another form")
         told = {"output": output, "malformed": head["malformed"]}
         return told | {"completed": self._completed, "api_calls": self._calls}
@@ -200,11 +181,7 @@ def evaluate(opened: Any) -> Any:
 
 
 def _request(head: dict[str, Any], body: bytes) -> Any:
-    """The request that a head and a body describe.
-
-    Raises:
-        ValueError: No client could have sent it.
-    """
+    """The request that a head and a body describe. Raises ValueError if no client could have sent it."""
     import httpx
 
     try:

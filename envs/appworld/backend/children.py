@@ -4,8 +4,6 @@ An environment connects, sends a name, and then asks for a process with that nam
 the connection of an earlier request that was interrupted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -15,7 +13,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from . import confine, link
 
@@ -24,35 +21,26 @@ _PATIENCE_MS = 5000  # less than the environment's 10 s
 _LONGEST_ERROR = 8000  # characters
 
 
-@dataclass(frozen=True)
-class _Child:
-    pid: int
-    slot: int
-
-
 class Children:
     """The living processes. The folder has the socket and their working directories."""
 
     def __init__(self, folder: str) -> None:
         self._folder, self._pid = folder, os.getpid()
-        self._living: dict[str, _Child] = {}
+        self._living: dict[str, tuple[int, int]] = {}  # name -> pid, slot
         self._killed: set[str] = set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(os.path.join(folder, "socket"))
         self._listener.listen(256)
         self._listener.settimeout(_ACCEPT_TIMEOUT_S)
 
-    def spawn(self, name: str, live: Callable[[socket.socket, int, str], None]) -> int:
+    def spawn(self, name: str, live: Callable[[socket.socket, int], None]) -> int:
         """Forks a process for the connection that sent ``name``, and returns its pid.
 
-        The process calls ``live`` with the connection, a slot (the lowest number that no living process has) and its
-        working directory. Exceptions of ``live`` are reported over the connection.
-
-        Raises:
-            OSError: The connection is missing, or the system refuses another process.
+        The process calls ``live`` with the connection and a slot, the lowest number that no living process has.
+        Exceptions of ``live`` are reported over the connection.
         """
         connection = self._accept(name)
-        taken = {child.slot for child in self._living.values()}
+        taken = {slot for _, slot in self._living.values()}
         slot = next(i for i in range(len(taken) + 1) if i not in taken)
         try:
             with confine.own_pids():
@@ -61,7 +49,7 @@ class Children:
                     self._live(connection, slot, live)
         finally:
             connection.close()
-        self._living[name] = _Child(pid, slot)
+        self._living[name] = pid, slot
         return pid
 
     def end(self, names: Collection[str], *, wait: bool) -> None:
@@ -69,13 +57,13 @@ class Children:
         for name in self._living.keys() & names:
             self._killed.add(name)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._living[name].pid, signal.SIGKILL)  # not reaped, so the pid is still its own
+                os.kill(self._living[name][0], signal.SIGKILL)  # not reaped, so the pid is still its own
         for _ in range(_PATIENCE_MS if wait else 1):
-            for name, child in list(self._living.items()):
-                if os.waitpid(child.pid, os.WNOHANG)[0]:
+            for name, (pid, slot) in list(self._living.items()):
+                if os.waitpid(pid, os.WNOHANG)[0]:
                     del self._living[name]
                     self._killed.discard(name)
-                    shutil.rmtree(os.path.join(self._folder, str(child.slot)), ignore_errors=True)
+                    shutil.rmtree(os.path.join(self._folder, str(slot)), ignore_errors=True)
             if not (wait and self._killed):
                 return
             time.sleep(0.001)
@@ -90,19 +78,18 @@ class Children:
                     return connection
             connection.close()
 
-    def _live(self, connection: socket.socket, slot: int, live: Callable[[socket.socket, int, str], None]) -> None:
+    def _live(self, connection: socket.socket, slot: int, live: Callable[[socket.socket, int], None]) -> None:
         try:
-            try:
-                confine.die_with(self._pid)
-                scratch = os.path.join(self._folder, str(slot))
-                os.mkdir(scratch, 0o700)
-                os.chdir(scratch)
-                confine.keep_only([connection.fileno()])
-                sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-                live(connection, slot, scratch)
-            except Exception as error:
-                text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-                with contextlib.suppress(Exception):
-                    connection.sendall(link.frame({"error": text[:_LONGEST_ERROR]}))
+            confine.die_with(self._pid)
+            scratch = os.path.join(self._folder, str(slot))
+            os.mkdir(scratch, 0o700)
+            os.chdir(scratch)
+            confine.keep_only([connection.fileno()])
+            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+            live(connection, slot)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+            with contextlib.suppress(Exception):
+                connection.sendall(link.frame({"error": text[:_LONGEST_ERROR]}))
         finally:
             os._exit(0)

@@ -2,16 +2,11 @@
 
 There are six layers: "limits" (rlimits), "user" (another uid, if the host runs as root), "network" and "mounts"
 (namespaces), "system calls" (a seccomp filter) and "files" (Landlock, or no opening of files). A layer that the host
-lacks is skipped. macOS has only the limits and the uid.
-
-The parent enforces the deadline (forks.py) and the memory of all worlds together (--max-sessions).
+lacks is skipped. macOS has only the limits and the uid. The parent enforces the deadline (turns.py).
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import resource
 import socket
@@ -22,6 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from . import landlock, seccomp
+from .libc import libc
 
 # The worlds' uids and gids, above those that distributions assign and below 65534 (nobody).
 FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
@@ -32,37 +28,26 @@ _MOUNT_SETATTR = 442  # the same number on every architecture
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
 _SIGKILL = 9
 _NICE = 5
-# Threads that the user may have beyond those at the start, if only the user's total can be limited.
-_FREE_THREADS = 4096
+_FREE_THREADS = 4096  # beyond those at the start, if only the user's total can be limited
 _PROJECT = os.path.realpath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 
-_network = False  # set by isolate_host
-_first_slot = 0  # set by isolate_host
+# Set by isolate_host.
+_network = False
+_first_slot = 0
 _claim: socket.socket | None = None  # keeps other zygotes from using the same slots
-_threads_of_user: int | None = None
-_pids = -1  # set by isolate_host: a descriptor of the zygote's pid namespace
+_threads_of_user = 0
+_pids = -1  # a descriptor of the zygote's pid namespace
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The resources that a world may use.
+    """The resources that a world may use."""
 
-    Attributes:
-        memory_bytes: Address space beyond what the process has when it is confined.
-        cpu_s: Processor seconds of the whole episode, over all threads. Then the process is killed.
-        file_bytes: The largest file that may be written. 0 allows no writing.
-        open_files: Descriptor numbers must be below this.
-        threads: The number of threads, where the kernel can count them per world. Elsewhere the user's total is
-            limited.
-        stack_bytes: The size of the main thread's stack.
-    """
-
-    memory_bytes: int = 2 << 30
-    cpu_s: int = 600
-    file_bytes: int = 0
+    memory_bytes: int = 2 << 30  # address space beyond what the process has when it is confined
+    cpu_s: int = 600  # of all threads in the whole episode; then the kernel kills the process
+    file_bytes: int = 0  # the largest file that may be written
     open_files: int = 128
-    threads: int = 4
-    stack_bytes: int = 8 << 20
+    threads: int = 4  # where the kernel can count them per world; elsewhere the user's total is limited
 
 
 def isolate_host() -> None:
@@ -77,9 +62,8 @@ def isolate_host() -> None:
     if os.geteuid() == 0:
         _first_slot = _claimed_slots()  # other namespaces do not see claims
         _pids = _pid_namespace()
-    _network = os.geteuid() == 0 and _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
-    _threads_of_user = _count_threads(os.getuid())
-    seccomp.prepare()
+        _network = _unshare(_CLONE_NEWNET | _CLONE_NEWIPC)
+    _threads_of_user = _count_threads()
 
 
 @contextlib.contextmanager
@@ -96,56 +80,32 @@ def own_pids() -> Iterator[None]:
             _enter(_pids)
 
 
-def confine(
-    slot: int,
-    scratch: str,
-    limits: Limits,
-    readable: Sequence[str],
-    *,
-    parent: int | None = None,
-    use_landlock: bool = True,
-) -> list[str]:
-    """Confines this process for good. Call it in a forked world before any of the agent's code runs.
+def confine(slot: int, limits: Limits, readable: Sequence[str], parent: int) -> list[str]:
+    """Confines this process for good. Call it in a forked world before any thread or any of the agent's code starts.
 
     Afterwards the process can compute, start threads, use the open descriptors, signal itself, and read files below
     ``readable``. It cannot open other files, write files, start or signal processes, or make sockets except an unnamed
-    pair. It dies with the process `parent` (default: its parent). The uid depends on the slot. `use_landlock=False`
-    forbids opening any file.
-
-    Returns:
-        The names of the layers in force.
-
-    Raises:
-        RuntimeError: The process has more than one thread. Other threads can't be confined.
+    pair. It dies with the process `parent`. The uid depends on the slot. Returns the names of the layers in force.
     """
-    if len(_listdir("/proc/self/task")) > 1:
-        raise RuntimeError("confine() needs a process with one thread; fork a new process before you start any thread")
-    parent = os.getppid() if parent is None else parent
+    assert len(_listdir("/proc/self/task")) <= 1, "other threads can't be confined"
     _write("/proc/self/oom_score_adj", "1000")  # killed before the trainer if memory runs out
     os.nice(_NICE)
     os.setpgid(0, 0)  # so that kill(0, ...) does not reach the zygote
-    os.chdir(scratch)
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
-    inside = ["limits"]
     network, own_namespace = _namespaces()
     mounts = _unshare(_CLONE_NEWNS) and _read_only_mounts()
     if mounts and os.getpid() == 1:
-        _libc().mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(1), None)  # MS_RDONLY
+        libc("mount", b"proc", b"/proc", b"proc", 1, None)  # MS_RDONLY
     own_uid = _change_user(FIRST_UID + (_first_slot + slot) % (_UIDS_OF_ZYGOTE * _ZYGOTES))
-    _limit(limits, counts_threads_alone=own_uid or own_namespace)
+    limit(limits, counts_threads_alone=own_uid or own_namespace)
     _drop_capabilities()
     die_with(parent)  # a change of uid clears it
     _prctl(_SET_DUMPABLE, 0)
-    if own_uid:
-        inside.append("user")
-    inside += ["network"] * network + ["mounts"] * mounts
-
-    files = use_landlock and landlock.restrict(readable)
-    if seccomp.install(opens=files):
-        inside.append("system calls")
-        files = True
-    return [*inside, "files"] if files else inside
+    files = landlock.restrict(readable)
+    calls = seccomp.install(opens=files)
+    in_force = {"limits": True, "user": own_uid, "network": network, "mounts": mounts, "system calls": calls}
+    return [layer for layer, holds in (in_force | {"files": files or calls}).items() if holds]
 
 
 def isolate_apps() -> None:
@@ -156,11 +116,6 @@ def isolate_apps() -> None:
     """
     _write("/proc/self/oom_score_adj", "1000")
     _prctl(_SET_DUMPABLE, 0)
-
-
-def limit(limits: Limits) -> None:
-    """Limits a process of the apps. Its threads are not limited, because it has the trainer's uid."""
-    _limit(limits, counts_threads_alone=False)
 
 
 def die_with(parent: int) -> None:
@@ -189,8 +144,7 @@ def interpreter_folders() -> list[str]:
 
     This project is left out, because it contains solutions.
     """
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders: set[str] = {sysconfig.get_path(name) for name in names}
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {path for path in sys.path if os.path.isdir(path)} - {os.getcwd()}
     folders |= {"/usr/share/zoneinfo", "/etc/localtime", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"}
     there = {os.path.realpath(path) for path in folders if os.path.exists(path)}
@@ -206,20 +160,12 @@ def _without(hidden: str, path: str) -> list[str]:
     return [part for entry in inside if not os.path.islink(entry) for part in _without(hidden, entry)]
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, value: int) -> bool:
-    if sys.platform != "linux":
-        return False
-    zero = ctypes.c_ulong(0)
-    return bool(_libc().prctl(option, ctypes.c_ulong(value), zero, zero, zero) == 0)
+def _prctl(option: int, value: int) -> None:
+    libc("prctl", option, value, 0, 0, 0)
 
 
 def _unshare(flags: int) -> bool:
-    return sys.platform == "linux" and bool(_libc().unshare(flags) == 0)
+    return libc("unshare", flags) == 0
 
 
 def _pid_namespace() -> int:
@@ -233,7 +179,7 @@ def _pid_namespace() -> int:
 
 def _enter(pids: int) -> bool:
     """Enters a pid namespace with the processes that this one forks."""
-    return sys.platform == "linux" and bool(_libc().setns(pids, _CLONE_NEWPID) == 0)
+    return libc("setns", pids, _CLONE_NEWPID) == 0
 
 
 def _namespaces() -> tuple[bool, bool]:
@@ -255,8 +201,7 @@ def _read_only_mounts() -> bool:
     recursive, read_only, private = 0x8000, 1, 1 << 18
     # struct mount_attr: what is set, what is cleared, the propagation, a user namespace
     attributes = struct.pack("=QQQQ", read_only, 0, private, 0)
-    numbers = (ctypes.c_long(_MOUNT_SETATTR), ctypes.c_long(-1))
-    return bool(_libc().syscall(*numbers, b"/", ctypes.c_long(recursive), attributes, ctypes.c_size_t(32)) == 0)
+    return libc("syscall", _MOUNT_SETATTR, -1, b"/", recursive, attributes, len(attributes)) == 0
 
 
 def _claimed_slots() -> int:
@@ -281,31 +226,29 @@ def _claimed_slots() -> int:
 def _change_user(uid: int) -> bool:
     if os.geteuid() != 0:
         return False
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # a container may not map this uid
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    except (OSError, AttributeError):  # a container may not map this uid
-        return False
-    return True
+        return True
+    return False
 
 
 def _drop_capabilities() -> None:
-    if sys.platform != "linux":
-        return
     clear_all = 4
     _prctl(_CAP_AMBIENT, clear_all)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
-    _libc().capset(header, (ctypes.c_uint32 * 6)())
+    libc("capset", header, (ctypes.c_uint32 * 6)())
 
 
-def _limit(limits: Limits, *, counts_threads_alone: bool) -> None:
+def limit(limits: Limits, *, counts_threads_alone: bool = False) -> None:
+    """Limits a process. Its threads can be limited if no other process has its uid, or its user namespace."""
     bounds = {
         "RLIMIT_AS": _address_space() + limits.memory_bytes,
         "RLIMIT_CPU": limits.cpu_s,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
-        "RLIMIT_STACK": limits.stack_bytes,
+        "RLIMIT_STACK": 8 << 20,
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
@@ -315,19 +258,14 @@ def _limit(limits: Limits, *, counts_threads_alone: bool) -> None:
     }
     if counts_threads_alone:
         bounds["RLIMIT_NPROC"] = limits.threads
-    elif _threads_of_user is not None:
+    elif _threads_of_user:
         bounds["RLIMIT_NPROC"] = _threads_of_user + _FREE_THREADS
     for name, bound in bounds.items():
-        which = getattr(resource, name, None)
-        if which is None:
-            continue
-        _, hard = resource.getrlimit(which)
-        if hard != resource.RLIM_INFINITY:
-            bound = min(bound, hard)
-        try:
-            resource.setrlimit(which, (bound, bound))
-        except (OSError, ValueError):  # macOS refuses some
-            continue
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # macOS lacks some, and refuses others
+            which = getattr(resource, name)
+            hard = resource.getrlimit(which)[1]
+            most = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+            resource.setrlimit(which, (most, most))
 
 
 def _address_space() -> int:
@@ -338,15 +276,14 @@ def _address_space() -> int:
         return 4 << 30
 
 
-def _count_threads(uid: int) -> int | None:
+def _count_threads() -> int:
+    """The number of this user's threads; 0 if the system does not tell."""
     total = 0
     for pid in filter(str.isdigit, _listdir("/proc")):
-        try:
-            if os.stat(f"/proc/{pid}").st_uid == uid:
+        with contextlib.suppress(OSError):  # it has ended
+            if os.stat(f"/proc/{pid}").st_uid == os.getuid():
                 total += len(os.listdir(f"/proc/{pid}/task"))
-        except OSError:
-            continue
-    return total or None
+    return total
 
 
 def _listdir(path: str) -> list[str]:
@@ -357,8 +294,5 @@ def _listdir(path: str) -> list[str]:
 
 
 def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "wb", buffering=0) as file:  # this user may be unable to import a codec
-            file.write(text.encode())
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:  # this user may lack a codec's file
+        file.write(text.encode())

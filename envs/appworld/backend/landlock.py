@@ -3,15 +3,12 @@
 Landlock does not restrict stat(): a world can still see names, sizes and times of files that its user can reach.
 """
 
-from __future__ import annotations
-
-import ctypes
-import functools
 import os
 import stat
 import struct
-import sys
 from collections.abc import Iterable
+
+from .libc import libc
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
@@ -21,35 +18,14 @@ _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 _BENEATH = 1
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    return libc
-
-
-def _syscall(*arguments: object) -> int:
-    result: int = _libc().syscall(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
-    return result
-
-
-def _abi() -> int:
-    if sys.platform != "linux":
-        return 0
-    return max(0, _syscall(_CREATE, None, ctypes.c_size_t(0), 1))
-
-
 def restrict(readable: Iterable[str]) -> bool:
     """Lets this process open only these files and those below these folders, for reading. Needs no_new_privs.
 
     Paths that can't be opened are ignored. The restriction holds for the calling thread and everything that it starts,
-    so call it while there is only one thread.
-
-    Returns:
-        False if the kernel has no Landlock, or has it switched off.
+    so call it while there is only one thread. Returns whether the kernel does so.
     """
-    abi = _abi()
-    if not abi:
+    abi = libc("syscall", _CREATE, None, 0, 1)
+    if abi <= 0:
         return False
     # struct landlock_ruleset_attr: rights to refuse unless a rule allows them
     handled = struct.pack("=Q", (1 << _FILE_RIGHTS[min(abi, 5)]) - 1)
@@ -57,13 +33,13 @@ def restrict(readable: Iterable[str]) -> bool:
         handled += struct.pack("=Q", _BIND_CONNECT_TCP)
     if abi >= 6:
         handled += struct.pack("=Q", _ABSTRACT_SOCKETS_AND_SIGNALS)
-    rules = _syscall(_CREATE, handled, ctypes.c_size_t(len(handled)), 0)
+    rules = libc("syscall", _CREATE, handled, len(handled), 0)
     if rules < 0:
         return False
     try:
         for path in readable:
             _allow(rules, path)
-        return _syscall(_RESTRICT, rules, 0) == 0
+        return libc("syscall", _RESTRICT, rules, 0) == 0
     finally:
         os.close(rules)
 
@@ -75,6 +51,6 @@ def _allow(rules: int, path: str) -> None:
         return
     try:
         rights = _READ_FILE | (_READ_DIR if stat.S_ISDIR(os.fstat(folder).st_mode) else 0)
-        _syscall(_ADD_RULE, rules, _BENEATH, struct.pack("=Qi", rights, folder), 0)
+        libc("syscall", _ADD_RULE, rules, _BENEATH, struct.pack("=Qi", rights, folder), 0)
     finally:
         os.close(folder)

@@ -5,8 +5,6 @@ so the apps' process uses `Stream`, which bounds the sizes and never blocks on t
 module in the user's Python.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import socket
@@ -19,10 +17,9 @@ Frame = tuple[dict[str, Any], bytes]
 
 MAX_BYTES = 256 << 20  # of a frame's head and of its body, in `receive`
 MAX_HEAD_BYTES, MAX_BODY_BYTES = 256 << 10, 4 << 20  # in `Stream`
-MAX_CALL_BYTES = 256 << 10  # of the body of an API call; the mini world's solutions send at most 266 bytes
+MAX_CALL_BYTES = 256 << 10  # of the body of an API call
 _SIZES = struct.Struct(">II")
 _PIECE_BYTES = 64 << 10
-_LONGEST_CHAIN = 8  # exceptions
 _LONGEST_TEXT = 20_000  # characters of an exception's text
 
 
@@ -35,12 +32,8 @@ def frame(head: dict[str, Any], body: bytes = b"") -> bytes:
 def receive(connection: socket.socket, deadline: float | None = None) -> Frame | None:
     """Waits for the next frame. Returns None if the other side has hung up.
 
-    The whole frame must arrive by `deadline` (time.monotonic seconds). None waits forever.
-
-    Raises:
-        ValueError: The bytes are not a frame, or it is too long.
-        TimeoutError: The frame did not come in time.
-        OSError: The connection broke.
+    The whole frame must arrive by `deadline` (time.monotonic seconds), or TimeoutError is raised. None waits forever.
+    ValueError is raised for anything but a frame.
     """
     sizes = _read(connection, _SIZES.size, deadline)
     if sizes is None:
@@ -57,11 +50,7 @@ def give(connection: socket.socket, other: socket.socket) -> None:
 
 
 def take(connection: socket.socket) -> socket.socket:
-    """Receives the socket that `give` sent.
-
-    Raises:
-        ConnectionError: The other side has hung up.
-    """
+    """Receives the socket that `give` sent."""
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
     if not descriptors:
         raise ConnectionError("the other side has hung up")
@@ -116,16 +105,11 @@ class Stream:
         return select.POLLOUT if self._outgoing else select.POLLIN
 
     def send(self, head: dict[str, Any], body: bytes = b"") -> None:
-        """Queues a frame, which `first_frame` sends."""
+        """Queues a frame, which `Code.receive` sends."""
         self._outgoing = memoryview(bytes(self._outgoing) + frame(head, body))
 
     def move(self) -> None:
-        """Sends or receives what is possible without waiting.
-
-        Raises:
-            OSError: The code's process has gone away. It is a ConnectionResetError if that process had not read
-                everything.
-        """
+        """Sends or receives what is possible without waiting. The errors are those of `Code.receive`."""
         if self._outgoing:
             try:
                 self._outgoing = self._outgoing[self.connection.send(self._outgoing) :]
@@ -138,7 +122,7 @@ class Stream:
             self._incoming += piece
 
     def taken(self) -> Frame | None:
-        """The next frame, if it is here and everything is sent. Raises ValueError for anything but a frame."""
+        """The next frame, if it is here and everything is sent."""
         data = self._incoming
         if self._outgoing or len(data) < _SIZES.size:
             return None
@@ -151,43 +135,47 @@ class Stream:
         return received
 
 
-def first_frame(steps: Stream, calls: Stream, caller: socket.socket) -> tuple[Stream, Frame]:
-    """Sends the queued frames of two streams, and waits for the next frame of either.
+class Code:
+    """The code's process, with a stream for its steps and one for its calls, so that neither gets the other's frames.
 
-    If both have one, it is that of `calls`: a call that came before the end of a step belongs to that step. If the code
-    closes `calls`, it can only make no more calls.
-
-    Args:
-        steps: The stream whose end is an error.
-        calls: The other stream.
-        caller: The socket to the environment. If it hangs up, waiting ends with an error.
-
-    Raises:
-        OSError: As `Stream.move`.
-        ValueError: As `Stream.taken`.
+    If the environment, which is the `caller`, hangs up, waiting ends with an error.
     """
-    while True:
-        for stream in (calls, steps):
-            if (received := stream.taken()) is not None:
-                return stream, received
-        poll = select.poll()
-        poll.register(caller, select.POLLIN)
-        for stream in (steps, calls):
-            if stream.connection.fileno() >= 0:
-                poll.register(stream.connection, stream.event)
-        ready = {fd for fd, _ in poll.poll()}
-        if caller.fileno() in ready:
-            raise ConnectionError("the environment has hung up")
-        if steps.connection.fileno() in ready:
-            steps.move()
-        if calls.connection.fileno() in ready:
-            try:
-                calls.move()
-            except OSError:
-                calls.connection.close()
+
+    def __init__(self, steps: socket.socket, calls: socket.socket, caller: socket.socket) -> None:
+        self.steps, self.calls, self._caller = Stream(steps), Stream(calls), caller
+
+    def receive(self) -> tuple[Stream, Frame]:
+        """Sends the queued frames of both streams, and waits for the next frame of either.
+
+        If both have one, it is that of `calls`: a call that came before the end of a step belongs to that step. If the
+        code closes `calls`, it can only make no more calls.
+
+        Raises:
+            OSError: The code's process has gone away: a ConnectionResetError if it had not read everything.
+            ValueError: It has sent something other than a frame.
+        """
+        while True:
+            for stream in (self.calls, self.steps):
+                if (received := stream.taken()) is not None:
+                    return stream, received
+            poll = select.poll()
+            poll.register(self._caller, select.POLLIN)
+            for stream in (self.steps, self.calls):
+                if stream.connection.fileno() >= 0:
+                    poll.register(stream.connection, stream.event)
+            ready = {fd for fd, _ in poll.poll()}
+            if self._caller.fileno() in ready:
+                raise ConnectionError("the environment has hung up")
+            if self.steps.connection.fileno() in ready:
+                self.steps.move()
+            if self.calls.connection.fileno() in ready:
+                try:
+                    self.calls.move()
+                except OSError:
+                    self.calls.connection.close()
 
 
-def described(error: BaseException | None, chain: int = _LONGEST_CHAIN) -> dict[str, Any] | None:
+def described(error: BaseException | None, chain: int = 8) -> dict[str, Any] | None:
     """An app's exception as JSON: its types, its text, and the exceptions that led to it."""
     if error is None or not chain:
         return None

@@ -6,14 +6,13 @@ as a PermissionError. One is missing on purpose: getrusage tells which files ear
 A filter cannot read paths; landlock.py restricts those. Only x86_64 and aarch64 are supported.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
-import functools
 import os
 import struct
 import sys
+
+from .libc import libc
 
 # name=number on x86_64/number on aarch64; "-" if the architecture has no such call.
 _ALLOWED = """
@@ -60,64 +59,55 @@ _SIGCONT = 18  # it would discard the SIGSTOP that halts a world between two ste
 OWN_PID = -1  # a placeholder in a program for the pid of the process that installs it
 
 Instruction = tuple[int, int, int, int]  # operation, jump if true, jump if false, operand
+_ALLOWS, _REFUSES, _KILLS = [(_RETURN, 0, 0, verdict) for verdict in (_ALLOW, _REFUSE, _KILL)]
 
 
-def numbers(machine: str) -> dict[str, int]:
-    """The numbers of all system calls in this file for an architecture ("x86_64" or "aarch64")."""
+def numbers(machine: str, table: str = _ALLOWED + _CHECKED) -> dict[str, int]:
+    """The numbers of system calls for an architecture ("x86_64" or "aarch64")."""
     column = list(_AUDIT_ARCH).index(machine)
-    rows = (entry.split("=") for entry in (_ALLOWED + _CHECKED).split())
+    rows = (entry.split("=") for entry in table.split())
     return {name: int(pair.split("/")[column]) for name, pair in rows if pair.split("/")[column] != "-"}
-
-
-def _names(table: str) -> list[str]:
-    return [entry.split("=")[0] for entry in table.split()]
 
 
 def _low(argument: int) -> Instruction:
     return (_LOAD, 0, 0, 16 + 8 * argument)  # struct seccomp_data; both architectures are little-endian
 
 
-def _one_of(argument: int, values: tuple[int, ...], otherwise: int) -> list[Instruction]:
+def _one_of(argument: int, values: tuple[int, ...]) -> list[Instruction]:
     """Allows the call if an int argument (its low half) is one of the values."""
     tests = [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
-    return [_low(argument), *tests, (_RETURN, 0, 0, otherwise), (_RETURN, 0, 0, _ALLOW)]
+    return [_low(argument), *tests, _REFUSES, _ALLOWS]
 
 
 def _null(argument: int) -> list[Instruction]:
     """Refuses the call if a pointer is not NULL."""
     high = (_LOAD, 0, 0, 20 + 8 * argument)
-    refuse = (_RETURN, 0, 0, _REFUSE)
-    return [_low(argument), (_EQUAL, 1, 0, 0), refuse, high, (_EQUAL, 1, 0, 0), refuse]
+    return [_low(argument), (_EQUAL, 1, 0, 0), _REFUSES, high, (_EQUAL, 1, 0, 0), _REFUSES]
 
 
 def _checks(opens: bool) -> dict[str, list[Instruction]]:
-    allow = (_RETURN, 0, 0, _ALLOW)
-    refused_open = (_RETURN, 0, 0, _NO_ACCESS)
+    not_open = (_RETURN, 0, 0, _NO_ACCESS)
+    other_bits = ~_THREAD_BITS & 0xFFFFFFFF
 
     def reading(flags: int) -> list[Instruction]:
-        if not opens:
-            return [refused_open]
-        return [_low(flags), (_ANY_BIT, 0, 1, _OPEN_BITS), refused_open, allow]
-
-    refuse = (_RETURN, 0, 0, _REFUSE)
-    thread = [_low(0), (_ANY_BIT, 1, 0, ~_THREAD_BITS & 0xFFFFFFFF), (_ANY_BIT, 1, 0, _CLONE_THREAD), refuse, allow]
+        return [_low(flags), (_ANY_BIT, 0, 1, _OPEN_BITS), not_open, _ALLOWS] if opens else [not_open]
 
     def itself(number: int) -> list[Instruction]:
-        return [_low(number), (_EQUAL, 0, 1, _SIGCONT), refuse, *_one_of(0, (OWN_PID,), _REFUSE)]
+        return [_low(number), (_EQUAL, 0, 1, _SIGCONT), _REFUSES, *_one_of(0, (OWN_PID,))]
 
     return {
         "open": reading(1),
         "openat": reading(2),
-        "clone": thread,
+        "clone": [_low(0), (_ANY_BIT, 1, 0, other_bits), (_ANY_BIT, 1, 0, _CLONE_THREAD), _REFUSES, _ALLOWS],
         "kill": itself(1),
         "tkill": itself(1),
         "tgkill": itself(2),
-        "socketpair": _one_of(0, (_AF_UNIX,), _REFUSE),
-        "sendto": [*_null(4), allow],  # no address: send() only
-        "fcntl": _one_of(1, _FCNTL, _REFUSE),
-        "ioctl": _one_of(1, _IOCTL, _REFUSE),
-        "prctl": _one_of(0, _PRCTL, _REFUSE),
-        "prlimit64": [*_null(2), *_one_of(0, (0, OWN_PID), _REFUSE)],  # read its own limits
+        "socketpair": _one_of(0, (_AF_UNIX,)),
+        "sendto": [*_null(4), _ALLOWS],  # no address: send() only
+        "fcntl": _one_of(1, _FCNTL),
+        "ioctl": _one_of(1, _IOCTL),
+        "prctl": _one_of(0, _PRCTL),
+        "prlimit64": [*_null(2), *_one_of(0, (0, OWN_PID))],  # read its own limits
     }
 
 
@@ -131,24 +121,21 @@ def _tree(leaves: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
 
 
 def program(machine: str, *, opens: bool) -> list[Instruction]:
-    """The filter, with OWN_PID in place of the process's pid.
+    """The filter for "x86_64" or "aarch64", with OWN_PID in place of the process's pid.
 
-    Args:
-        machine: "x86_64" or "aarch64".
-        opens: Whether files may be opened for reading. Landlock decides which.
+    `opens` says whether files may be opened for reading. Landlock decides which.
     """
-    number = numbers(machine)
-    bodies = {number[name]: [(_RETURN, 0, 0, _ALLOW)] for name in _names(_ALLOWED) if name in number}
-    bodies |= {number[name]: body for name, body in _checks(opens).items() if name in number}
-
+    checks = _checks(opens)
+    bodies = {number: [_ALLOWS] for number in numbers(machine, _ALLOWED).values()}
+    bodies |= {number: checks[name] for name, number in numbers(machine, _CHECKED).items()}
     leaves: list[tuple[int, list[Instruction]]] = []
     for n in range(max(bodies) + 2):
         body = bodies.get(n, [(_RETURN, 0, 0, _REFUSE if n < _LATE else _UNKNOWN)])
         if not leaves or leaves[-1][1] != body:
             leaves.append((n, body))
     if machine == "x86_64":
-        leaves += [(_X32, [(_RETURN, 0, 0, _KILL)]), (0xFFFFFFFF, [(_RETURN, 0, 0, _REFUSE)])]
-    start = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _AUDIT_ARCH[machine]), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+        leaves += [(_X32, [_KILLS]), (0xFFFFFFFF, [_REFUSES])]
+    start = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _AUDIT_ARCH[machine]), _KILLS, (_LOAD, 0, 0, 0)]
     return [*start, *_tree(leaves)]
 
 
@@ -156,39 +143,17 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 
 
-@functools.cache
-def _packed(machine: str, opens: bool) -> tuple[bytes, tuple[int, ...]]:
-    """(the kernel's program, the offsets at which the pid must be filled in)."""
-    code = program(machine, opens=opens)
-    packed = b"".join(struct.pack("=HBBI", *jump, 0 if operand == OWN_PID else operand) for *jump, operand in code)
-    return packed, tuple(8 * i + 4 for i, instruction in enumerate(code) if instruction[3] == OWN_PID)
-
-
-def prepare() -> None:
-    """Builds the filters before a fork, to save the children 2 ms."""
-    for opens in (True, False) if _supported() else ():
-        _packed(os.uname().machine, opens)
-
-
-def _supported() -> bool:
-    return sys.platform == "linux" and os.uname().machine in _AUDIT_ARCH and sys.maxsize > 2**32
-
-
 def install(*, opens: bool) -> bool:
-    """Puts the filter on every thread of this process for good. Needs PR_SET_NO_NEW_PRIVS.
+    """Puts the filter on every thread of this process for good, and returns whether the kernel has such filters.
 
-    Returns:
-        False if the kernel or the architecture does not support the filter.
+    It needs PR_SET_NO_NEW_PRIVS.
     """
-    if not _supported():
-        return False
     machine = os.uname().machine
-    packed, gaps = _packed(machine, opens)
-    code = bytearray(packed)
-    for offset in gaps:
-        struct.pack_into("=I", code, offset, os.getpid())
-    libc = ctypes.CDLL(None, use_errno=True)
+    if machine not in _AUDIT_ARCH or sys.maxsize <= 2**32:
+        return False
+    code = b"".join(
+        struct.pack("=HBBI", *jump, os.getpid() if operand == OWN_PID else operand)
+        for *jump, operand in program(machine, opens=opens)
+    )
     seccomp, filter_mode, all_threads = {"x86_64": 317, "aarch64": 277}[machine], 1, 1
-    libc.syscall.restype = ctypes.c_long
-    done: int = libc.syscall(seccomp, filter_mode, all_threads, ctypes.byref(_Program(len(code) // 8, bytes(code))))
-    return done == 0
+    return libc("syscall", seccomp, filter_mode, all_threads, ctypes.byref(_Program(len(code) // 8, code))) == 0

@@ -3,8 +3,6 @@
 The code may do anything to this process, so the apps' process (apps.py) decides what counts.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import signal
@@ -26,12 +24,7 @@ class _Transport:
         self._lock, self._main = threading.Lock(), threading.get_ident()
 
     def handle_request(self, request: Any) -> Any:
-        """Makes one request.
-
-        Raises:
-            RuntimeError: The request is too long, or the step has made too many calls.
-            Exception: As in the app.
-        """
+        """Makes one request. Raises RuntimeError if it is too long or one too many, or what the app has raised."""
         import httpx
 
         url, body = request.url.raw_path.decode("ascii"), request.read()
@@ -112,9 +105,8 @@ class Shell:
         environment.Task = SimpleNamespace(load=lambda **_: task)
         environment.ModelCollection = SimpleNamespace(load=ignore)
         adaptations.save_nothing()
-        # ElasticTimeLimit limits the steps
-        options = {"experiment_name": "world", "load_ground_truth": False, "max_interactions": 10**9}
-        self._world = environment.AppWorld(task_id="task", **options)
+        options = {"load_ground_truth": False, "max_interactions": 10**9}  # ElasticTimeLimit limits the steps
+        self._world = environment.AppWorld(task_id="task", experiment_name="world", **options)
 
     def warm_up(self, *codes: str) -> None:
         """Runs code whose calls get an empty answer. This makes the shell useless for an agent."""

@@ -1,14 +1,10 @@
 """A zygote: imports AppWorld once, and then forks a process for every world.
 
 There are two zygotes. One forks the processes of the apps (apps.py). The other forks those of the agents' code
-(shell.py) and never holds the apps' data. Each is a worker's backend (eh_gym/worker/child.py). An environment connects
-to the zygote's socket and asks for a process (children.py), which then owns the connection.
+(shell.py) and never holds the apps' data. Each is a worker's backend (eh_gym/worker/child.py).
 """
 
-from __future__ import annotations
-
 import contextlib
-import ctypes
 import functools
 import gc
 import importlib
@@ -22,18 +18,17 @@ from typing import Any
 
 from . import adaptations, apps, confine, shell
 from .children import Children
+from .libc import libc
 
 # Imported before any fork, because a world's user may be unable to read the virtualenv.
-_IMPORTED_LATE = (
-    *("appworld.common.random", "faker", "inflection", "psutil", "secrets", "xxhash", "zipfile"),
-    *("_strptime", "unittest.mock", "pendulum.formatting.difference_formatter", "pendulum.locales.en.locale"),
-    *("encodings.ascii", "encodings.cp1252", "encodings.idna", "encodings.latin_1", "encodings.punycode"),
-    *("encodings.raw_unicode_escape", "encodings.unicode_escape", "encodings.utf_7", "encodings.utf_8_sig"),
-    *("encodings.utf_16", "encodings.utf_16_be", "encodings.utf_16_le", "encodings.utf_32", "encodings.base64_codec"),
-    *("encodings.hex_codec", "encodings.rot_13"),
-)
-# (options, connection, slot, working directory) -> None
-_Life = Callable[[Mapping[str, Any], socket.socket, int, str], None]
+_IMPORTED_LATE = """
+    appworld.common.random faker inflection psutil secrets xxhash zipfile _strptime unittest.mock
+    pendulum.formatting.difference_formatter pendulum.locales.en.locale encodings.ascii encodings.cp1252 encodings.idna
+    encodings.latin_1 encodings.punycode encodings.raw_unicode_escape encodings.unicode_escape encodings.utf_7
+    encodings.utf_8_sig encodings.utf_16 encodings.utf_16_be encodings.utf_16_le encodings.utf_32 encodings.base64_codec
+    encodings.hex_codec encodings.rot_13
+"""
+_Life = Callable[[Mapping[str, Any], socket.socket, int], None]  # (options, connection, slot)
 
 _children: Children
 _life: _Life
@@ -73,12 +68,12 @@ def _begin_apps(root: str) -> tuple[dict[str, Any], _Life]:
     from appworld.task import load_task_ids
 
     appworld.update_root(root)
-    adaptations.apply(appworld.__version__, "before")
+    adaptations.apply("before")
     names = sorted(os.listdir(os.path.join(root, "data", "datasets")))
     _warm_up_apps(load_task_ids(names[0].removesuffix(".txt"))[0])
-    adaptations.apply(appworld.__version__, "after")
+    adaptations.apply("after")
 
-    def life(options: Mapping[str, Any], connection: socket.socket, slot: int, scratch: str) -> None:
+    def life(options: Mapping[str, Any], connection: socket.socket, slot: int) -> None:
         confine.limit(confine.Limits(**options["limits"]))
         apps.serve(connection, options)
 
@@ -87,9 +82,7 @@ def _begin_apps(root: str) -> tuple[dict[str, Any], _Life]:
 
 def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any], _Life]:
     """`apis` is the answer of the other zygote."""
-    import appworld
-
-    adaptations.apply(appworld.__version__, "shell")
+    adaptations.apply("shell")
     throwaway = shell.Shell(apis)
     throwaway.warm_up(_USES, "1 / 0", "x =")
     agents = shell.Shell(apis)
@@ -97,11 +90,11 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
         confine.isolate_host()
     readable, zygote = confine.interpreter_folders(), os.getpid()
 
-    def life(options: Mapping[str, Any], connection: socket.socket, slot: int, scratch: str) -> None:
+    def life(options: Mapping[str, Any], connection: socket.socket, slot: int) -> None:
         throwaway.warm_up()  # copies the memory pages now, not in the first step
         agents.begin(connection, options)
         if confined:  # last, because it lowers the priority
-            confine.confine(slot, scratch, confine.Limits(**options["limits"]), readable, parent=zygote)
+            confine.confine(slot, confine.Limits(**options["limits"]), readable, zygote)
         agents.serve(options["max_output_chars"])
 
     return {}, life
@@ -125,18 +118,17 @@ def _use_huge_pages() -> None:
     with contextlib.suppress(OSError):
         with open("/proc/self/maps") as file:
             regions = [line.split() for line in file]
-        madvise = ctypes.CDLL(None).madvise
         for addresses, rights, _, _, inode, *_ in regions:
             if rights == "rw-p" and inode == "0":
                 first, last = (int(address, 16) for address in addresses.split("-"))
-                madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), collapse)
+                libc("madvise", first, last - first, collapse)
 
 
 def _import_late() -> None:
     from appworld.common.safety_guard import ALLOWED_MODULE_NAMES
     from inflection import pluralize, singularize
 
-    for name in (*sorted(ALLOWED_MODULE_NAMES), *_IMPORTED_LATE):
+    for name in (*sorted(ALLOWED_MODULE_NAMES), *_IMPORTED_LATE.split()):
         importlib.import_module(name)
     pluralize("no rule"), singularize("no rule")  # compiles their regular expressions
 

@@ -1,9 +1,4 @@
-"""Builds the mini world: ``python build.py DEST [SCENARIO]`` in AppWorld's virtualenv writes DEST/data.
-
-The same sources give the same tasks, answers and databases.
-"""
-
-from __future__ import annotations
+"""Builds the mini world: ``python build.py DEST [SCENARIO]`` in AppWorld's virtualenv writes DEST/data."""
 
 import contextlib
 import importlib

@@ -1,17 +1,10 @@
-"""Plays tasks with the installed AppWorld's own environment and evaluator.
-
-A task is sound if its reference solution succeeds, doing nothing fails, and each of its wrong solutions fails.
-"""
-
-from __future__ import annotations
+"""Plays the solutions of tasks with the installed AppWorld's own environment and evaluator."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from .task import Task
-
-__all__ = ["Unsound", "check_task", "play"]
 
 
 class Unsound(Exception):
@@ -28,11 +21,7 @@ def play(task_id: str, steps: list[str]) -> tuple[Any, list[str]]:
 
 
 def check_task(data: Path, task_id: str, task: Task) -> None:
-    """Check one task, and write its test_data.json, which completes its ground truth.
-
-    Raises:
-        Unsound: A solution was judged wrongly.
-    """
+    """Check one task, and write its test_data.json, which completes its ground truth."""
     from appworld.evaluator import TestTracker
 
     # One step without API documents has the same effect, in half the time.

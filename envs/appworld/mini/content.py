@@ -1,15 +1,8 @@
-"""The world before any task: all accounts, and the content that several scenarios need.
-
-The random choices have fixed seeds.
-"""
-
-from __future__ import annotations
+"""The world before any task: all accounts, and the content that several scenarios need."""
 
 import random
 
 from .world import APPS, PEOPLE, World
-
-__all__ = ["fill"]
 
 _ARTISTS = {"Marlow Finch": "folk", "Neon Quarry": "synthwave", "Lua Tavares": "bossa nova", "Pale Estuary": "shoegaze"}
 _PRODUCTS = {"desk lamp": 18, "notebook": 4, "backpack": 32, "kettle": 20}  # kind -> the lowest price in dollars

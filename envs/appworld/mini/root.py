@@ -3,8 +3,6 @@
 It writes the API documents itself, because AppWorld's ``save`` calls programs that are not installed with it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -14,8 +12,6 @@ from . import content
 from .scenarios import Scenario
 from .task import Task, expected
 from .world import NOW, World
-
-__all__ = ["write_base", "write_task"]
 
 
 def write_base(data: Path) -> None:
@@ -78,7 +74,7 @@ def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[A
     models = ModelCollection.load(to_db_home_path=f":memory:mini-{identifier}", from_db_home_path=base, load_apps=apps)
     with freeze_time(now.subtract(hours=1)):
         task = scenario.make(World(models), *variant)
-        main = _write_supervisor(models, task)
+        main = _write_supervisor(models, variant[0], task.instruction)
     official = OfficialTask(
         id=identifier, instruction=task.instruction, supervisor=MainUserMunch.from_main_user(main),
         datetime=now.to_datetime(), allowed_apps=get_all_apps(skip_admin=True), db_version=DB_VERSION,
@@ -113,10 +109,10 @@ def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[A
     return task
 
 
-def _write_supervisor(models: Any, task: Task) -> Any:
+def _write_supervisor(models: Any, who: str, instruction: str) -> Any:
     """Add the supervisor app's rows."""
     supervisor = models.supervisor
-    main = models.admin.MainUser.find_one(first_name=task.supervisor)
+    main = models.admin.MainUser.find_one(first_name=who)
     person = supervisor.Supervisor.create_save(
         first_name=main.first_name, last_name=main.last_name, email=main.email, phone_number=main.phone_number,
         birthday=main.birthday, sex=main.sex,
@@ -125,5 +121,5 @@ def _write_supervisor(models: Any, task: Task) -> Any:
         supervisor.AccountPassword.create_save(
             supervisor_id=person.id, account_name=login.account_name, password=login.password
         )
-    supervisor.Task.create_save(supervisor_id=person.id, instruction=task.instruction)
+    supervisor.Task.create_save(supervisor_id=person.id, instruction=instruction)
     return main

@@ -1,16 +1,12 @@
 """The scenarios: each makes tasks of one kind, with different people and values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .solutions import docs, finish, login, paged, plus, swapped
+from .solutions import docs, finish, login, paged
 from .task import Change, Task
 from .world import PEOPLE, World, person
-
-__all__ = ["SCENARIOS", "Scenario"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +16,7 @@ class Scenario:
     Attributes:
         difficulty: 1: one app and a few calls; 2: two apps; 3: more apps, and steps that depend on each other.
         make: ``make(world, *variant)`` makes a task. It may add records to the world's start state.
-        variants: The arguments of each task.
+        variants: The arguments of each task: the first name of the person who asks, and values.
     """
 
     difficulty: int
@@ -43,16 +39,11 @@ print(count)""",
         finish("count"),
     ]
     return Task(
-        supervisor=who,
         instruction=f"How many {genre} songs do I have in my Spotify song library?",
         answer=sum(song.genre == genre for song in world.user("spotify", who).library_songs),
         steps=steps,
-        wrong={
-            "wrong": swapped(steps, ("range(40)", "range(1)")),
-            "collateral": plus(
-                steps, f'apis.spotify.create_playlist(title="All my {genre}", access_token=spotify_token)'
-            ),
-        },
+        misread=[("range(40)", "range(1)")],
+        extra=f'apis.spotify.create_playlist(title="All my {genre}", access_token=spotify_token)',
     )
 
 
@@ -73,19 +64,11 @@ for w in wishes:
         finish(),
     ]
     return Task(
-        supervisor=who,
         instruction=f"Move everything on my Amazon wish list that is priced below ${limit} to my cart.",
         steps=steps,
-        wrong={
-            "wrong": swapped(
-                steps, ("apis.amazon.move_product_from_wish_list_to_cart(", "apis.amazon.add_product_to_cart(")
-            ),
-            "collateral": plus(
-                steps,
-                f"""dear = next(w for w in wishes if w["price"] > {limit})
+        misread=[("apis.amazon.move_product_from_wish_list_to_cart(", "apis.amazon.add_product_to_cart(")],
+        extra=f"""dear = next(w for w in wishes if w["price"] > {limit})
 apis.amazon.delete_product_from_wish_list(product_id=dear["product_id"], access_token=amazon_token)""",
-            ),
-        },
         changes=[
             Change("amazon.WishListEntry", "removed", [{"id": one.id} for one in moved]),
             Change("amazon.CartEntry", "added", [
@@ -135,19 +118,12 @@ print(attachments)""",
         finish(),
     ]
     return Task(
-        supervisor=who,
         instruction=f'Save the attachments of all emails in my Gmail inbox that are labelled "{label}" in the '
-        f'~/{folder}/ '
-        "folder of my file system, under the names they have.",
+        f'~/{folder}/ folder of my file system, under the names they have.',
         steps=steps,
-        wrong={
-            "wrong": swapped(steps, ("range(40)", "range(1)"), ("page_limit=20", "page_limit=5")),
-            "collateral": plus(
-                steps,
-                'apis.gmail.mark_thread_archived(email_thread_id=threads[0]["email_thread_id"], '
-                'access_token=gmail_token)',
-            ),
-        },
+        misread=[("range(40)", "range(1)"), ("page_limit=20", "page_limit=5")],
+        extra="""apis.gmail.mark_thread_archived(email_thread_id=threads[0]["email_thread_id"], \
+access_token=gmail_token)""",
         changes=[
             Change("file_system.File", "added", [
                 {"path": f"{home}{folder}/{name}", "content": text} for name, text in saved.items()
@@ -195,19 +171,13 @@ for message in asked:
         finish(),
     ]
     return Task(
-        supervisor=who,
         instruction=f'{sender} {person(sender).last} has texted me some messages that start with "To do:". Turn each '
         f'of them into a task of my Todoist project "{name}", due tomorrow; its title is what follows "To do:", word '
         'for word.',
         steps=steps,
-        wrong={
-            "wrong": swapped(steps, ('t["sender"]["phone_number"] == contact["phone_number"] and ', "")),
-            "collateral": plus(
-                steps,
-                'apis.phone.send_text_message(phone_number=contact["phone_number"], message="Done", '
-                'access_token=phone_token)',
-            ),
-        },
+        misread=[('t["sender"]["phone_number"] == contact["phone_number"] and ', "")],
+        extra="""apis.phone.send_text_message(phone_number=contact["phone_number"], message="Done", \
+access_token=phone_token)""",
         changes=[
             Change("todoist.Task", "added", [
                 {"project_id": project.id, "title": words, "due_date": world.ago(-1, 0)} for words in wanted
@@ -254,21 +224,13 @@ print(emails)""",
         finish(),
     ]
     return Task(
-        supervisor=who,
         instruction=f'My note "{title}" in Simple Note lists what everyone owes me. Send each of those who have not '
         f'paid yet a Venmo request for their part, with the description "{title}", and then add "Requests sent." as a '
-        'new last line to '
-        "the note. I have all of them in my phone's contacts.",
+        "new last line to the note. I have all of them in my phone's contacts.",
         steps=steps,
-        wrong={
-            "wrong": swapped(steps, (' and "(has paid)" not in line', ""),
-                             ("float(amount)", "float(amount.split()[0])")),
-            "collateral": plus(
-                steps,
-                'apis.simple_note.update_note(note_id=note["note_id"], tags=["money", "done"], '
-                'access_token=simple_note_token)',
-            ),
-        },
+        misread=[(' and "(has paid)" not in line', ""), ("float(amount)", "float(amount.split()[0])")],
+        extra="""apis.simple_note.update_note(note_id=note["note_id"], tags=["money", "done"], \
+access_token=simple_note_token)""",
         changes=[
             Change("venmo.PaymentRequest", "added", [
                 {"sender_id": world.user("venmo", who).id, "receiver_id": world.user("venmo", one).id, "amount": amount,

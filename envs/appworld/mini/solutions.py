@@ -1,9 +1,5 @@
 """Pieces of solutions that the scenarios share, one string for each step."""
 
-from __future__ import annotations
-
-__all__ = ["docs", "finish", "login", "paged", "plus", "swapped"]
-
 
 def docs(app: str, *apis: str) -> str:
     """Look up an app's APIs: their list, or the full documents of some."""
@@ -40,17 +36,3 @@ print(len({name}))"""
 def finish(answer: str = "") -> str:
     """End the task; ``answer`` is an expression."""
     return f"apis.supervisor.complete_task({'answer=' + answer if answer else ''})"
-
-
-def swapped(steps: list[str], *pairs: tuple[str, str]) -> list[str]:
-    """The solution with some code replaced by other code. Each piece must occur in the solution."""
-    out = list(steps)
-    for old, new in pairs:
-        assert any(old in step for step in out), f"{old!r} is not in the solution"
-        out = [step.replace(old, new) for step in out]
-    return out
-
-
-def plus(steps: list[str], extra: str) -> list[str]:
-    """The solution with one more step before its last."""
-    return [*steps[:-1], extra, steps[-1]]

@@ -1,14 +1,10 @@
 """The Task that a scenario makes, and how tasks are numbered."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["Change", "Task", "expected", "task_id"]
 
 
 @dataclass(frozen=True)
@@ -33,21 +29,29 @@ class Task:
     """One task, before it is written.
 
     Attributes:
-        supervisor: The first name of the person who asks.
         instruction: The task in the person's words.
         steps: The reference solution, the code of each step.
-        wrong: Name -> a plausible solution that must fail. "wrong" misreads the task; "collateral" does the right thing
-            and one thing more.
+        misread: Pieces of the solution's code, each with the code that a plausible misreading has in its place.
+        extra: A step that does something more, which was not asked for.
         changes: The changes that the right solution makes. Nothing else may change.
         answer: The answer that complete_task must get; None if the task asks for no answer.
     """
 
-    supervisor: str
     instruction: str
     steps: list[str]
-    wrong: dict[str, list[str]]
+    misread: Sequence[tuple[str, str]]
+    extra: str
     changes: Sequence[Change] = ()
     answer: Any = None
+
+    @property
+    def wrong(self) -> dict[str, list[str]]:
+        """Name -> a solution that must fail."""
+        steps = self.steps
+        for old, new in self.misread:
+            assert any(old in step for step in steps), f"{old!r} is not in the solution"
+            steps = [step.replace(old, new) for step in steps]
+        return {"wrong": steps, "collateral": [*self.steps[:-1], self.extra, self.steps[-1]]}
 
 
 def task_id(scenario: str, number: int) -> str:

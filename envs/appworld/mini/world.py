@@ -1,12 +1,8 @@
 """The world that is being written: the invented people, and AppWorld's models with a few helpers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["APPS", "NOW", "PEOPLE", "Person", "World", "person"]
 
 APPS = ("amazon", "file_system", "gmail", "phone", "simple_note", "splitwise", "spotify", "todoist", "venmo")
 NOW = (2024, 3, 14, 10, 30, 0)  # a Thursday: the moment at which every task begins
@@ -53,11 +49,7 @@ def person(first: str) -> Person:
 
 
 class World:
-    """The models of one world.
-
-    Attributes:
-        models: AppWorld's ModelCollection, as in ``world.models.spotify.Song``.
-    """
+    """One world. `models` is AppWorld's ModelCollection, as in ``world.models.spotify.Song``."""
 
     def __init__(self, models: Any) -> None:
         self.models = models

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.appworld.backend import confine, probing, seccomp
+from envs.appworld.backend import confine, landlock, probing, seccomp
 
 NOBODY = 65534
 MIB = 2**20
@@ -143,13 +143,16 @@ def live(host, scratch, act, *, limits=LIMITS, readable=(), kept=()):
     confine._unshare = lambda flags: not flags & host.refused and unshare(flags)
     if not host.seccomp:
         seccomp.install = lambda opens: False
+    if not host.landlock:
+        landlock.restrict = lambda readable: False
     become(0 if host.as_root else USER)
     confine.isolate_host()
     zygote = os.getpid()
 
     def world():
         confine.keep_only(kept)
-        act(confine.confine(3, scratch, limits, readable, parent=zygote, use_landlock=host.landlock))
+        os.chdir(scratch)
+        act(confine.confine(3, limits, readable, zygote))
 
     with confine.own_pids():
         status = in_a_fork(world)

@@ -15,15 +15,14 @@ link = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(link)
 
 
-class Apps:
+class Apps(link.Code):
     """The apps' ends of the code's connections."""
 
-    def __init__(self, steps, calls, caller):
-        self.steps, self.calls, self.caller = link.Stream(steps), link.Stream(calls), caller
-        self.send = self.steps.send
+    def send(self, *frame):
+        self.steps.send(*frame)
 
     def receive(self):
-        return link.first_frame(self.steps, self.calls, self.caller)[1]
+        return super().receive()[1]
 
 
 @pytest.fixture
