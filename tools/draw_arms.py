@@ -52,6 +52,7 @@ def main() -> None:
         arms.setdefault(arm(run), []).append(run)
     arms = dict(sorted(arms.items()))
     print(f"{'':30} seeds {'final K':>16} {'train, last 10':>24} {'held out':>24} {'greedy':>24} {'tokens':>8}")
+    tokens = {name: np.mean([run.rows["tokens/total"].iloc[-1] for run in runs]) for name, runs in arms.items()}
     figure, axes = panels(2, title="")
     for (name, runs), color in zip(arms.items(), COLORS, strict=False):
         k, success = ([run.rows[key].to_numpy() for run in runs] for key in ("horizon/k", "rollout/success"))
@@ -60,7 +61,7 @@ def main() -> None:
             f"{name:30} {len(runs):5} {', '.join(f'{one[-1]:.0f}' for one in k):>16} "
             f"{np.mean(last):8.3f} ({min(last):.3f} to {max(last):.3f}) {share([run.result() for run in runs])} "
             f"{share([run.result(how='greedy') for run in runs])} "
-            f"{np.mean([run.rows['tokens/total'].iloc[-1] for run in runs]):8.0f}"
+            f"{tokens[name]:8.0f}"
         )
         x = range(1, len(k[0]) + 1)
         if not name.startswith("fixed"):
@@ -71,11 +72,11 @@ def main() -> None:
     print(share([run.result("before", "greedy") for run in first]))
     largest = max((name for name in arms if name.startswith("fixed")), key=lambda name: arms[name][0].config["k0"])
     held_out = {name: pd.Series({run.seed: run.result()["mean_at_k"] for run in runs}) for name, runs in arms.items()}
-    print(f"\nHeld out, points from {largest} by seed, with Student's 95 % interval; success by kind")
+    print(f"\nHeld out, points from {largest} by seed, with Student's 95 % interval; tokens / its; success by kind")
     for name, runs in arms.items():
         difference = None if name == largest else paired_difference(held_out[name], held_out[largest])
         shown = "{:+6.1f} ({:+.1f} to {:+.1f})".format(*(100 * x for x in difference)) if difference else ""
-        print(f"{name:30} {shown:24}", *(f"{kind} {mean:.3f}" for kind, mean in by_kind(runs).items()), sep="  ")
+        print(f"{name:30} {shown:24}{tokens[name] / tokens[largest]:6.2f}", *(f"{kind} {mean:.3f}" for kind, mean in by_kind(runs).items()), sep="  ")
     axes[0, 0].set(ylabel="K, steps", ylim=(0, 52))
     axes[1, 0].set(ylabel="success, mean of 5 updates", xlabel="update", ylim=(0, 1))
     for one in axes[:, 0]:
