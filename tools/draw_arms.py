@@ -80,7 +80,7 @@ def main() -> None:
     axes[0, 0].set(ylabel="K, steps", ylim=(0, 52))
     axes[1, 0].set(ylabel="success, mean of 5 updates", xlabel="update", ylim=(0, 1))
     for one in axes[:, 0]:
-        one.legend(fontsize=8, frameon=False)
+        one.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))  # beside the lines
     save(figure, Path(out))
 
 
