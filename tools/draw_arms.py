@@ -76,7 +76,11 @@ def main() -> None:
     for name, runs in arms.items():
         difference = None if name == largest else paired_difference(held_out[name], held_out[largest])
         shown = "{:+6.1f} ({:+.1f} to {:+.1f})".format(*(100 * x for x in difference)) if difference else ""
-        print(f"{name:30} {shown:24}{tokens[name] / tokens[largest]:6.2f}", *(f"{kind} {mean:.3f}" for kind, mean in by_kind(runs).items()), sep="  ")
+        print(
+            f"{name:30} {shown:24}{tokens[name] / tokens[largest]:6.2f}",
+            *(f"{kind} {mean:.3f}" for kind, mean in by_kind(runs).items()),
+            sep="  ",
+        )
     axes[0, 0].set(ylabel="K, steps", ylim=(0, 52))
     axes[1, 0].set(ylabel="success, mean of 5 updates", xlabel="update", ylim=(0, 1))
     for one in axes[:, 0]:

@@ -14,7 +14,7 @@ class Faults:
     """Stops a run in which the user's own code fails in all episodes, of two updates or of the last one."""
 
     def __init__(self) -> None:
-        self._lost = 0  # updates in a row without another episode
+        self.lost = 0  # updates in a row without another episode
 
     def look(self, trajectories: Sequence[Trajectory], *, last: bool) -> str:
         """Returns a note if most episodes of an update ended by a fault; empty if not. `last`: it is the last update.
@@ -22,9 +22,9 @@ class Faults:
         Raises:
             UserCodeError: All did, as in the update before, or in the last one.
         """
-        self._lost = self._lost + 1 if all(t.fault for t in trajectories) else 0
+        self.lost = self.lost + 1 if all(t.fault for t in trajectories) else 0
         lines = [episode_line(t, {}) for t in trajectories if t.fault]
-        return check_faults(lines, len(trajectories), refuse=self._lost > (not last))
+        return check_faults(lines, len(trajectories), refuse=self.lost > (not last))
 
 
 def check_faults(lines: Sequence[Mapping[str, Any]], episodes: int, *, refuse: bool = True) -> str:

@@ -81,6 +81,8 @@ def train(
                             run.save(update)
                         raise
                     with run.batches.paused():
+                        if not run.faults.lost:
+                            whole, known = update, run.controller.state_dict() if run.controller is not None else {}
                         metrics |= tell_controller(run.controller, trajectories)
                     run.weights.before_training()
                     run.batches.prepare(update + 1, progress.batch_began)
@@ -96,8 +98,10 @@ def train(
                 done = update + 1
                 try:
                     fault = run.faults.look(trajectories, last=done == config.updates)
-                except UserCodeError:
-                    run.save(done)
+                except UserCodeError:  # the lost updates are done again
+                    if run.controller is not None:
+                        run.controller.load_state_dict(known)
+                    run.save(whole)
                     raise
                 stops = on_update is not None and run.ranks.first and bool(on_update(update, metrics))
                 stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.received)]), strict=True))

@@ -38,7 +38,7 @@ REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
 PAGES: list[Path] = REFERENCE["pages"]()
 # Commands that are not this project's to check.
 THIRD_PARTY = {
-    *("appworld", "bfcl", "ray", "vllm", "vf-eval", "docker", "sbatch", "sky"),
+    *("appworld", "bfcl", "tau2", "ray", "vllm", "vf-eval", "docker", "sbatch", "sky"),
     *("sh", "cd", "curl", "export", "ssh", "for", "done", "hf", "nvidia-smi", "source"),
 }
 

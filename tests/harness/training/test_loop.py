@@ -120,9 +120,9 @@ def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(
         train(resume=resumed.folder, env=Talks, show=False)
 
 
-@pytest.mark.parametrize(("error", "saved"), [(ValueError, "save 2"), (WorkerError, "save 4")])
+@pytest.mark.parametrize("error", [ValueError, WorkerError])
 def test_an_environment_that_fails_loses_no_whole_update(
-    error: type[Exception], saved: str, quick: GRPOConfig, done: list[str]
+    error: type[Exception], quick: GRPOConfig, done: list[str]
 ) -> None:
     class Breaks(CabinetEnv):
         def step(self, action: str) -> Any:
@@ -133,4 +133,4 @@ def test_an_environment_that_fails_loses_no_whole_update(
     few: dict[str, Any] = {"tasks_per_update": 2, "group_size": 2, "eval_tasks": 2, "warm_start.episodes": 0}
     with pytest.raises(UserCodeError, match="gone"):
         train(changed(quick, checkpoint_every=9, **few), env=Breaks)
-    assert done[-1] == saved
+    assert done[-1] == "save 2"
