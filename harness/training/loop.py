@@ -76,13 +76,15 @@ def train(
                 with run.clock.timed("time/update_s", times):
                     try:
                         trajectories, metrics = run.batches.take(update, progress.batch_began)
-                    except (Stopped, EHError) as error:  # nothing has changed since the last update
-                        if isinstance(error, Stopped) or run.ranks.size == 1:  # other ranks don't know of an error
+                    except Stopped:
+                        run.save(update)
+                        raise
+                    except EHError:
+                        if run.ranks.size == 1:  # the other ranks don't know of it
                             run.save(update)
                         raise
                     with run.batches.paused():
-                        if not run.faults.lost:
-                            whole, known = update, run.controller.state_dict() if run.controller is not None else {}
+                        run.remember(update)
                         metrics |= tell_controller(run.controller, trajectories)
                     run.weights.before_training()
                     run.batches.prepare(update + 1, progress.batch_began)
@@ -98,10 +100,8 @@ def train(
                 done = update + 1
                 try:
                     fault = run.faults.look(trajectories, last=done == config.updates)
-                except UserCodeError:  # the lost updates are done again
-                    if run.controller is not None:
-                        run.controller.load_state_dict(known)
-                    run.save(whole)
+                except UserCodeError:
+                    run.save_before_lost()
                     raise
                 stops = on_update is not None and run.ranks.first and bool(on_update(update, metrics))
                 stops, interrupted = map(any, zip(*run.ranks.gather([(stops, interrupts.received)]), strict=True))

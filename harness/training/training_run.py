@@ -32,7 +32,8 @@ class TrainingRun:
     """A training run that is ready to go on; a context manager that closes what it opened.
 
     `next_update` is the first update that is still to be done. Without a controller, episodes have no limit. Only the
-    first rank has a `log`. `saved` is the update with which its newest checkpoint continues.
+    first rank has a `log`. `saved` is the update with which its newest checkpoint continues. `whole` is where lost
+    updates begin again: an update, and the controller's state before it.
     """
 
     config: GRPOConfig
@@ -50,6 +51,7 @@ class TrainingRun:
     interrupts: Interrupts
     saved: int | None = None
     faults: Faults = field(default_factory=Faults)
+    whole: tuple[int, dict[str, Any]] = (0, {})
 
     def __enter__(self) -> TrainingRun:
         return self
@@ -78,6 +80,18 @@ class TrainingRun:
             return
         self.log.write(update, metrics)
         write_episodes(self.folder / "episodes", update, trajectories, self.learner.selected(trajectories))
+
+    def remember(self, update: int) -> None:
+        """Remembers where to go on if all episodes of this update and the next are lost. Call it before K moves."""
+        if not self.faults.lost:
+            self.whole = update, self.controller.state_dict() if self.controller is not None else {}
+
+    def save_before_lost(self) -> None:
+        """Writes a checkpoint with which the lost updates are done again. They have taught nothing."""
+        update, state = self.whole
+        if self.controller is not None:
+            self.controller.load_state_dict(state)
+        self.save(update)
 
     def save(self, next_update: int) -> None:
         """Writes a checkpoint, which no signal disturbs. A run that is resumed from it continues with `next_update`."""
