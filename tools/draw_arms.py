@@ -6,6 +6,7 @@ python tools/draw_arms.py docs/images/k-in-textworld.svg runs/textworld/*
 from __future__ import annotations
 
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def main() -> None:
     print(f"{'':30} seeds {'final K':>16} {'train, last 10':>24} {'held out':>24} {'greedy':>24} {'tokens':>8}")
     tokens = {name: np.mean([run.rows["tokens/total"].iloc[-1] for run in runs]) for name, runs in arms.items()}
     figure, axes = panels(2, title="")
-    for (name, runs), color in zip(arms.items(), COLORS, strict=False):
+    for (name, runs), color in zip(arms.items(), cycle(COLORS), strict=False):
         k, success = ([run.rows[key].to_numpy() for run in runs] for key in ("horizon/k", "rollout/success"))
         last = [values[-10:].mean() for values in success]
         print(
@@ -70,7 +71,7 @@ def main() -> None:
     first = {run.seed: run for runs in arms.values() for run in runs}.values()  # the runs of a seed begin alike
     print(f"{'before training':30} {'':47} {share([run.result('before') for run in first])}", end=" ")
     print(share([run.result("before", "greedy") for run in first]))
-    largest = max((name for name in arms if name.startswith("fixed")), key=lambda name: arms[name][0].config["k0"])
+    largest = max(arms, key=lambda name: (name.startswith("fixed"), arms[name][0].config["k0"] or 0))
     held_out = {name: pd.Series({run.seed: run.result()["mean_at_k"] for run in runs}) for name, runs in arms.items()}
     print(f"\nHeld out, points from {largest} by seed, with Student's 95 % interval; tokens / its; success by kind")
     for name, runs in arms.items():

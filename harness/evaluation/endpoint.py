@@ -174,7 +174,7 @@ class ChatEndpoint:
 
     def _read(self, completion: Any, seed: int) -> EndpointReply:
         usage = completion.usage
-        prompt, completed = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else (0, 0)
+        counts = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else (0, 0)
         choice = completion.choices[0]
         reply = choice.message
         content = reply.content or ""
@@ -197,8 +197,8 @@ class ChatEndpoint:
         # The protocol has no field for thoughts. vLLM calls it `reasoning`, DeepSeek and SGLang `reasoning_content`.
         apart = getattr(reply, "reasoning", None) or getattr(reply, "reasoning_content", None)
         reasoning = apart if isinstance(apart, str) else thought
-        cut, counts = choice.finish_reason == "length", (int(prompt or 0), int(completed or 0))
-        return EndpointReply(text, cut, reasoning, calls, message, *counts)
+        cut = choice.finish_reason == "length"
+        return EndpointReply(text, cut, reasoning, calls, message, *(int(count or 0) for count in counts))
 
 
 def _whole(value: Any) -> Any:

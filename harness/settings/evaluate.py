@@ -75,13 +75,9 @@ class EvaluateConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.policy == ENDPOINT:
+            formats = set() if self.model.tags else {"reasoning_format"}  # a server's text may have tags
             self._refuse(
-                {
-                    "sampler",
-                    "max_context",
-                    "max_observation_tokens",
-                    *(() if self.model.tags else ("reasoning_format",)),
-                },
+                {"sampler", "max_context", "max_observation_tokens"} | formats,
                 f"is not for --policy {ENDPOINT}, whose server has limits of its own and renders the messages",
             )
         else:

@@ -95,8 +95,8 @@ class TrainingRun:
 
     def save(self, next_update: int) -> None:
         """Writes a checkpoint, which no signal disturbs. A run that is resumed from it continues with `next_update`."""
-        if next_update == self.saved:
-            return  # the run was interrupted before anything changed
+        if self.saved is not None and next_update <= self.saved:
+            return  # nothing has changed since, or the updates since have taught nothing
         extra = {
             "next_update": next_update,
             "totals": self.clock.state_dict(),
