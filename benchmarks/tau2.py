@@ -36,7 +36,7 @@ def one_process(tasks: int) -> None:
             timed("step, ours", episode.step, action)
             timed("step, tau2", tau2.step, *begun, ours.read_text(action, ours._PARAMETERS)[0])
         assert timed("verdict, ours", episode.step, "done()")["success"]
-        assert timed("verdict, tau2", tau2.verdict, *begun)
+        assert timed("verdict, tau2", tau2.verdict, begun[0], tau2.ended(begun[2]))
     for what, times in spent.items():
         print(f"{what:<14}{sum(times) / len(times):>8.2f}")
 

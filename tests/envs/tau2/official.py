@@ -40,6 +40,10 @@ def step(_, world, messages, call):
     messages += [AssistantMessage(role="assistant", tool_calls=[call]), world.get_response(call)]
 
 
+def ended(messages):
+    return SimpleNamespace(termination_reason=TerminationReason.AGENT_STOP, messages=messages)
+
+
 def verdict(task, run):
     return evaluator.evaluate_simulation(run, task, evaluator.EvaluationType.ALL, True, "telecom").reward
 
@@ -52,5 +56,4 @@ def handle(method, params):
     played = begin(params["task_id"])
     for call in params["calls"]:
         step(*played, call)
-    run = SimpleNamespace(termination_reason=TerminationReason.AGENT_STOP, messages=played[2])
-    return [answer.content for answer in played[2][1::2]], verdict(played[0], run)
+    return [answer.content for answer in played[2][1::2]], verdict(played[0], ended(played[2]))
