@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envs.cache import cache_dir
@@ -14,7 +14,7 @@ from harness.sweep.runs import all_runs, read_suites
 _DEPTHS = ("", "*/", "*/*/", "*/*/*/")  # a run, or a folder of runs, of sweeps, of a sweep's suites
 
 
-def list_runs(folders: Sequence[Path]) -> None:
+def list_runs(folders: Sequence[Path], tell: Callable[[str], None]) -> None:
     """Prints a row for each run, the newest last, and how to resume what was stopped. Raises as `read_suites` does."""
     begun = {file.parent for folder in folders for depth in _DEPTHS for file in folder.glob(f"{depth}versions.json")}
     runs = all_runs(read_suites(sorted(filter(is_run, begun)) or folders))
@@ -22,18 +22,18 @@ def list_runs(folders: Sequence[Path]) -> None:
     table["state"] = [("stopped", "running")[in_use(run.folder)] if run.unfinished else "ended" for *_, run in runs]
     table["last change"] = [_minute(max(run.folder.glob("*.json*"), key=os.path.getmtime)) for *_, run in runs]
     table["run"] = [os.path.relpath(run.folder) for *_, run in runs]
-    print(table.sort_values("last change").to_string(index=False))
+    tell(table.sort_values("last change").to_string(index=False))
     for path in table["run"][table["state"] == "stopped"]:
-        print(f"resume: python -m harness.grpo --resume {path}")
+        tell(f"resume: python -m harness.grpo --resume {path}")
 
 
-def list_clones() -> None:
+def list_clones(tell: Callable[[str], None]) -> None:
     """Prints a row for each clone, the last used one last, and how to delete it."""
     folder = cache_dir() / "clones"
     for clone in sorted(folder.glob("[!.]*"), key=os.path.getmtime):
         size = sum(map(os.path.getsize, clone.rglob("*"))) / 1e6
-        print(f"{_minute(clone)}  {size:8.1f} MB  {clone.name}")
-    print(f"These clones of experts are in {folder}. Delete one with rm -r; a run makes it again.")
+        tell(f"{_minute(clone)}  {size:8.1f} MB  {clone.name}")
+    tell(f"These clones of experts are in {folder}. Delete one with rm -r; a run makes it again.")
 
 
 def _minute(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,9 +42,10 @@ def report(wanted: Report, console: Console) -> None:
     if wanted.list:
         from harness.report.listing import list_clones, list_runs
 
+        tell = partial(console.out, highlight=False)
         if not wanted.runs:
-            list_clones()
-        return list_runs(wanted.runs or [Path("runs")])
+            list_clones(tell)
+        return list_runs(wanted.runs or [Path("runs")], tell)
     runs = [path for path in wanted.runs if path.suffix != ".html"]  # runs/* has an earlier report, too
     common = Path(*runs) if len(runs) < 2 else Path(os.path.commonpath([path.absolute() for path in runs]))
     out = wanted.out or common / "report.html"
