@@ -31,6 +31,8 @@ _OVERFLOW = re.compile(
     r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
 )
 
+_BY_REQUEST = (400, 413, 422, 500)  # how servers answer what they can't read; or all requests, as without credit
+
 
 @dataclass(frozen=True)
 class EndpointReply:
@@ -122,7 +124,7 @@ class ChatEndpoint:
         Raises:
             NoRoom: The conversation is too long for the model.
             ConfigError: The endpoint refuses the key or the model.
-            UnreadableRequestError: It refuses the request.
+            UnreadableRequestError: It refuses this request, or fails at it, and answers another.
             SamplerError: The endpoint can't be reached, fails, or does not answer in time.
         """
         openai = self._openai
@@ -132,7 +134,10 @@ class ChatEndpoint:
             body["extra_body"] = self._more | _whole(dict(options or {}))
             completion = await self._ask(body, min(self._max_tokens, max_tokens or self._max_tokens))
         except openai.APIStatusError as error:
-            raise self._explained(error) from error
+            failure = self._explained(error)
+            if error.status_code in _BY_REQUEST and isinstance(failure, SamplerError) and await self._is_well():
+                failure = UnreadableRequestError(f"{failure}; it answers others")
+            raise failure from error
         except openai.APIConnectionError as error:
             raise SamplerError(
                 f"{self.url} can't be reached ({error.__cause__ or error}); is the server running, and is --base-url "
@@ -155,11 +160,20 @@ class ChatEndpoint:
                 f"{self.url} answered {status} ({message}), even after all retries; lower --slots, raise --retries, or "
                 "try later"
             )
-        if status in (400, 413, 422):
-            return UnreadableRequestError(f"{self.url} refuses the request ({status}: {message})")
+        if status in _BY_REQUEST:
+            return SamplerError(f"{self.url} refuses the request ({status}: {message})")
         hints = {401: self._key_hint, 403: self._key_hint}
         hints[404] = f"; has the server a model {self._model!r}, and is --base-url right? It usually ends in /v1"
         return ConfigError(f"{self.url} refuses the request ({status}: {message}){hints.get(status, '')}")
+
+    async def _is_well(self) -> bool:
+        """Whether the server answers a request that no agent wrote."""
+        greeting = {"messages": [{"role": "user", "content": "Hello"}], "extra_body": self._more}
+        try:
+            await self._ask(greeting, self._max_tokens)
+        except self._openai.OpenAIError:
+            return False
+        return True
 
     async def _ask(self, options: Mapping[str, Any], limit: int) -> Any:
         create: Any = functools.partial(self._client.chat.completions.create, model=self._model, **options)

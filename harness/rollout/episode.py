@@ -138,7 +138,7 @@ class Episode:
         except WorkerError as failure:  # of an expert
             return self._failed(failure)
         except (SamplerError, UnreadableRequestError) as failure:  # of a hosted model: another attempt would be paid
-            if isinstance(failure, SamplerError) or self.program is None or not self.trajectory.turns:
+            if isinstance(failure, SamplerError) or not self.trajectory.turns:
                 self.trajectory.fail(failure)
                 return "over"
             self.trajectory.failure = str(failure)
