@@ -1,7 +1,5 @@
 """Training, resuming and evaluating agent programs, with the same commands and settings as environments."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

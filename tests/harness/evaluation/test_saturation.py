@@ -1,7 +1,5 @@
 """Success and cost over the horizon, from episodes that were played once."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

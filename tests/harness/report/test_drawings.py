@@ -1,7 +1,5 @@
 """The figures: what is drawn, told apart and said in words; odd runs; the same bytes."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable

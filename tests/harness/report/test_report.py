@@ -1,7 +1,5 @@
 """`python -m harness.report` as a whole: pages that stand alone, whatever the runs are like; also in a browser."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

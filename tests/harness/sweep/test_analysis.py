@@ -1,7 +1,5 @@
 """Every number of the tables, against hand-computed examples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

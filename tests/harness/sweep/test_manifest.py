@@ -1,7 +1,5 @@
 """Run names and manifests."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

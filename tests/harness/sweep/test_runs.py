@@ -1,7 +1,5 @@
 """Which runs a report is about, how they belong together, and what is said of folders that are none."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

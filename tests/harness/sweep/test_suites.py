@@ -1,7 +1,5 @@
 """What each suite varies, that suites share their runs, and that what their files name is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """A sweep skips what is done, goes on with what was broken off, survives a failure and a kill; its flags and its
 tables."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
