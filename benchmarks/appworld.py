@@ -6,7 +6,6 @@ All players play the mini world's tasks with the same code:
 
 plain     `AppWorld(task_id, experiment_name)`, `world.execute` and `world.evaluate` in one warm process
 ours      EH-AppWorld-v0 as an agent has it, confined as far as this host allows
-before    the same of another checkout of this project, if --before names its folder
 
 The players take turns in every round, and a ratio is taken within its round. Figures are medians with the quartiles in
 brackets. All seconds are taken inside the players' processes; plain's with `clock_gettime`, because AppWorld freezes
@@ -60,7 +59,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class Player:
-    """A process that plays: the engine, or EH-AppWorld-v0 of a checkout."""
+    """A process that plays: the engine, or EH-AppWorld-v0."""
 
     def __init__(self, python: Path, backend: str, root: Path) -> None:
         self._worker = Worker(backend_command(python, HERE / "backends" / backend), start_timeout_s=120)
@@ -89,9 +88,9 @@ def plain(folder: Path) -> Player:
     return Player(backend_python("appworld"), "appworld_engine.py", root)
 
 
-def ours(checkout: Path = HERE.parent) -> Player:
+def ours() -> Player:
     """EH-AppWorld-v0."""
-    return Player(Path(sys.executable), "appworld_env.py", checkout)
+    return Player(Path(sys.executable), "appworld_env.py", HERE.parent)
 
 
 def play_to_the_last(player: Player, task_id: str, **slot: int) -> str:
@@ -138,7 +137,7 @@ def table(title: str, columns: dict[str, Sequence[Sequence[float]]], rows: Seque
         print(f"{what:<42}{''.join(f'{cell:>24}' for cell in cells)}", flush=True)
 
 
-def latencies(folder: Path, before: Path | None, tasks: Sequence[str], rounds: int) -> None:
+def latencies(folder: Path, tasks: Sequence[str], rounds: int) -> None:
     """Measures reset, steps and verdict, one episode at a time. A first round warms the caches, and does not count."""
     rows = (
         "reset",
@@ -158,7 +157,7 @@ def latencies(folder: Path, before: Path | None, tasks: Sequence[str], rounds: i
         assert solved
         return reset, reset + step, first, again, verdict
 
-    players = {"ours": ours(), "plain": plain(folder)} | ({"before": ours(before)} if before else {})
+    players = {"ours": ours(), "plain": plain(folder)}
     samples: dict[str, list[tuple[float, ...]]] = {name: [] for name in players}
     with ended(list(players.values())):
         for number in range(rounds + 1):
@@ -202,7 +201,7 @@ def children(pid: int) -> list[int]:
     return [int(pid) for path in Path(f"/proc/{pid}/task").glob("*/children") for pid in path.read_text().split()]
 
 
-def memory(folder: Path, before: Path | None, tasks: Sequence[str]) -> None:
+def memory(folder: Path, tasks: Sequence[str]) -> None:
     """Measures the memory of worlds whose solution has run except for its last step."""
 
     def worlds(player: Player) -> tuple[float, float, float]:
@@ -217,11 +216,8 @@ def memory(folder: Path, before: Path | None, tasks: Sequence[str]) -> None:
                 megabytes.append(sum(pss_mb(pid) for zygote in zygotes for pid in (zygote, *children(zygote))))
         return megabytes[0], (megabytes[1] - megabytes[0]) / (WORLDS - 1), megabytes[1]
 
-    rows: dict[str, tuple[float, float, float]] = {}
-    for name, checkout in (("ours", HERE.parent), ("before", before)):
-        if checkout:
-            with ended([ours(checkout)]) as (player,):
-                rows[name] = worlds(player)
+    with ended([ours()]) as (player,):
+        rows = {"ours": worlds(player)}
     with ended([plain(folder), plain(folder)]) as plains:
         play_to_the_last(plains[0], tasks[0])
         first = pss_mb(plains[0].pid)
@@ -241,19 +237,18 @@ def main() -> None:
     """Prints the tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="print only these tables")
-    parser.add_argument("--before", type=Path, metavar="FOLDER", help="compare with another checkout, too")
     parser.add_argument("--rounds", type=int, default=40, help="of the latencies")
     options = parse(parser, only=["latencies", "memory"], rounds=1)  # the other tables take minutes
-    tasks, before = data.task_ids("mini"), options.before
+    tasks = data.task_ids("mini")
     print_heading("gymnasium", appworld=f"{data.BACKEND.version}; the mini world, {len(tasks)} tasks")
     with tempfile.TemporaryDirectory(prefix="eh-benchmark-", ignore_cleanup_errors=True) as name:
         folder, smoke = Path(name), options.smoke
         if "latencies" in options.only:
-            latencies(folder, before, tasks, options.rounds)
+            latencies(folder, tasks, options.rounds)
         if "busy" in options.only:
             beside_busy_worlds(tasks, (2,) if smoke else (8, 64), 2 if smoke else 20)
         if "memory" in options.only:
-            memory(folder, before, tasks)
+            memory(folder, tasks)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""EH-AppWorld-v0 of a checkout behind the worker protocol, for `benchmarks/appworld.py`, which can compare two."""
+"""EH-AppWorld-v0 behind the worker protocol, for `benchmarks/appworld.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _new: Any = None
 def handle(method: str, params: dict[str, Any]) -> Any:
     """Makes one call; returns its result and its seconds.
 
-    ``root`` names the checkout, and comes first. All others may have ``slot``, the number of an environment. "open"
+    ``root`` names the project, and comes first. All others may have ``slot``, the number of an environment. "open"
     begins a task's episode, and ends the one before; "execute" runs code; "finish" runs the code that completes the
     task. "pids" are those of the processes that worlds are forked from. "burn" runs code in all
     ``slots`` at once; "burning" is the number of those that still run.
