@@ -29,7 +29,8 @@ def arm(run: SweptRun) -> str:
     k0, key = run.config["k0"], run.config.get("horizon_key")
     if run.config["wrapper"] == "fixed":
         return f"fixed, K = {k0}"
-    return run.config["wrapper"] + f" from K0 = {k0}" * (k0 is not None) + f", by {key}" * bool(key)
+    growing = ", growing" * bool(run.config.get("cold_growth"))
+    return run.config["wrapper"] + f" from K0 = {k0}" * (k0 is not None) + f", by {key}" * bool(key) + growing
 
 
 def share(values: list[dict[str, Any]]) -> str:
@@ -52,14 +53,14 @@ def main() -> None:
     for run in (read_run(Path(folder)) for folder in folders):
         arms.setdefault(arm(run), []).append(run)
     arms = dict(sorted(arms.items()))
-    print(f"{'':30} seeds {'final K':>16} {'train, last 10':>24} {'held out':>24} {'greedy':>24} {'tokens':>8}")
+    print(f"{'':38} seeds {'final K':>16} {'train, last 10':>24} {'held out':>24} {'greedy':>24} {'tokens':>8}")
     tokens = {name: np.mean([run.rows["tokens/total"].iloc[-1] for run in runs]) for name, runs in arms.items()}
     figure, axes = panels(2, title="")
     for (name, runs), color in zip(arms.items(), cycle(COLORS), strict=False):
         k, success = ([run.rows[key].to_numpy() for run in runs] for key in ("horizon/k", "rollout/success"))
         last = [values[-10:].mean() for values in success]
         print(
-            f"{name:30} {len(runs):5} {', '.join(f'{one[-1]:.0f}' for one in k):>16} "
+            f"{name:38} {len(runs):5} {', '.join(f'{one[-1]:.0f}' for one in k):>16} "
             f"{np.mean(last):8.3f} ({min(last):.3f} to {max(last):.3f}) {share([run.result() for run in runs])} "
             f"{share([run.result(how='greedy') for run in runs])} "
             f"{tokens[name]:8.0f}"
@@ -69,7 +70,7 @@ def main() -> None:
             band(axes[0, 0], x, k, name, color)
         band(axes[1, 0], x, [smooth(values, 5) for values in success], name, color)
     first = {run.seed: run for runs in arms.values() for run in runs}.values()  # the runs of a seed begin alike
-    print(f"{'before training':30} {'':47} {share([run.result('before') for run in first])}", end=" ")
+    print(f"{'before training':38} {'':47} {share([run.result('before') for run in first])}", end=" ")
     print(share([run.result("before", "greedy") for run in first]))
     largest = max(arms, key=lambda name: (name.startswith("fixed"), arms[name][0].config["k0"] or 0))
     held_out = {name: pd.Series({run.seed: run.result()["mean_at_k"] for run in runs}) for name, runs in arms.items()}
@@ -78,7 +79,7 @@ def main() -> None:
         difference = None if name == largest else paired_difference(held_out[name], held_out[largest])
         shown = "{:+6.1f} ({:+.1f} to {:+.1f})".format(*(100 * x for x in difference)) if difference else ""
         print(
-            f"{name:30} {shown:24}{tokens[name] / tokens[largest]:6.2f}",
+            f"{name:38} {shown:24}{tokens[name] / tokens[largest]:6.2f}",
             *(f"{kind} {mean:.3f}" for kind, mean in by_kind(runs).items()),
             sep="  ",
         )
