@@ -46,7 +46,7 @@ def succeeds(reward: float, threshold: float = 1.0) -> bool:
 
 
 def settled(rewards: Sequence[float | None]) -> list[float]:
-    """The rewards of one task's episodes, where None is an episode whose agent failed.
+    """The rewards of a group's or an evaluation's episodes, where None is an episode whose agent failed.
 
     It earns the least of the others, and at most 0, so that failing never pays.
 

@@ -30,7 +30,6 @@ _SEEDS = 2**31  # every server takes seeds below this
 _OVERFLOW = re.compile(
     r"context[_ ](length|size|window)|maximum (model|context|input)? ?length|prompt is too long", re.I
 )
-
 _BY_REQUEST = (400, 413, 422, 500)  # how servers answer what they can't read; or all requests, as without credit
 
 
@@ -171,7 +170,7 @@ class ChatEndpoint:
         greeting = {"messages": [{"role": "user", "content": "Hello"}], "extra_body": self._more}
         try:
             await self._ask(greeting, self._max_tokens)
-        except self._openai.OpenAIError:
+        except (self._openai.OpenAIError, ValueError):  # no JSON
             return False
         return True
 

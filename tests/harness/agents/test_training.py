@@ -332,13 +332,7 @@ def test_no_agent_earns_more_by_failing_or_by_being_stopped(
     agent, told = functools.partial(AgentEnv, play, [{"id": "one"}]), {"truncated_reward": "keep" if keep else "zero"}
     if player == "endpoint":
         with chat_server.serve(lambda request, _: "go") as server:
-            how: dict[str, Any] = {
-                "base_url": server.url,
-                "model": "hosted",
-                "split": "train",
-                "horizon": 3,
-                "rollouts": 4,
-            }
+            how: dict[str, Any] = {"base_url": server.url, "model": "m", "split": "train", "horizon": 3, "rollouts": 4}
             result = evaluate_policy("openai", agent, tasks=1, show=False, threads=1, **how, **told)
         assert result.reward_mean == (-3.0 if keep else -1.5)
         return

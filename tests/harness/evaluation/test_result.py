@@ -43,6 +43,9 @@ def test_mean_and_best_show_their_arithmetic() -> None:
     assert result.steps_per_optimum == pytest.approx((1 + 2 + 3) / 3)
     assert result.truncated == pytest.approx(1 / 6)
     assert result.environment_errors == 1
+    bad, failed = episode(0, success=False), episode(1, success=False)
+    bad.reward, failed.unscored = -3.0, True
+    assert summarise([bad, failed]).reward_mean == -3.0
 
 
 def test_an_evaluation_that_lost_every_episode_says_why() -> None:
