@@ -1,4 +1,4 @@
-"""What a text environment must return from reset and step."""
+"""What an environment must return from reset and step."""
 
 import numbers
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+_NUMBER = (float, int, np.bool_, numbers.Real)  # the quickest to tell first
 MOST_REWARD = 1e12
 """The largest size of a reward, so that the square of a sum fits into a 32-bit float."""
 
@@ -16,20 +17,22 @@ def is_verdict(value: Any) -> bool:
     >>> [is_verdict(value) for value in (True, np.False_, 1.0, 0.5, float("nan"), "False", None)]
     [True, True, True, False, False, False, False]
     """
-    return isinstance(value, (numbers.Real, np.bool_)) and value in (0, 1)
+    return isinstance(value, _NUMBER) and bool(value in (0, 1))
 
 
 def is_reward(value: Any) -> bool:
-    """Whether a value is a finite number, at most `MOST_REWARD` from 0.
+    """Whether a value is a number, numpy's included, at most `MOST_REWARD` from 0.
 
-    >>> [is_reward(value) for value in (-0.5, True, float("nan"), 10**400, "1")]
+    >>> [is_reward(value) for value in (-0.5, np.True_, float("nan"), 10**400, "1")]
     [True, True, False, False, False]
     """
-    return isinstance(value, numbers.Real) and value <= MOST_REWARD and not value < -MOST_REWARD
+    return isinstance(value, _NUMBER) and bool(-MOST_REWARD <= value <= MOST_REWARD)
 
 
-def reset_fault(answer: Any, task_id: str | None = None) -> str:
+def reset_fault(answer: Any, task_id: str | None = None, *, text: bool = True) -> str:
     """Says what is wrong with the answer to a reset for `task_id` (None: any); empty if it is right.
+
+    Without `text`, the environment may be any of Gymnasium's: only the pair and its info are checked.
 
     >>> reset_fault("guess")
     "reset must return (observation, info), got 'guess'; return both"
@@ -41,7 +44,7 @@ def reset_fault(answer: Any, task_id: str | None = None) -> str:
     if not isinstance(answer, tuple) or len(answer) != 2:
         return f"reset must return (observation, info), got {answer!r:.200}; return both"
     observation, info = answer
-    if fault := _text_fault(observation, info):
+    if (fault := _text_fault(observation, info, text)) or not text:
         return fault
     for name in ("task_id", "system_prompt"):
         if not isinstance(info.get(name), str):
@@ -54,8 +57,10 @@ def reset_fault(answer: Any, task_id: str | None = None) -> str:
     return ""
 
 
-def step_fault(answer: Any) -> str:
+def step_fault(answer: Any, *, text: bool = True) -> str:
     """Says what is wrong with the answer to a step; empty if it is right. ``info["success"]`` may be missing.
+
+    Without `text`, the environment may be any of Gymnasium's: its observation and its verdict are not checked.
 
     >>> step_fault(None)
     'step must return (observation, reward, terminated, truncated, info), got None; return all five'
@@ -67,22 +72,22 @@ def step_fault(answer: Any) -> str:
             f"step must return (observation, reward, terminated, truncated, info), got {answer!r:.200}; return all five"
         )
     observation, reward, terminated, truncated, info = answer
-    if fault := _text_fault(observation, info):
+    if (text or not isinstance(info, dict)) and (fault := _text_fault(observation, info, text)):
         return fault
-    if not isinstance(reward, numbers.Real):
+    if not isinstance(reward, _NUMBER):
         return f"the reward must be a number, got {reward!r:.200}; return 0.0 for a step that earns nothing"
-    for name, value in (("terminated", terminated), ("truncated", truncated)):
-        if not is_verdict(value):
-            return f"{name} must be True or False, got {value!r:.200}"
-    if "environment_error" in info:
-        return ""
-    if not is_reward(reward):
+    if type(terminated) is not bool or type(truncated) is not bool:
+        for name, value in (("terminated", terminated), ("truncated", truncated)):
+            if not is_verdict(value):
+                return f"{name} must be True or False, got {value!r:.200}"
+    if not -MOST_REWARD <= reward <= MOST_REWARD:
         return (
             f"the reward must be a finite number, at most {MOST_REWARD:g} from 0, got {reward}; look for a division by "
             "zero, or a mean of nothing"
         )
-    verdict = info.get("success", False)
-    if terminated and not is_verdict(verdict):
+    if "environment_error" in info:
+        return "" if terminated or truncated else "info['environment_error'] must end the episode; return truncated=True"
+    if text and terminated and not is_verdict(verdict := info.get("success", False)):
         return (
             f"info['success'] must be True or False when a task ends, got {verdict!r:.200}; correct it, or leave it "
             "out, so that the reward decides"
@@ -90,8 +95,8 @@ def step_fault(answer: Any) -> str:
     return ""
 
 
-def _text_fault(observation: Any, info: Any) -> str:
-    if not isinstance(observation, str):
+def _text_fault(observation: Any, info: Any, text: bool) -> str:
+    if text and not isinstance(observation, str):
         return f"an observation must be a str, got {observation!r:.200}; write it as text"
     return "" if isinstance(info, dict) else f"the info must be a dict, got {info!r:.200}; return {{}} for none"
 

@@ -40,7 +40,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
                     f"{type(env.unwrapped).__name__} has no {name}; make it an eh_gym.UnicodeText(…){more}"
                 )
         self._threshold, self._more = success_threshold, more
-        self._task, self._step, self._earned = "", 0, 0.0
+        self._task: Any = None
+        self._step, self._earned = 0, 0.0
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
@@ -50,11 +51,11 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Resets the environment."""
         task_id = options.get("task_id") if isinstance(options, dict) else None
-        self._task, self._step, self._earned = "" if task_id is None else f"task {task_id!r}, ", 0, 0.0
+        self._task, self._step, self._earned = task_id, 0, 0.0
         answer = self._answer(self.env.reset, seed=seed, options=options)
         if fault := reset_fault(answer, task_id):
             self._refuse(fault)
-        self._task = f"task {answer[1]['task_id']!r}, "
+        self._task = answer[1]["task_id"]
         return answer
 
     def step(self, action: Any) -> Any:
@@ -76,14 +77,27 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except EHError:
             raise
         except Exception as error:
-            raise UserCodeError(f"{self._where}: the environment raised {said_by(error)}") from error
+            how = (
+                "return truncated=True and info['environment_error'] = str(error) from step"
+                if self._step
+                else "raise eh_gym.errors.WorkerError from reset"
+            )
+            raise UserCodeError(
+                f"{place(self._task, self._step)}: the environment raised {said_by(error)}; if it fails now and then, "
+                f"as a simulator may, {how}, and the episode does not count and is played again"
+            ) from error
 
     def _refuse(self, fault: str) -> NoReturn:
-        raise UserCodeError(f"{self._where}: {fault}{self._more}")
+        raise UserCodeError(f"{place(self._task, self._step)}: {fault}{self._more}")
 
-    @property
-    def _where(self) -> str:
-        return f"{self._task}{f'step {self._step}' if self._step else 'reset'}"
+
+def place(task_id: Any, step: int) -> str:
+    """Where in an episode something went wrong; step 0 is the reset.
+
+    >>> place("train-7", 3), place(None, 0)
+    ("task 'train-7', step 3", 'reset')
+    """
+    return f"{'' if task_id is None else f'task {task_id!r}, '}{f'step {step}' if step else 'reset'}"
 
 
 def accepts(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -20,8 +20,8 @@ def result_of(
 
     Args:
         total: The sum of its rewards.
-        ended: Whether the task's rules ended it. An episode that was stopped is no success and earns 0 (Elastic Horizon
-            paper, Sec. 3.2).
+        ended: Whether the task's rules ended it. An episode that was stopped is no success, and earns its sum or 0,
+            whichever is less. Where no reward is below 0, this is the 0 of the Elastic Horizon paper, Sec. 3.2.
         verdict: The environment's verdict; a number is a success from 1 on. None if the sum decides.
         threshold: The least sum that is a success without a verdict.
         keep: Whether a stopped episode keeps the sum instead.
@@ -31,9 +31,17 @@ def result_of(
     >>> result_of(1.2, ended=False), result_of(-3.0, ended=False, keep=True)
     (Result(reward=0.0, success=False), Result(reward=-3.0, success=False))
     """
-    if not ended:
-        return Result(total if keep else 0.0, success=False)
-    return Result(total, succeeds(total, threshold) if verdict is None else bool(verdict >= 1))
+    won = ended and (succeeds(total, threshold) if verdict is None else bool(verdict >= 1))
+    return Result(earned(total, ended=ended, keep=keep), won)
+
+
+def earned(total: float, *, ended: bool, keep: bool = False) -> float:
+    """The reward of `result_of`, which has the rule.
+
+    >>> earned(1.2, ended=False), earned(1.2, ended=False, keep=True), earned(-3.0, ended=False)
+    (0.0, 1.2, -3.0)
+    """
+    return total if ended or keep or total < 0 else 0.0
 
 
 def succeeds(reward: float, threshold: float = 1.0) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from eh_gym.errors import ConfigError
 
+_FLAG = (bool, np.bool_)
 HorizonFor = Callable[[Mapping[str, Any], int | None], int]
 """The optional method ``horizon_for(info, seed)`` of a controller, which gives each episode its own K."""
 
@@ -46,28 +47,28 @@ class EpisodeOutcome:
         task_id: str | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        if not is_whole(horizon) or horizon < 1:
-            raise ConfigError(f"horizon must be the episode's K, a whole number >= 1, got {horizon!r}")
-        if not is_whole(length) or not 1 <= length <= horizon:
-            raise ConfigError(
-                f"length must be a whole number of steps in 1..horizon ({horizon}), got {length!r}; count the "
-                "calls of step() since the reset, and give the K that the episode had at its reset"
-            )
-        if task_id is not None and not isinstance(task_id, str):
-            raise ConfigError(f"task_id must be a text, or None, got {task_id!r}; pass str(...)")
-        flag: Any
-        for name, flag in (("success", success), ("truncated", truncated)):
-            if not isinstance(flag, (bool, np.bool_)):
-                raise ConfigError(f"{name} must be True or False, got {flag!r}; pass a bool")
-        # The __init__ of a frozen dataclass takes twice as long as a step.
-        vars(self).update(
-            length=length,
-            horizon=horizon,
-            success=success,
-            truncated=truncated,
-            task_id=task_id,
-            info={} if info is None else info,
+        if not (
+            type(horizon) is int is type(length) and 1 <= length <= horizon and type(success) is bool is type(truncated)
+        ) or not (task_id is None or type(task_id) is str):
+            _check(length, horizon, success, truncated, task_id)
+        values = self.__dict__  # the __init__ of a frozen dataclass takes several times as long
+        values["length"], values["horizon"], values["success"] = length, horizon, success
+        values["truncated"], values["task_id"], values["info"] = truncated, task_id, {} if info is None else info
+
+
+def _check(length: Any, horizon: Any, success: Any, truncated: Any, task_id: Any) -> None:
+    if not is_whole(horizon) or horizon < 1:
+        raise ConfigError(f"horizon must be the episode's K, a whole number >= 1, got {horizon!r}")
+    if not is_whole(length) or not 1 <= length <= horizon:
+        raise ConfigError(
+            f"length must be a whole number of steps in 1..horizon ({horizon}), got {length!r}; count the "
+            "calls of step() since the reset, and give the K that the episode had at its reset"
         )
+    if task_id is not None and not isinstance(task_id, str):
+        raise ConfigError(f"task_id must be a text, or None, got {task_id!r}; pass str(...)")
+    if not (isinstance(success, _FLAG) and isinstance(truncated, _FLAG)):
+        name, flag = ("truncated", truncated) if isinstance(success, _FLAG) else ("success", success)
+        raise ConfigError(f"{name} must be True or False, got {flag!r}; pass a bool")
 
 
 @runtime_checkable
@@ -134,8 +135,10 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
     Raises:
         ConfigError: The controller's answer is not a whole number >= 1.
     """
-    decide = horizon_for_of(controller)
+    decide: HorizonFor | None = getattr(controller, "horizon_for", None)
     k = controller.horizon if decide is None else decide(info, seed)
+    if type(k) is int and k > 0:
+        return k
     if not is_whole(k) or k < 1:
         source = "horizon" if decide is None else "horizon_for()"
         raise ConfigError(

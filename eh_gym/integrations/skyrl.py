@@ -13,7 +13,7 @@ from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.integrations.folder import FolderHorizon
-from eh_gym.rewards import result_of, succeeds
+from eh_gym.rewards import earned, result_of, succeeds
 from eh_gym.surrogates import escaped
 
 __all__ = ["ElasticGymGenerator", "GymTextEnv"]
@@ -26,8 +26,8 @@ class GymTextEnv(BaseTextEnv):
     """Any Gymnasium environment with text actions, for `skyrl_gym.register`.
 
     A row of the data has the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id`` or ``seed``. The
-    environment's rules and first observation replace its prompt. An episode that is stopped earns 0: its last reward
-    takes back what the earlier ones gave. With ``zero_reward_on_truncation: false`` in the row, it keeps its rewards.
+    environment's rules and first observation replace its prompt. An episode that is stopped earns its sum or 0, whichever
+    is less: its last reward takes back what is above 0. With ``zero_reward_on_truncation: false`` in the row, it keeps its rewards.
     """
 
     def __init__(self, env_config: Any, extras: dict[str, Any]) -> None:
@@ -55,9 +55,9 @@ class GymTextEnv(BaseTextEnv):
         before, reward, done = self._earned, float(reward), bool(terminated or cut or failed)
         total = self._earned = before + reward
         ended = bool(terminated) and not failed
-        earned, won = result_of(total, ended=ended, verdict=info.get("success"), keep=self._keep)
-        if done and earned != total:
-            reward = earned - before
+        kept, won = result_of(total, ended=ended, verdict=info.get("success"), keep=self._keep)
+        if done and kept != total:
+            reward = kept - before
         marks = {"success": won, "truncated": cut, "environment_error": failed}
         self._metrics = {"turns": self.turns, **{name: float(mark) for name, mark in marks.items()}}
         messages = [] if done else [{"role": "user", "content": escaped(str(observation))}]
@@ -79,7 +79,7 @@ class ElasticGymGenerator(SkyRLGymGenerator):
 
     A step is a turn of the model. A rollout is truncated if its environment says so in `get_metrics` (``truncated``, as
     `GymTextEnv` does), if its tokens ran out before the environment was done, or if it took K turns without a success.
-    Its rewards are then 0. Evaluation plays under K and records nothing. A rollout with an ``environment_error`` is not
+    If their sum is above 0, its rewards are then 0. Evaluation plays under K and records nothing. A rollout with an ``environment_error`` is not
     recorded.
 
     Args:
@@ -134,7 +134,8 @@ class ElasticGymGenerator(SkyRLGymGenerator):
         won = metrics.get("success", succeeds(total)) if self._success is None else self._success(total)
         cut = not any(turns) or bool(metrics.get("truncated", not won and len(turns) >= k))
         won = result_of(total, ended=not cut, verdict=won).success
-        for step in steps if cut and self._zero else []:  # each one, as their sum may be 0 already
+        zero = cut and self._zero and earned(total, ended=False) > -1e-9  # what was taken back may leave a rounding error
+        for step in steps if zero else []:  # each one: step-wise advantages take the last one's alone
             step.reward = [0.0] * len(step.reward) if isinstance(step.reward, list) else 0.0
         if _training.get() and not metrics.get("environment_error"):
             length, task = max(1, min(len(turns), k)), env_extras.get("task_id")

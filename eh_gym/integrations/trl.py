@@ -13,7 +13,7 @@ from transformers.trainer_callback import ExportableState
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, horizon_for_of, is_controller
-from eh_gym.rewards import result_of
+from eh_gym.rewards import earned, result_of
 
 __all__ = ["ElasticToolCalls", "ending"]
 
@@ -35,8 +35,8 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
     """Gives each generation of a `trl.GRPOTrainer` the controller's K, and tells the controller how its episodes ended.
 
     A step is a round of answered tool calls; an episode without them has one step. An episode is truncated if its last
-    message still calls a tool, or was cut at ``max_completion_length``. Its rewards are then 0 (Elastic Horizon paper,
-    Sec. 3.2). An environment that can end an episode has the attributes ``ended`` (bool) and ``steps`` (int), as
+    message still calls a tool, or was cut at ``max_completion_length``. If the weighted sum of its rewards is above 0,
+    they are then 0 (Elastic Horizon paper, Sec. 3.2). All reward functions are called with the first. An environment that can end an episode has the attributes ``ended`` (bool) and ``steps`` (int), as
     `ToolEnvironment` does, and may have ``success`` (bool), its verdict.
 
     Each generation of training moves K once, with the outcomes of all ranks. An episode for which every reward function
@@ -72,41 +72,45 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
                 raise ConfigError(f"a reward must be an ordinary function, got {rule!r}; call it inside of one")
         self._trainer, self._controller, self._success = trainer, controller, success
         self._keep = not zero_reward_on_truncation
-        self._scores: list[list[float | None]] = []  # by reward function, for the generation that is being scored
-        trainer.reward_funcs = [self._wrapped(rule) for rule in trainer.reward_funcs]
+        self._rules: list[RewardFunction] = trainer.reward_funcs
+        self._scores: list[list[float | None]] = []  # by reward function, of the present generation
+        trainer.reward_funcs = [self._reward(i) for i in range(len(self._rules))]
         trainer.max_tool_calling_iterations = controller.horizon
         trainer.add_callback(self)
 
-    def _wrapped(self, rule: RewardFunction) -> RewardFunction:
+    def _reward(self, which: int) -> RewardFunction:
         def reward(**columns: Any) -> list[float | None]:
-            endings = [self._ending(i, columns) for i in range(len(columns["completions"]))]
-            scores = [
-                None if score is None else result_of(score, ended=not cut, keep=self._keep).reward
-                for score, (_, cut, _) in zip(rule(**columns), endings, strict=True)
-            ]
-            self._scores.append(scores)
-            if len(self._scores) == len(self._trainer.reward_funcs):
-                if self._trainer.model.training:
-                    self._move(endings, columns["log_metric"])
-                self._scores = []
-            return scores
+            if which == 0:
+                self._score(columns)
+            return self._scores[which]
 
         return reward
+
+    def _score(self, columns: dict[str, Any]) -> None:
+        """Scores a generation. A stopped episode's sum needs all functions."""
+        weights = self._trainer.reward_weights.tolist()
+        rows = zip(*[rule(**columns) for rule in self._rules], strict=True)
+        k, scored, outcomes = self._trainer.max_tool_calling_iterations, [], []
+        for i, row in enumerate(rows):
+            length, cut, verdict = self._ending(i, columns)
+            known = [w * score for w, score in zip(weights, row, strict=True) if score is not None]
+            total = sum(known)
+            less = earned(total, ended=not cut, keep=self._keep) != total
+            scored.append([None if score is None else 0.0 if less else score for score in row])
+            if known:
+                won = verdict if self._success is None else self._success(total)
+                success = result_of(total, ended=not cut, verdict=won).success
+                outcomes.append(EpisodeOutcome(length, k, success, truncated=cut))
+        self._scores = [list(column) for column in zip(*scored, strict=True)]
+        if self._trainer.model.training:
+            self._move(outcomes, columns["log_metric"])
 
     def _ending(self, i: int, columns: dict[str, Any]) -> tuple[int, bool, bool | None]:
         environment: Any = columns["environments"][i] if "environments" in columns else None
         return ending(columns["completions"][i], columns["completion_ids"][i], environment, self._trainer.eos_token_ids)
 
-    def _move(self, endings: list[tuple[int, bool, bool | None]], log: Callable[[str, float], None]) -> None:
-        k, weights = self._trainer.max_tool_calling_iterations, self._trainer.reward_weights.tolist()
-        local = []
-        for row, (length, cut, verdict) in zip(zip(*self._scores, strict=True), endings, strict=True):
-            known = [w * score for w, score in zip(weights, row, strict=True) if score is not None]
-            if known:
-                won = verdict if self._success is None else self._success(sum(known))
-                local.append(
-                    EpisodeOutcome(length, k, result_of(sum(known), ended=not cut, verdict=won).success, truncated=cut)
-                )
+    def _move(self, local: list[EpisodeOutcome], log: Callable[[str, float], None]) -> None:
+        k = self._trainer.max_tool_calling_iterations
         outcomes: list[EpisodeOutcome] = gather_object(local)
         for outcome in outcomes:
             self._controller.record(outcome)

@@ -10,7 +10,7 @@ import verifiers.v1 as vf
 
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
 from eh_gym.integrations.folder import FolderHorizon
-from eh_gym.rewards import result_of
+from eh_gym.rewards import earned, result_of
 
 __all__ = ["elastic"]
 
@@ -28,7 +28,7 @@ def elastic(
     """Subclasses an environment of verifiers so that each episode's ``max_turns`` is the controller's K.
 
     A step is a turn of the model. A task's name is its ``task_id``. An episode that verifiers stopped
-    (``trace.is_truncated``) earns 0 (Elastic Horizon paper, Sec. 3.2). A trace with an error is not recorded. Each
+    (``trace.is_truncated``) earns its reward or 0, whichever is less (Elastic Horizon paper, Sec. 3.2). A trace with an error is not recorded. Each
     recorded trace gets the metrics ``horizon_k`` and ``truncated``.
 
     Args:
@@ -68,7 +68,7 @@ def elastic(
                 k, cut = trace.agent.config.max_turns, trace.is_truncated
                 verdict = trace.metrics.get("success") if success is None else success(trace)
                 won = result_of(trace.reward, ended=not cut, verdict=verdict).success
-                if cut and zero_reward_on_truncation:  # each one, as their sum may be 0 already
+                if earned(trace.reward, ended=not cut, keep=not zero_reward_on_truncation) != trace.reward:
                     trace.rewards = {n: r and r.model_copy(update={"score": 0.0}) for n, r in trace.rewards.items()}
                 trace.record_metrics({"horizon_k": k, "truncated": cut})
                 length = max(1, min(trace.num_turns, k))

@@ -57,10 +57,10 @@ class HorizonActor:
         """Records a rollout, if it is for training. Returns its reward."""
         task = info.get("task_id")
         named = None if task is None else str(task)
-        earned, won = result_of(reward, ended=not truncated, threshold=self._success_at, keep=self._keep)
+        kept, won = result_of(reward, ended=not truncated, threshold=self._success_at, keep=self._keep)
         if training:
             self._horizon.record(EpisodeOutcome(length, k, won, truncated, named, info=info))
-        return earned
+        return kept
 
 
 @functools.cache  # Ray ends an actor with its first handle, and a loop lives for one rollout
@@ -117,7 +117,7 @@ class ElasticToolAgentLoop(ToolAgentLoop):
 
 
 class ElasticAgentLoopWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
-    """Records each training rollout. A truncated one earns 0, also in validation (paper, Sec. 3.2)."""
+    """Records each training rollout. A truncated one earns its reward or 0, whichever is less, also in validation."""
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
         _validating.set(validate)

@@ -16,12 +16,12 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Text
 from gymnasium.utils import RecordConstructorArgs
 
-from eh_gym.answers import is_verdict
-from eh_gym.checked import accepts
-from eh_gym.errors import ConfigError
+from eh_gym.answers import is_verdict, reset_fault, step_fault
+from eh_gym.checked import accepts, place
+from eh_gym.errors import ConfigError, UserCodeError
 from eh_gym.horizon.checks import positive_int
 from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, MadeIn, episode_horizon, is_controller
-from eh_gym.rewards import result_of
+from eh_gym.rewards import earned
 
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
@@ -31,11 +31,11 @@ SuccessRule = Callable[[Any, float, bool, bool, dict[str, Any]], bool]
 class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordConstructorArgs):
     """Gives every episode the budget that the controller has at its reset, and tells the controller how it ended.
 
-    An episode that does not end within K steps is truncated and earns 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2,
-    lines 8 to 16): its last reward takes back what the earlier ones gave. An episode that the environment's own limit
-    or an error stops earns 0, too. A running episode keeps its K. A controller's ``horizon_for`` decides each episode's
-    K from the info and the seed of the reset (see `KeyedHorizon`). Episodes that are reset before their end, or have
-    ``info["environment_error"]``, are not recorded.
+    An episode that does not end within K steps is truncated, and earns its sum or 0, whichever is less: its last reward
+    takes back what is above 0 (Elastic Horizon paper, Sec. 3.2; Algorithm 2, lines 8 to 16, where rewards are 0 or 1).
+    So does an episode that the environment's own limit or an error stops. A running episode keeps its K. A controller's
+    ``horizon_for`` decides each episode's K from the info and the seed of the reset (see `KeyedHorizon`). Episodes that
+    are reset before their end, or have ``info["environment_error"]``, are not recorded.
 
     Every info gets ``info["horizon"]``, the episode's K: an int if observations are texts, else an ``np.int64``, which
     TorchRL's ``auto_register_info_dict`` needs. The last step's info gets ``info["outcome"]`` = ``{"length", "horizon",
@@ -52,8 +52,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             wrap it in a `SharedHorizon`; otherwise they record into copies.
         success: How to read the verdict (a bool, or 0 or 1) of an episode: a key of the info, or a function. With a
             key, an episode that was stopped is no success. A function is asked at every end, also if K stopped the
-            episode, and gets ``(observation, reward, terminated, truncated, info)`` of the last step, with the reward
-            that the agent gets. For a task of survival, which succeeds by lasting until K, pass
+            episode, and gets ``(observation, reward, terminated, truncated, info)`` of the last step, with the
+            environment's own reward. For a task of survival, which succeeds by lasting until K, pass
             ``lambda observation, reward, terminated, truncated, info: not terminated``.
         update_every: Call ``controller.update()`` after this number of episodes of this environment; None if your code
             calls it, as the training harness does.
@@ -66,6 +66,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     Raises:
         ConfigError: An argument is wrong, an episode ended and no success can be read, or ``spec.to_json()`` was
             called.
+        UserCodeError: An answer of the environment breaks the rules of `eh_gym.answers`.
         gymnasium.error.ResetNeeded: `step` was called after the end, or before the first reset.
 
     >>> from eh_gym.horizon import FixedHorizon
@@ -119,12 +120,14 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         gym.Wrapper.__init__(self, env)
         self.controller = controller
         self._success = success
+        self._rule = success if callable(success) else None
         self._update_every = update_every
         self._record = record
-        self._zero_reward = zero_reward_on_truncation
+        self._keep = not zero_reward_on_truncation
         self._horizon = 0
         self._left = 0  # steps until K; 0 where no episode is running
-        self._earned = 0.0  # by the running episode
+        # The reward of the step before, how many steps were left when such rewards began, and the sum of earlier ones.
+        self._same, self._since, self._earned = 0.0, 0, 0.0
         self._start: dict[str, Any] = {}  # the info of the reset
         # JSON, the log format of text agents, has no numpy numbers.
         self._in_info: Callable[[int], Any] = int if isinstance(env.observation_space, Text) else np.int64
@@ -135,6 +138,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         # Stopped episodes until a warning that the info lacks the key; <= 0 for no warning. In text environments, only
         # ended episodes have the key, and the first episodes seldom end.
         self._unread = 8 if isinstance(env.observation_space, Text) else 1
+        self._own_limit_noted = False
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
@@ -164,56 +168,95 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     ) -> tuple[ObsType, dict[str, Any]]:
         """Starts an episode and fixes its K. A running episode is dropped and not recorded."""
         self._left = 0  # so that the old episode ends if the reset fails
-        observation, info = self.env.reset(seed=seed, options=options)
+        answer = self.env.reset(seed=seed, options=options)
+        if fault := reset_fault(answer, text=False):
+            raise UserCodeError(f"{place(None, 0)}: {fault}")
+        observation, info = answer
         k = episode_horizon(self.controller, info, seed)
         if k != self._horizon:
             self._horizon, self._shown = k, self._in_info(k)
         self._start = {**info, "horizon": self._shown}
-        self._left, self._earned = k, 0.0
+        self._left, self._since, self._earned = k, k, 0.0
         return observation, self._start.copy()
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps, and stops the episode if this was step K."""
-        left = self._left - 1
-        if left < 0:
+        left = self._left
+        if left > 1:
+            step = self.env.step(action)
+            try:
+                _, reward, terminated, truncated, info = step
+                # Most rewards are the object of the step before, which has been checked. They are summed later.
+                if reward is self._same and terminated is False and truncated is False:
+                    info["horizon"] = self._shown  # a copy would cost more than all the rest
+                    self._left = left - 1
+                    return step
+            except TypeError:
+                pass  # the fault has a sentence
+            return self._checked(step)
+        if not left:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call reset() before step()")
-        step = observation, reward, terminated, truncated, info = self.env.step(action)
-        if left and not terminated and not truncated:
-            self._left = left
-            self._earned += float(reward)
-            info["horizon"] = self._shown  # a copy would cost more than all the rest
-            return step
-        return self._end(observation, reward, bool(terminated), bool(truncated), info)
+        return self._checked(self.env.step(action))
 
-    def _end(
-        self, observation: ObsType, reward: SupportsFloat, terminated: bool, truncated: bool, info: dict[str, Any]
-    ) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
-        horizon = self._horizon
-        steps, self._left = horizon - self._left + 1, 0
+    def _checked(self, step: Any) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Checks a step, and ends the episode if this was its last one."""
+        horizon, left = self._horizon, self._left
+        steps = horizon - left + 1
+        if fault := step_fault(step, text=False):
+            raise UserCodeError(f"{place(self._start.get('task_id'), steps)}: {fault}")
+        observation, reward, terminated, truncated, info = step
+        before = self._earned + self._same * (self._since - left)
+        own = float(reward)
+        if left > 1 and not (terminated or truncated):
+            self._left, self._earned = left - 1, before + own
+            self._same, self._since = reward if type(reward) in (float, int) else own, left - 1
+            info["horizon"] = self._shown
+            return observation, reward, terminated, truncated, info
+        self._left = 0
+        if type(terminated) is not bool or type(truncated) is not bool:
+            terminated, truncated = bool(terminated), bool(truncated)
         failed = "environment_error" in info
-        cut = steps == horizon and not terminated
+        cut = left == 1 and not terminated
+        stopped = (truncated or cut) and not terminated  # TimeLimit also truncates an end on its last step
+        if stopped and not (cut or failed or self._own_limit_noted):
+            self._note_own_limit()
         truncated = truncated or cut
-        total = self._earned + float(reward)
-        earned = result_of(total, ended=terminated and not failed, keep=not self._zero_reward).reward
-        if earned != total:
-            reward = earned - self._earned
-        success = not failed and self._verdict(observation, float(reward), terminated, truncated, info)
-        stopped_early = truncated and not terminated  # TimeLimit also truncates an episode that ends on its last step
-        told = {"length": steps, "horizon": horizon, "success": success, "truncated": stopped_early}
+        if self._rule is None or failed:
+            success = not failed and self._read_verdict(terminated, info)
+        else:
+            success = self._rule(observation, own, terminated, truncated, info)
+            if type(success) is not bool:
+                success = _as_bool("success()", success)
+        total = before + own
+        kept = earned(total, ended=terminated and not failed, keep=self._keep)
+        if kept != total:
+            reward = kept - before
+        told = {"length": steps, "horizon": horizon, "success": success, "truncated": stopped}
         task_id = self._start.get("task_id")
         if task_id is not None:
             told["task_id"] = task_id
         if self._record and not failed:
             named = None if task_id is None else str(task_id)
-            outcome = EpisodeOutcome(steps, horizon, success, stopped_early, named, self._start)
-            if self._held is None:
-                self._tell(outcome)
-            else:
+            outcome = EpisodeOutcome(steps, horizon, success, stopped, named, self._start)
+            if self._held is not None:
                 self._held.append(outcome)
+            elif self._has_recorded and self._update_every is None:
+                self.controller.record(outcome)
+            else:
+                self._tell(outcome)
         # An inner wrapper may have set it.
         limit = (cut and not failed) or bool(info.get("TimeLimit.truncated", False))
         info = {**info, "horizon": self._shown, "outcome": told, "TimeLimit.truncated": limit}
         return observation, reward, terminated, truncated, info
+
+    def _note_own_limit(self) -> None:
+        self._own_limit_noted = True
+        steps = self.env.spec and self.env.spec.max_episode_steps
+        how = f" of {steps} steps stops episodes before K does; gym.make(..., max_episode_steps=-1) leaves it out"
+        warnings.warn(
+            f"the environment's own limit{how if steps else ' stops episodes before K does'}",
+            stacklevel=5,
+        )
 
     def _tell(self, outcome: EpisodeOutcome) -> None:
         controller = self.controller
@@ -230,11 +273,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if self._update_every is not None and self.recorded.add() % self._update_every == 0:
             controller.update()
 
-    def _verdict(
-        self, observation: ObsType, reward: float, terminated: bool, truncated: bool, info: dict[str, Any]
-    ) -> bool:
-        if callable(self._success):
-            return _as_bool("success()", self._success(observation, reward, terminated, truncated, info))
+    def _read_verdict(self, terminated: bool, info: dict[str, Any]) -> bool:
         if self._success not in info:
             advice = "pass success=KEY or success=lambda obs, reward, terminated, truncated, info: ..."
             if terminated:

@@ -23,8 +23,8 @@ class Rollout(Section):
     max_action_tokens: Annotated[int, Range(1), FIRST] = 1024
     """The most tokens of one action. A longer one is cut and sent as it is."""
     truncated_reward: Literal["zero", "keep"] = "zero"
-    """What an episode earns that K, the environment's own limit or the context stops: zero, as in the paper, or what it
-    has earned until then (keep; an agent's is what it returns after its stop). With negative rewards take keep."""
+    """What an episode earns that K, the environment's own limit or the context stops: zero, or its sum if that is less,
+    or what it has earned until then (keep; an agent's is what it returns after its stop)."""
 
     @property
     def keeps_reward(self) -> bool:

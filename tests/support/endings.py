@@ -21,6 +21,11 @@ class End(NamedTuple):
     success: bool = False
     stopped: bool = False
 
+    @property
+    def own(self) -> list[float]:
+        """The environment's own rewards, up to the end."""
+        return self.rewards[:K]
+
 
 ENDS = {
     "solved": End([0.3, 0.5], terminated=True, info={"success": True}, zero=0.8, keep=0.8, success=True),
@@ -30,8 +35,11 @@ ENDS = {
     "on step K": End([0.5, 0.5, -3.0], terminated=True, info={"success": False}, zero=-2.0, keep=-2.0),
     "K": End([0.4, 0.4, 0.4, 0.4], keep=1.2, stopped=True),
     "K, in balance": End([1.0, -2.0, 1.0, 0.0], stopped=True),
-    "K, negative": End([-1.0, -1.0, -1.0, -1.0], keep=-3.0, stopped=True),
+    "K, steps cost": End([-1.0, -1.0, -1.0, -1.0], zero=-3.0, keep=-3.0, stopped=True),
+    "K, below 0 and up again": End([1.0, -3.0, 1.0, 5.0], zero=-1.0, keep=-1.0, stopped=True),
+    "K, above 0 and down again": End([3.0, 1.0, -1.0, -9.0], keep=3.0, stopped=True),
     "its own limit": End([0.6, 0.6], truncated=True, info={"success": True}, keep=1.2, stopped=True),
+    "its own limit, steps cost": End([-1.0, -1.0], truncated=True, zero=-2.0, keep=-2.0, stopped=True),
     "its own limit on step K": End([0.4, 0.4, 0.4], truncated=True, keep=1.2, stopped=True),
 }
 

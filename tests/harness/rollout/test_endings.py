@@ -59,7 +59,7 @@ def test_every_end_earns_what_the_table_says(
 def test_an_episode_that_filled_the_context_is_stopped(keep: bool, fake: SimpleNamespace) -> None:
     for (name, end), t in zip(ENDS.items(), sampled(fake, settings_of(keep), context=11), strict=True):
         assert (t.end, t.length, t.success) == ("context", 1, False), name
-        assert t.reward == (end.rewards[0] if keep else 0.0), name
+        assert t.reward == (end.rewards[0] if keep else min(end.rewards[0], 0.0)), name
 
 
 def test_an_episode_that_nobody_can_score_earns_the_least_of_its_group_and_at_most_nothing() -> None:
