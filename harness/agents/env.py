@@ -32,7 +32,7 @@ class AgentEnv(gym.Env[str, Any]):
     `ModelCall`; ``info["agent_program"]`` of a reset is an `AgentProgram`.
 
     If an agent fails, its episode ends without a reward. ``info["failure"]`` says why, and ``info["trace"]`` where. If
-    it ends before its first request, the reset raises WorkerError.
+    it ends before its first request, the reset's info has them, and the episode has no step.
 
     Args:
         agent: See `find_agent`.
@@ -99,18 +99,17 @@ class AgentEnv(gym.Env[str, Any]):
         if self._interrupted:
             self.interrupt()  # it had no agent to end
         self._calls, self._call = 0, session.next_call(self._timeout_s)
-        if self._call is None:
+        info = {**task, "task_id": task_id, "agent": self._agent.name, "system_prompt": ""}
+        call = self._call
+        if call is None:
             ended = self._ended()
             self.close()
-            error = WorkerError(
-                f"the agent ended without a call of the model: {ended.failure or 'it returned a verdict'}"
-            )
-            error.add_note(ended.trace)
-            raise error
-        call = self._call
+            if self._interrupted:
+                raise WorkerError("the agent was interrupted")
+            why = f"the agent ended without a call of the model: {ended.failure or 'it returned a verdict'}"
+            return "", info | {"failure": why, "trace": ended.trace}
         system = "\n".join(message["content"] for message in call.messages if message["role"] == "system")
-        info = {**task, "task_id": task_id, "agent": self._agent.name, "system_prompt": system}
-        return _shown(call), {**info, "tools": call.tools, "call": call, "agent_program": self}
+        return _shown(call), info | {"system_prompt": system, "tools": call.tools, "call": call, "agent_program": self}
 
     def step(self, action: str | ModelAnswer) -> tuple[str, float, bool, bool, Info]:
         """Answers the agent's request, and waits for the next one or the end."""

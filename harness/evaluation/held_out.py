@@ -66,6 +66,8 @@ class HeldOut:
     def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:
         """Returns the ``evaluation/…`` metrics of one sampled episode per task, after an update."""
         lines = self._play(self.config.rollout.temperature, 1, progress.batch_began(update, self._own(1)))
+        if fault := check_faults([line for line in lines if line.get("fault")], len(lines), refuse=False):
+            progress.note(f"note: in the evaluation after update {update} {fault}")
         result = summarise(lines, whole_split=self._whole_split)
         return {"evaluation/mean_at_k": result.mean_at_k, "evaluation/reward_mean": result.reward_mean} | {
             f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k

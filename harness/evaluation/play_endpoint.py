@@ -54,8 +54,11 @@ def play_with_endpoint(
     Each slot has one request at a time, and all together as many again for calls that agents make at once. What
     `replies` know is not asked again.
 
-    Raises as `ChatEndpoint.reply` does, but after the first reply for a wrong key or model alone: else the episode
-    fails.
+    A request that the server refuses, while it answers others, fails its episode.
+
+    Raises:
+        ConfigError: The endpoint refuses the key or the model.
+        SamplerError: The endpoint can't be reached or fails before its first reply. Later, this loses the episode.
     """
     played = 0
 
@@ -133,7 +136,7 @@ class _EndpointPlayer:
             reply: Any = future.result()
             self._replied = True
         except (NoRoom, SamplerError, UnreadableRequestError) as failure:
-            if not self._replied and not isinstance(failure, NoRoom):
+            if not self._replied and isinstance(failure, SamplerError):
                 raise
             reply = failure
         return [(request, reply)]

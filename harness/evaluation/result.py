@@ -69,6 +69,8 @@ class EvalResult(Shares):
         steps_per_optimum: The mean of steps / the expert's, over the successes with a known expert; None without them.
         truncated: The share of episodes that K, the environment's own limit or the context stopped.
         environment_errors: The number of episodes that were lost: their environment or endpoint failed.
+        agent_failures: The number of episodes that the agent failed. They count as failures.
+        faults: What the terminal says of both, with the commonest causes; empty if there were none.
         tokens: The number of tokens in prompts and actions; 0 with an endpoint, which gives no tokens.
         category_mean: The mean of the categories' mean@k, BFCL's multi-turn score; None without categories.
         parts: The results of each environment, if there are several, and of each category, difficulty and kind.
@@ -89,12 +91,14 @@ class EvalResult(Shares):
     steps_per_optimum: float | None
     truncated: float
     environment_errors: int
+    agent_failures: int
     tokens: int
     category_mean: float | None
     parts: tuple[Part, ...] = field(repr=False)
     usage: Usage | None = None
     saturation: Saturation | None = field(default=None, repr=False)
     not_official: tuple[str, ...] = ()
+    faults: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         steps_per_optimum=float(np.mean(over)) if over else None,
         truncated=float(np.mean([t["end"] in TRUNCATED for t in valid])),
         environment_errors=len(episodes) - len(valid),
+        agent_failures=sum(_reward(t) is None for t in valid),
         tokens=sum(t["tokens"] for t in valid),
         category_mean=_share(categories) if categories else None,
         parts=parts,
@@ -226,6 +231,8 @@ def result_table(title: str, result: EvalResult) -> Table:
     table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
     if result.environment_errors:
         table.add_row("lost to environment errors", str(result.environment_errors))
+    if result.agent_failures:
+        table.add_row("failed by the agent", str(result.agent_failures))
     if (usage := result.usage) is not None:
         table.add_row("requests", str(usage.requests))
         sent = usage.prompt_tokens is not None

@@ -48,11 +48,12 @@ def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None)
             summarise(lines, whole_split=plan.whole_split, endpoint=config.policy == ENDPOINT),
             not_official=config.departures(whole_split=plan.whole_split),
             saturation=saturation(lines),
+            faults=fault,
         )
         if folder:
             folder.end({"config": flat(config), "result": dataclasses.asdict(result)})
     if folder and result.environment_errors:
-        fault += f"{'; ' if fault else ''}the same command plays the {result.environment_errors} lost episodes again"
+        fault += f"; the same command plays the {result.environment_errors} lost episodes again"
     valid = (line for line in lines if line["end"] != "environment-error")
     low = unreached((line["reward"], line["success"], line.get("threshold")) for line in valid)
     _show(config, console, plan.split, result, notes=[note for note in (fault, low) if note])

@@ -84,9 +84,13 @@ class Episode:
             observation, info = answer.result()
             self.trajectory.begin(observation, info)
             self.program = info.get("agent_program")
+            if "failure" in info:  # the agent ended before its first request
+                return self._failed(info["failure"], by_agent=True, trace=info["trace"])
             self._conversation = self._converse(self.trajectory, info, self.settings)
-        except (WorkerError, UnreadableRequestError) as failure:
+        except WorkerError as failure:
             return self._failed(failure)
+        except UnreadableRequestError as failure:
+            return self._failed(failure, by_agent=self.program is not None)
         except NoRoom:
             return self._over("context")
         return "turn"
@@ -137,11 +141,11 @@ class Episode:
             return self._over("context")
         except WorkerError as failure:  # of an expert
             return self._failed(failure)
-        except (SamplerError, UnreadableRequestError) as failure:  # of a hosted model: another attempt would be paid
-            if isinstance(failure, SamplerError) or not self.trajectory.turns:
-                self.trajectory.fail(failure)
-                return "over"
-            self.trajectory.failure = str(failure)
+        except SamplerError as failure:  # of a hosted model: another attempt would be paid
+            self.trajectory.fail(failure)
+            return "over"
+        except UnreadableRequestError as failure:
+            self.trajectory.fail_by_agent(failure)
             return self._over("terminated")
         if requested is not None:  # a script has no latency: its episodes are equal in every play
             turn.latency_s = round(time.perf_counter() - requested, 3)
@@ -168,19 +172,22 @@ class Episode:
             self._conversation.answered(info)
             self._present = self.ahead.take(info.get("call"), self._conversation.prompt()) or self.session
         except UnreadableRequestError as error:
-            trajectory.failure = str(error)
+            trajectory.fail_by_agent(error)
             return self._over("terminated")
         except NoRoom:
             return self._over("context")
         return "turn"
 
-    def _failed(self, error: str | BaseException) -> Next:
-        """Begins another attempt with the same seed; ends the episode after the last."""
+    def _failed(self, error: str | BaseException, *, by_agent: bool = False, trace: str = "") -> Next:
+        """Begins another attempt with the same seed. After the last, the episode is lost, or the agent's failure."""
         failed = self.trajectory
-        failed.failed_tokens += failed.tokens
         if failed.retries < RETRIES:
-            self._begin(failed.retries + 1, failed.failed_tokens)
+            self._begin(failed.retries + 1, failed.failed_tokens + failed.tokens)
             return "reset"
+        if by_agent:
+            failed.fail_by_agent(error, trace)
+            return self._over("terminated")
+        failed.failed_tokens += failed.tokens
         failed.fail(error)
         return "over"
 

@@ -1,4 +1,4 @@
-"""Episodes that ended by a fault of the environment, the agent or a hosted model's server."""
+"""Episodes that were lost by the environment, the host or a hosted model's server, or that an agent failed."""
 
 import re
 from collections import Counter
@@ -15,20 +15,30 @@ class Faults:
 
     def __init__(self) -> None:
         self.lost = 0  # updates in a row without another episode
+        self._told: set[str] = set()  # the kinds of faults
 
     def look(self, trajectories: Sequence[Trajectory], *, last: bool) -> str:
-        """Returns a note if most episodes of an update ended by a fault; empty if not. `last`: it is the last update.
+        """Returns a note on the episodes of an update that ended by a fault, or an empty text.
+
+        Lost episodes have a note in every update. Agents that fail have one if most do, or if a cause is new.
+
+        Args:
+            trajectories: The episodes.
+            last: Whether it is the last update.
 
         Raises:
             UserCodeError: All did, as in the update before, or in the last one.
         """
-        self.lost = self.lost + 1 if all(t.fault for t in trajectories) else 0
         lines = [episode_line(t, {}) for t in trajectories if t.fault]
-        return check_faults(lines, len(trajectories), refuse=self.lost > (not last))
+        self.lost = self.lost + 1 if len(lines) == len(trajectories) else 0
+        note = check_faults(lines, len(trajectories), refuse=self.lost > (not last))
+        kinds = {_kind(line) for line in lines}
+        new, self._told = kinds - self._told, self._told | kinds
+        return note if new or any(map(_is_lost, lines)) or 2 * len(lines) > len(trajectories) else ""
 
 
 def check_faults(lines: Sequence[Mapping[str, Any]], episodes: int, *, refuse: bool = True) -> str:
-    """Returns a note with the commonest fault if most episodes ended by one; empty if not.
+    """Returns a note with the number of episodes that ended by a fault and the commonest cause; empty without one.
 
     Args:
         lines: The episodes that ended by a fault, as lines of the log.
@@ -38,20 +48,28 @@ def check_faults(lines: Sequence[Mapping[str, Any]], episodes: int, *, refuse: b
     Raises:
         UserCodeError: All did, and `refuse`.
     """
-    if not 0 < episodes < 2 * len(lines):
-        return ""
-    kinds = Counter(_kind(line) for line in lines)
-    kind, count = kinds.most_common(1)[0]
-    first = next(line for line in lines if _kind(line) == kind)
-    how_many = "all" if len(lines) == episodes else f"{len(lines)} of"
-    note = (
-        f"{how_many} {episodes} episodes ended by a fault of the agent, environment or server, not of the model. "
-        f"{count} times: {first['fault']}. For example task {first['task_id']!r}, step {first['length']}"
-        f"{'; its trace is in the episode log' if 'trace' in first else ''}"
-    )
-    if refuse and len(lines) == episodes:
+    lost = [line for line in lines if _is_lost(line)]
+    failed = [line for line in lines if not _is_lost(line)]
+    how = {"were lost by the environment, host or server, and don't count": lost}
+    how["ended by a failure of the agent, and count as failures"] = failed
+    note = ". ".join(_note(some, episodes, what) for what, some in how.items() if some)
+    if lines and refuse and len(lines) == episodes:
         raise UserCodeError(note)
     return note
+
+
+def _note(lines: Sequence[Mapping[str, Any]], episodes: int, what: str) -> str:
+    kind, count = Counter(map(_kind, lines)).most_common(1)[0]
+    first = next(line for line in lines if _kind(line) == kind)
+    return (
+        f"{'all' if len(lines) == episodes else f'{len(lines)} of'} {episodes} episodes {what}. {count} times: "
+        f"{first['fault']}. For example task {first['task_id']!r}, step {first['length']}"
+        f"{'; its trace is in the episode log' if 'trace' in first else ''}"
+    )
+
+
+def _is_lost(line: Mapping[str, Any]) -> bool:
+    return bool(line["end"] == "environment-error")
 
 
 def _kind(line: Mapping[str, Any]) -> str:

@@ -138,6 +138,10 @@ class UpdateBars:
         self._watch = Watch()
         self._earned, self._looks_at = list[tuple[float, bool, float | None]](), min(first + RECENT, total) - 1
 
+    def note(self, text: str) -> None:
+        """Prints one line above the bars."""
+        self._display.note(text)
+
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
         """Adds `count` episodes to the bar. Returns a function to call at the end of each one."""
         self._begun += count

@@ -113,12 +113,12 @@ class Trajectory:
         prompt: The first observation, for the log.
         reward: What the episode has earned, by the rule in `eh_gym.rewards`.
         keeps_reward: Whether a truncated episode keeps what it has earned.
-        unscored: Whether nobody knows what it has earned, because an agent failed; `settle` then decides.
+        unscored: Whether nobody knows what it has earned, because the agent failed; `settle` then decides.
         success: The environment's verdict.
         error: The environment's error, if `end` is "environment-error".
         retries: How often the episode was started again because its environment had failed.
         failed_tokens: The tokens of all failed attempts, including this one if `end` is "environment-error".
-        failure: The check that failed, ``info["failure"]`` at the end; None if the environment does not name it.
+        failure: The check that failed, ``info["failure"]`` at the end, or why the agent failed; None if nobody names it.
         trace: The traceback of an agent that failed, or the end of its stderr.
         optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound:
             a lucky guess can be shorter.
@@ -162,7 +162,7 @@ class Trajectory:
         self.horizon = int(info.get("horizon", 0))
         known = info.get("optimal_steps")
         self.optimal_steps = int(known) if isinstance(known, numbers.Integral) else None  # JSON can't hold numpy's
-        apart = ("system_prompt", "tools", "call", "agent_program")
+        apart = ("system_prompt", "tools", "call", "agent_program", "failure", "trace")
         self.info = {name: value for name, value in info.items() if name not in apart}
 
     def add_answer(self, answer: StepResult) -> EndReason | None:
@@ -184,6 +184,7 @@ class Trajectory:
         self.reward += float(reward)
         if terminated:
             self.success, self.failure, self.trace = bool(info["success"]), info.get("failure"), info.get("trace", "")
+            self.unscored = "agent" in self.info and self.failure is not None
             return self.stop("terminated")
         if truncated:
             return self.stop("horizon" if info.get("TimeLimit.truncated") else "truncated")
@@ -191,7 +192,7 @@ class Trajectory:
 
     def stop(self, reason: EndReason) -> EndReason:
         """Ends the episode for this reason."""
-        self.end, self.unscored = reason, bool(self.fault)
+        self.end = reason
         ended, keep = not self.truncated, self.keeps_reward
         self.reward, self.success = result_of(self.reward, ended=ended, verdict=self.success, keep=keep)
         return reason
@@ -204,7 +205,12 @@ class Trajectory:
     def add_verdict(self, answer: StepResult) -> None:
         """Records how an agent ended after its episode was stopped."""
         _, reward, *_, info = answer
-        self.reward, self.unscored = float(reward), info["failure"] is not None
+        self.reward, self.failure = float(reward), info["failure"]
+        self.unscored = self.failure is not None
+
+    def fail_by_agent(self, why: str | BaseException, trace: str = "") -> None:
+        """Records that the agent has failed. The episode then ends, and counts as a failure."""
+        self.failure, self.trace, self.unscored, self.reward = str(why), trace, True, 0.0
 
     def fail(self, error: str | BaseException) -> EndReason:
         """Ends the episode because its environment failed with this error."""
@@ -216,7 +222,7 @@ class Trajectory:
         """What went wrong in the environment or in the agent program itself; empty if the model decided the episode."""
         if self.end == "environment-error":
             return self.error or "unknown"
-        return str(self.failure) if "agent" in self.info and self.failure is not None else ""
+        return str(self.failure) if self.unscored and not self.truncated else ""
 
     def add_prompt(self, ids: Sequence[int]) -> None:
         """Appends tokens that the model did not write."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from cabinet_agent import ask
@@ -275,9 +276,13 @@ def test_agents_that_begin_together_share_one_server(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("agent", [lambda task, base_url: 1, lambda task, base_url: 1 / 0, "true"])
-def test_an_agent_that_ends_without_a_call_says_nothing_about_the_model(agent: Any, env: Any) -> None:
-    with pytest.raises(WorkerError, match="without a call"):
-        env(agent).reset()
+def test_an_agent_that_ends_without_a_call_has_failed_before_its_first_step(agent: Any, env: Any) -> None:
+    playing = env(agent)
+    _, info = playing.reset(options={"task_id": "a"})
+    assert "without a call" in info["failure"]
+    assert (info["level"], "call" in info) == (3, False)
+    with pytest.raises(gym.error.ResetNeeded):
+        playing.step("words")
 
 
 class Caller:

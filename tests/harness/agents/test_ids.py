@@ -188,5 +188,5 @@ def test_messages_that_the_template_refuses_are_the_agents_failure() -> None:
     assert (episode.end, episode.reward, episode.length, len(asked["0"])) == ("terminated", 0.0, 1, 1)
     assert "no tools" in str(episode.failure)
     [episode], asked = play(asks_in_a_strange_way, policy, episodes=1)
-    assert (episode.end, episode.retries, len(asked)) == ("environment-error", 2, 3)
-    assert "no tools" in str(episode.error)
+    assert (episode.end, episode.length, episode.retries, len(asked)) == ("terminated", 0, 2, 3)
+    assert "no tools" in episode.fault

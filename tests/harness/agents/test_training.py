@@ -196,16 +196,50 @@ def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_eval
     result = train(own, env=functools.partial(AgentEnv, play, tasks))
     said = capsys.readouterr().out
     for update in range(2):
-        assert re.search(rf"note: update {update}: \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", said)
+        assert re.search(rf"note: update {update}: \d+ of 16 episodes ended by a failure.*KeyError: 'anwser'", said)
         assert result.history[update]["rollout/agent_failures"] > 8
     assert result.history[0]["rollout/environment_retries"] == 1
     lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000001.jsonl").open()]
     failed = {((line["failure"] or "")[:18], line["reward"], line["end"]) for line in lines}
     assert failed == {("KeyError: 'anwser'", 0.0, "terminated"), ("", 0.0, "terminated")}
     evaluate_policy(result.model, functools.partial(AgentEnv, play, tasks), rollouts=2, threads=1)
-    assert re.search(r"note: \d+ of 16 episodes ended by a fault.*KeyError: 'anwser'", capsys.readouterr().out)
+    assert re.search(r"note: \d+ of 16 episodes ended by a failure.*KeyError: 'anwser'", capsys.readouterr().out)
     with pytest.raises(UserCodeError, match=r"all 8 episodes .*KeyError: 'anwser'"):
         evaluate_policy(result.model, functools.partial(AgentEnv, has_a_typo, tasks), rollouts=1, threads=1, show=False)
+
+
+def fails_on_odd_tasks(how: str, task: dict[str, Any], base_url: str) -> float:
+    if task["level"] == "even":
+        asks(task, base_url)
+        return 1.0
+    if how == "exits":
+        raise SystemExit
+    if how == "is refused":
+        cabinet_agent.ask(base_url, [], n=2)
+    raise AssertionError(asks(task, base_url))
+
+
+@pytest.mark.parametrize("how", ["exits", "is refused", "fails later"])
+def test_an_agent_that_ends_before_its_first_answer_has_failed(
+    config: GRPOConfig, chat_server: Any, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    tasks = [{"id": f"{i}", "level": "odd" if i % 2 else "even"} for i in range(4)]
+    agent = functools.partial(AgentEnv, functools.partial(fails_on_odd_tasks, how), tasks)
+    own = changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=2, eval_tasks=0, tasks_per_update=4)
+    result = train(changed(own, group_size=2), env=agent)
+    for row in result.history:
+        counts = (row[f"rollout/{name}"] for name in ("episodes", "success", "agent_failures", "environment_errors"))
+        assert tuple(counts) == (8, 0.5, 4, 0)
+        assert row["horizon/k_mean"] == row["horizon/k"]
+    lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000001.jsonl").open()]
+    assert sum("fault" in line and line["kinds"] == {} and line["reward"] == 0 for line in lines) == 4
+    with chat_server.serve(lambda *_: "ok") as server:
+        told: dict[str, Any] = {"base_url": server.url, "model": "m", "split": "train", "threads": 1}
+        played = evaluate_policy("openai", agent, rollouts=1, **told)
+    assert (played.episodes, played.mean_at_k, played.agent_failures, played.environment_errors) == (4, 0.5, 2, 0)
+    said = capsys.readouterr().out
+    assert said.count("episodes ended by a failure of the agent") == 2  # a cause is told once in training
+    assert "2 of 4 episodes ended by a failure of the agent" in played.faults in said
 
 
 def calls_functions(task: dict[str, Any], base_url: str) -> bool:
@@ -328,6 +362,7 @@ def test_no_agent_earns_more_by_failing_or_by_being_stopped(
         return -3.0
 
     stopped = {("horizon", None, -3.0 if keep else 0.0)}
+    stopped |= {("horizon", "HTTPError: HTTP Error 404: ", -3.0)} if keep else set()
     expected = stopped | {("terminated", None, -3.0), ("terminated", "ValueError: spilled the tea", -3.0)}
     agent, told = functools.partial(AgentEnv, play, [{"id": "one"}]), {"truncated_reward": "keep" if keep else "zero"}
     if player == "endpoint":

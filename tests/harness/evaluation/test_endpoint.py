@@ -402,7 +402,7 @@ def test_what_an_agent_asks_for_reaches_a_hosted_model(
 def test_a_request_that_the_server_refuses_is_the_agents_failure(chat_server: Any, hosted: Any, status: int) -> None:
     def answer(request: dict[str, Any], _: int) -> Any:
         said = request["messages"]
-        if len(said) > 12 or said[0]["content"] == "worse":
+        if len(said) > 12 or said[0]["content"] == "worse" or said[-1]["content"] == "start d":
             return chat_server.error(status, "no")
         return chat_server.cabinet_agent(request) if len(said) > 1 else "ok"
 

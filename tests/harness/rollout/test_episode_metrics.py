@@ -47,7 +47,11 @@ def test_metrics_show_their_arithmetic() -> None:
 def test_a_run_ends_if_all_episodes_of_two_updates_or_of_the_last_one_are_lost() -> None:
     fine, lost, faults = Trajectory("t", 0), Trajectory("t", 0), Faults()
     lost.fail("gone")
-    assert faults.look([fine, lost], last=True) == ""
+    failed = Trajectory("t", 0, info={"agent": "mine"})
+    failed.fail_by_agent("it broke")
+    assert "1 of 2 episodes were lost" in faults.look([fine, lost], last=True)
+    assert "1 of 3 episodes ended by a failure of the agent" in faults.look([fine, failed, fine], last=True)
+    assert faults.look([fine, failed, fine], last=True) == ""  # it has been told
     for _ in range(2):
         assert "all 2 episodes" in faults.look([lost, lost], last=False)
         assert "2 of 3 episodes" in faults.look([lost, lost, fine], last=False)
