@@ -17,7 +17,9 @@ class Saved:
     """Checks the settings of a controller, saves it with them, and pickles it without its lock.
 
     A subclass is a dataclass whose fields are its settings, or overrides `_settings`. Its `_state` returns what it has
-    counted, and `_load` takes that back.
+    counted, and `_load` takes that back. Copying a controller gives the same one, so that an environment with a copy
+    of its arguments, as `gymnasium.register` and `copy.deepcopy` make, records into the original. Pickle it, or load a
+    `state_dict`, for another one.
     """
 
     def __new__(cls: type[S], *_: Any, **given: Any) -> S:
@@ -68,6 +70,12 @@ class Saved:
 
     def _load(self, state: Mapping[str, Any]) -> None:
         raise NotImplementedError
+
+    def __copy__(self: S) -> S:
+        return self
+
+    def __deepcopy__(self: S, memo: dict[int, Any]) -> S:
+        return self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._settings().items())})"

@@ -1,7 +1,7 @@
 """ThreadVectorEnv: environments stepped in threads, all at once or one slot at a time."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -194,7 +194,7 @@ class ThreadVectorEnv(SyncVectorEnv):
             given = None if seeds[slot] is None else int(seeds[slot])
             futures[slot] = self.submit_reset(slot, seed=given, options=None if options is None else shared | task)
         infos: dict[str, Any] = {}
-        for slot, (_, info) in zip(futures, _gather(futures.values()), strict=True):
+        for slot, (_, info) in zip(futures, _gather(futures, "the other slots were reset"), strict=True):
             infos = self._add_info(infos, info, slot)
         return self._batch(), infos
 
@@ -210,7 +210,8 @@ class ThreadVectorEnv(SyncVectorEnv):
         Raises:
             gymnasium.error.ResetNeeded: A slot has no running episode; then no slot has moved.
             ConfigError: There are not num_envs actions.
-            Exception: What the first failing slot raised, after all others have done their step.
+            Exception: What the first failing slot raised, with a note that names it. That slot needs a reset. All others
+                have done their step, whose results are lost; the controller has heard of their ends.
         """
         self._require_idle("step")
         if ended := [slot for slot, live in enumerate(self._live) if not live]:
@@ -222,7 +223,8 @@ class ThreadVectorEnv(SyncVectorEnv):
         for env in self._limits:
             env.get_wrapper_attr("hold_outcomes")()
         try:
-            results = _gather([self.submit_step(slot, action) for slot, action in enumerate(each)])
+            futures = {slot: self.submit_step(slot, action) for slot, action in enumerate(each)}
+            results = _gather(futures, "the others have done their step, whose results are lost")
         finally:
             with contextlib.ExitStack() as tellings:  # a failing slot does not stop the others
                 for env in reversed(self._limits):
@@ -270,8 +272,10 @@ class ThreadVectorEnv(SyncVectorEnv):
         return concatenate(self.single_observation_space, self._env_obs, empty)
 
 
-def _gather(futures: Iterable[Future[T]]) -> list[T]:
-    futures = list(futures)
-    for future in futures:
-        future.exception()
-    return [future.result() for future in futures]
+def _gather(futures: Mapping[int, Future[T]], others: str) -> list[T]:
+    """The results by slot. An error of a slot is raised when all are done, with a note that says so of the others."""
+    errors = {slot: error for slot, future in futures.items() if (error := future.exception())}
+    for slot, error in errors.items():
+        error.__notes__ = [*getattr(error, "__notes__", ()), f"slot {slot} raised this and needs a reset; {others}"]
+        raise error
+    return [future.result() for future in futures.values()]

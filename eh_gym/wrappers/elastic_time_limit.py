@@ -153,6 +153,13 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         """The K of the running, or the last, episode; 0 before the first."""
         return self._horizon
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> ElasticTimeLimit[ObsType, ActType]:
+        """A copy of the environment around the same controller."""
+        twin: ElasticTimeLimit[ObsType, ActType] = object.__new__(type(self))
+        memo |= {id(self): twin, id(self.controller): self.controller}
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin
+
     def hold_outcomes(self) -> None:
         """Keeps outcomes back until `tell_outcomes`, so that a vector environment can order them."""
         self._held = []
@@ -260,7 +267,9 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
 
     def _tell(self, outcome: EpisodeOutcome) -> None:
         controller = self.controller
-        if not self._has_recorded and isinstance(controller, MadeIn) and controller.made_in != os.getpid():
+        if self._has_recorded:
+            pass
+        elif isinstance(controller, MadeIn) and controller.made_in != os.getpid():
             warnings.warn(
                 f"this environment records in process {os.getpid()} with a copy of the {type(controller).__name__} "
                 f"that process {controller.made_in} made: the original does not get these episodes, so its K does not "
@@ -268,10 +277,22 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
                 "process (eh_gym.make_vec). Where a controller was pickled to a file, save its state_dict() instead",
                 stacklevel=4,
             )
+        elif self._is_registered_copy():
+            warnings.warn(
+                f"gymnasium has copied the {type(controller).__name__} of gym.register, which does not get these "
+                "episodes; give its class def __deepcopy__(self, memo): return self",
+                stacklevel=4,
+            )
         self._has_recorded = True
         controller.record(outcome)
         if self._update_every is not None and self.recorded.add() % self._update_every == 0:
             controller.update()
+
+    def _is_registered_copy(self) -> bool:
+        spec = self.env.unwrapped.spec
+        registered = gym.registry.get(spec.id) if spec else None
+        given = registered.kwargs.values() if registered else ()
+        return any(type(one) is type(self.controller) and one is not self.controller for one in given)
 
     def _read_verdict(self, terminated: bool, info: dict[str, Any]) -> bool:
         if self._success not in info:

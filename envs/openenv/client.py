@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.utils import EzPickle
 
-from eh_gym.errors import ConfigError, MissingExtraError, WorkerCallError, WorkerDied
+from eh_gym.errors import ConfigError, MissingExtraError, UserCodeError, WorkerCallError, WorkerDied
 from eh_gym.spaces import UnicodeText
 from envs.ids import LazyIds
 from envs.openenv.token import TOKEN_VARIABLE, checked_token
@@ -62,6 +62,7 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
             text field.
         WorkerDied: A reset did not reach the server in time.
         WorkerCallError: The environment there could not begin the episode.
+        UserCodeError: An answer of the environment there breaks the rules of `eh_gym.answers`.
         MissingExtraError: The ``openenv`` package is not installed.
     """
 
@@ -147,12 +148,15 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
             result = self._client.step({self._action_field: message})
         except (RuntimeError, *_LOST) as error:
             self._disconnect()
+            _, fault, said = str(error).partition("UserCodeError: ")  # OpenEnv has no field for an error's kind
+            if fault:
+                raise UserCodeError(f"the environment at {self._url}: {said}") from error
             return "", 0.0, False, True, {"success": False, "environment_error": f"{type(error).__name__}: {error}"}
         text, info = self._read(result.observation)
         terminated = bool(info.pop("terminated", result.done))
         truncated = bool(info.pop("truncated", False))
         self._playing = not (terminated or truncated)
-        return text, float(result.reward or 0.0), terminated, truncated, info
+        return text, 0.0 if result.reward is None else result.reward, terminated, truncated, info
 
     def close(self) -> None:
         """Ends the session."""

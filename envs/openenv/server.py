@@ -22,8 +22,9 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Text
 
-from eh_gym.answers import is_verdict
-from eh_gym.errors import ConfigError, EHError, MissingExtraError, WorkerDied
+from eh_gym.answers import is_verdict, step_fault
+from eh_gym.checked import place
+from eh_gym.errors import ConfigError, EHError, MissingExtraError, UserCodeError, WorkerDied
 from eh_gym.surrogates import escaped
 from envs.ids import task_ids_of
 from envs.making import make_environment, read_env_args, registered, takes_split
@@ -81,7 +82,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         self._env_id, self._args, self._splits = env_id, dict(args), list(splits)
         self._envs: dict[str, gym.Env[str, str]] = {}
         self._env: gym.Env[str, str] | None = None
-        self._state = State()
+        self._state, self._task_id = State(), None
         self._closed = False
 
     def reset(
@@ -105,7 +106,7 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         except EHError as error:  # the client gets only the text
             raise type(error)(f"{type(error).__name__}: {error}") from error
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
-        info = dict(info)  # the environment may keep its own
+        info, self._task_id = dict(info), info.get("task_id")  # the environment may keep its own
         prompt = info.pop("system_prompt", None)
         return TextObservation(
             text=escaped(str(observation)),
@@ -118,19 +119,20 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         self._refuse_if_closed()
         if self._env is None:
             raise ConfigError("this session has no episode yet; call reset before step")
-        text, reward, terminated, truncated, info = self._env.step(action.message)
+        answer = self._env.step(action.message)
         self._state.step_count += 1
+        if fault := step_fault(answer):  # the client gets only the text
+            raise UserCodeError(f"UserCodeError: {place(self._task_id, self._state.step_count)}: {fault}")
+        text, reward, terminated, truncated, info = answer
         info = dict(info)
         success = info.pop("success", None)
-        if success is not None and not is_verdict(success):
-            raise ConfigError(f"info['success'] must be True or False, got {success!r}; correct the environment")
         return TextObservation(
             text=escaped(str(text)),
             reward=float(reward),
             done=bool(terminated or truncated),
             terminated=bool(terminated),
             truncated=bool(truncated),
-            success=None if success is None else bool(success),
+            success=bool(success) if is_verdict(success) else None,
             info=_json(info),
         )
 

@@ -1,13 +1,13 @@
 """Tells the horizon controller how the episodes of an update ended."""
 
-import copy
 import numbers
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from eh_gym import HorizonController
+from eh_gym import HorizonController, SharedHorizon
 from eh_gym.errors import ConfigError
 from harness.rollout.episode_metrics import mean
 from harness.types.trajectory import Trajectory
@@ -31,16 +31,16 @@ def tell_controller(controller: HorizonController | None, trajectories: Sequence
 def check_controller(controller: HorizonController) -> None:
     """Lets a copy of a controller move K once, to refuse a wrong answer before the first update.
 
-    A controller that can't be copied, or that is shared between processes, is not checked.
+    A controller that can't be pickled, or that is shared between processes, is not checked.
 
     Raises:
         ConfigError: ``update()`` does not return metrics, or one is not named ``horizon/…`` or ``custom/…``.
     """
     try:
-        trial = copy.deepcopy(controller)
+        trial = None if isinstance(controller, SharedHorizon) else pickle.loads(pickle.dumps(controller))
     except Exception:  # such as one that holds a file
         return
-    if trial is controller:
+    if trial is None:
         return
     metrics: Any = trial.update()
     if not isinstance(metrics, Mapping):

@@ -77,6 +77,7 @@ def test_what_a_reset_must_return(start: Any, said: str) -> None:
         ),
         (("seen", 1e13, False, False, {}), "the reward must be a finite number, at most 1e\\+12 from 0, got 1"),
         (("seen", 0.0, True, False, {"success": "False"}), "info\\['success'\\] must be True or False"),
+        (("seen", 0.0, False, False, {"environment_error": "gone"}), "info\\['environment_error'\\] must end the episode"),
         (("seen", 0.0, True, False, {"success": math.nan}), "info\\['success'\\] .* leave it out, so that the reward"),
     ],
 )
@@ -123,13 +124,14 @@ class Unspeakable(Exception):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"start": RuntimeError("db is down")}, "task '7', reset: .*RuntimeError: db is down"),
-        ({"answer": KeyError("anwser")}, "task '7', step 1: .*KeyError: 'anwser'"),
-        ({"answer": Unspeakable()}, "task '7', step 1: .*Unspeakable: .*RuntimeError"),
+        ({"start": RuntimeError("db is down")}, ("reset: .*RuntimeError: db is down", "raise eh_gym.errors.WorkerError")),
+        ({"answer": KeyError("anwser")}, ("step 1: .*KeyError: 'anwser'", r"info\['environment_error'\]")),
+        ({"answer": Unspeakable()}, ("step 1: .*Unspeakable: .*RuntimeError", "truncated=True")),
     ],
 )
-def test_what_an_environment_raises_has_its_task_step_and_line(given: Any, said: str) -> None:
-    with pytest.raises(UserCodeError, match=rf"^{said}.*test_checked.py, line \d+, in _given\)$"):
+def test_what_an_environment_raises_has_its_task_step_line_and_what_to_do(given: Any, said: tuple[str, str]) -> None:
+    what, advice = said
+    with pytest.raises(UserCodeError, match=rf"^task '7', {what}.*test_checked.py, line \d+, in _given\); .*{advice}"):
         played(**given)
 
 

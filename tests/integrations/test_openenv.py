@@ -22,7 +22,7 @@ import pytest
 from openenv_server import TOKEN, served_here
 
 import eh_gym
-from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied
+from eh_gym.errors import ConfigError, UserCodeError, WorkerCallError, WorkerDied
 from envs.__main__ import main
 from envs.ids import task_ids_of
 
@@ -203,6 +203,8 @@ class Careless(Scripted):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if action == "verdict":
             return action, 0.0, True, False, {"success": "False"}
+        if action in ("nan", "inf", "True"):
+            return action, np.True_ if action == "True" else float(action), False, False, {}  # type: ignore[return-value]
         odd: dict[Any, Any] = {1: "one", "count": np.int64(3), "malformed": np.bool_(True), "places": np.arange(2)}
         deep: list[Any] = []
         for _ in range(100_000):  # too deep for json
@@ -211,15 +213,17 @@ class Careless(Scripted):
         return action, 0.0, False, False, odd
 
 
-def test_an_info_arrives_whatever_is_in_it_and_no_text_becomes_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_info_arrives_whatever_is_in_it_and_a_wrong_answer_is_refused_as_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gym.registry, "Careless-v0", gym.envs.registration.EnvSpec("Careless-v0", Careless))
     with served_here("Careless-v0") as there, gym.make("EH-Remote-v0", **there) as remote:
         for _ in range(2):
             assert remote.reset()[1] == {"task_id": "a", "system_prompt": "rules \\ud800"}
         assert remote.step("list()")[4] == {"1": "one", "count": 3, "malformed": True, "places": [0, 1]}
-        *_, info = remote.step("verdict")
-        assert not info["success"]
-        assert "must be True or False, got 'False'" in info["environment_error"]
+        assert remote.step("True")[1] == 1.0
+        for action, said in (("verdict", "True or False.*got 'False'"), ("nan", "finite.*got nan"), ("inf", "got inf")):
+            remote.reset()
+            with pytest.raises(UserCodeError, match=f"task 'a', step 1: .*{said}"):
+                remote.step(action)
 
 
 def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(

@@ -3,18 +3,20 @@ import json
 import os
 import pickle
 import warnings
+from fractions import Fraction
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from endings import ENDS, K
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformObservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eh_gym.checked import CheckedEnv
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, UserCodeError
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, KeyedHorizon
 from eh_gym.wrappers import ElasticTimeLimit
 
@@ -153,9 +155,13 @@ def test_an_episode_earns_in_all_what_the_table_says(name, keep, success, journa
     assert controller.outcomes == [EpisodeOutcome(**told)]
 
 
-def test_an_inner_limit_that_stops_before_k_keeps_its_mark(scripted, journal):
-    inner = scripted((0.0, False, True, {"TimeLimit.truncated": True}))
-    _, _, _, truncated, info = play(ElasticTimeLimit(inner, journal(5)), 1)[0]
+def test_an_inner_limit_that_stops_before_k_keeps_its_mark_and_is_told_once(scripted, journal):
+    env = ElasticTimeLimit(scripted((0.0, False, True, {"TimeLimit.truncated": True})), journal(5))
+    with pytest.warns(UserWarning, match="own limit stops episodes before K"):
+        play(env, 1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the environment's own limit")
+        _, _, _, truncated, info = play(env, 1)[0]
     assert (truncated, info["outcome"]["truncated"], info["TimeLimit.truncated"]) == (True, True, True)
 
 
@@ -188,6 +194,71 @@ def test_success_from_another_key_and_from_a_function(scripted, journal):
         env = ElasticTimeLimit(scripted((reward, True, False, {"is_success": np.True_})), controller, success=success)
         assert play(env, 1)[0][4]["outcome"]["success"] is expected
         assert controller.outcomes[0].success is expected
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ((0, 0.0, False, {}), "step must return .*; return all five"),
+        (None, "step must return"),
+        ((0, 0.0, False, False, None), "the info must be a dict, got None"),
+        ((0, 0.0, None, False, {}), "terminated must be True or False, got None"),
+        *(((0, wrong, False, False, {}), "the reward must be a number") for wrong in (None, "1")),
+        *(((0, wrong, False, False, {}), "the reward must be a finite number") for wrong in (float("nan"), -np.inf, 1e13)),
+    ],
+)
+@pytest.mark.parametrize("k", [1, 2, 9])
+def test_what_the_harness_refuses_is_refused_with_its_step(scripted, journal, step, said, k):
+    inner = scripted()
+    env = ElasticTimeLimit(inner, journal(k))
+    play(env, k - 1)
+    inner.step = lambda action: step
+    with pytest.raises(UserCodeError, match=f"^step {k}: {said}"):
+        env.step(0)
+
+
+def test_a_reset_without_an_info_is_refused(scripted, journal):
+    inner = scripted()
+    inner.reset = lambda **_: (0, None)
+    with pytest.raises(UserCodeError, match="^reset: the info must be a dict"):
+        ElasticTimeLimit(inner, journal(3)).reset()
+
+
+@pytest.mark.parametrize("kind", [float, int, Fraction, np.float32, np.int64, np.float64, lambda r: np.bool_(r > 0)])
+def test_rewards_of_any_kind_add_up(scripted, journal, kind):
+    rewards = [kind(r) for r in (0, 0, 1, 1, 1, -2, 0, -2, -2, 1)]
+    env = ElasticTimeLimit(scripted(*((reward, np.False_, False, {}) for reward in rewards)), journal(9))
+    steps = play(env, 9)
+    assert sum(float(step[1]) for step in steps) == min(sum(map(float, rewards[:9])), 0)
+
+
+class Own:
+    """A controller without anything of ours."""
+
+    horizon = 2
+
+    def record(self, outcome): ...
+
+    update = state_dict = load_state_dict = record
+
+
+@pytest.mark.parametrize("kind", [Own, ElasticHorizon])
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda env: copy.deepcopy(TimeLimit(env, 9)), None])
+def test_a_copied_environment_records_into_its_controller_or_says_that_it_does_not(scripted, monkeypatch, kind, how):
+    told = []
+    monkeypatch.setattr(ElasticHorizon, "record", lambda self, outcome: told.append(self))
+    monkeypatch.setattr(Own, "record", lambda self, outcome: told.append(self))
+    controller, made = kind(), lambda controller: ElasticTimeLimit(scripted(won()), controller)
+    if how is None:
+        monkeypatch.setitem(gym.registry, "Copied-v0", EnvSpec("Copied-v0", made, kwargs={"controller": controller}))
+        env = gym.make("Copied-v0", disable_env_checker=True)
+    else:
+        env = how(made(controller))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        play(env, 1)
+    assert (told == [controller]) is not any("__deepcopy__" in str(warning.message) for warning in warned)
+    assert told == [controller] or (kind, how) == (Own, None)
 
 
 def test_an_episode_that_ends_without_a_verdict_is_an_error_that_lists_the_keys(scripted, journal):
