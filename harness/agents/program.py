@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from eh_gym.answers import is_reward, is_verdict
+from eh_gym.answers import MOST_REWARD, is_reward, is_verdict
 from eh_gym.checked import accepts, said_by
 from eh_gym.errors import ConfigError, WorkerError
 
@@ -131,7 +131,7 @@ def read_verdict(value: Any) -> Ended:
     reward, success = (one.item() if getattr(one, "shape", None) == () else one for one in values)
     if not is_reward(reward):
         return Ended(
-            failure=f"expected a reward, a finite number, or True or False, got {reward!r:.200}; return one of them"
+            failure=f"expected a reward, a number at most {MOST_REWARD:g} from 0, or True or False, got {reward!r:.200}"
         )
     if success is None:
         return Ended(float(reward), reward if isinstance(reward, bool) else None)
