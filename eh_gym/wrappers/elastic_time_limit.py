@@ -258,11 +258,12 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
 
     def _note_own_limit(self) -> None:
         self._own_limit_noted = True
-        steps = self.env.spec and self.env.spec.max_episode_steps
-        how = f" of {steps} steps stops episodes before K does; gym.make(..., max_episode_steps=-1) leaves it out"
+        spec = self.env.spec
+        how = f" of {spec.max_episode_steps} steps" if spec and spec.max_episode_steps else ""
         warnings.warn(
-            f"the environment's own limit{how if steps else ' stops episodes before K does'}",
-            stacklevel=5,
+            f"the environment's own limit{how} stops episodes before K does; make it larger, or leave it out "
+            "(gym.make(..., max_episode_steps=-1))",
+            stacklevel=4,
         )
 
     def _tell(self, outcome: EpisodeOutcome) -> None:
@@ -289,10 +290,10 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             controller.update()
 
     def _is_registered_copy(self) -> bool:
-        spec = self.env.unwrapped.spec
-        registered = gym.registry.get(spec.id) if spec else None
+        spec, controller = self.env.unwrapped.spec, self.controller
+        registered = gym.registry.get(spec.id) if spec and not hasattr(controller, "__deepcopy__") else None
         given = registered.kwargs.values() if registered else ()
-        return any(type(one) is type(self.controller) and one is not self.controller for one in given)
+        return any(type(one) is type(controller) and one is not controller for one in given)
 
     def _read_verdict(self, terminated: bool, info: dict[str, Any]) -> bool:
         if self._success not in info:
