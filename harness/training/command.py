@@ -93,7 +93,8 @@ def _resumed(folder: Path, base: GRPOConfig, wanted: GRPOConfig, given: Mapping[
     ignored = [
         flag
         for flag, name in given.items()
-        if name in values and name not in taken and name != "updates" and values[name] != before[name]
+        if name == "recipe"
+        or (name in values and name not in taken and name != "updates" and values[name] != before[name])
     ]
     note = f"note: the run goes on with its own settings; ignored: {', '.join(sorted(ignored))}"
     return RunRequest(

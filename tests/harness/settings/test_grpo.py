@@ -72,13 +72,13 @@ def test_a_resumed_run_has_its_own_settings_and_the_machine_s_flags(quick: GRPOC
     assert (own.config.wrapper, own.config.loss.kl_coef) == ("linear", 0.1)
     machine = ["--device", "cpu", "--slots", "3", "--tokens-per-microbatch", "77", "--rank-timeout-s", "9"]
     machine += ["--recompute", "fit", "--offload-optimizer"]
-    request = read_command([*resume, *machine, "--updates", "9", "--kl-coef", "0.1", "--k-min", "4"])
+    request = read_command([*resume, *machine, "--updates", "9", "--kl-coef", "0.1", "--k-min", "4", "--recipe=x"])
     assert {n for n, v in flat(request.config).items() if v != flat(own.config)[n]} == {
         *("device", "slots", "tokens_per_microbatch", "rank_timeout_s", "recompute", "offload_optimizer")
     }
     assert (request.updates, request.resume) == (9, quick.out)
     # It has the given --kl-coef.
-    assert request.notes == ["note: the run goes on with its own settings; ignored: --k-min"]
+    assert request.notes == ["note: the run goes on with its own settings; ignored: --k-min, --recipe"]
 
 
 def test_settings_of_another_version_are_refused_with_their_format() -> None:
