@@ -14,6 +14,7 @@ from eh_gym.errors import ConfigError
 from eh_gym.horizon.make import HORIZONS
 from harness.grpo import main
 from harness.settings.command_line import errors_in_one_line, parse
+from harness.settings.evaluate import EvaluateConfig
 from harness.settings.sampling import SAMPLERS
 from harness.settings.section import Section, flat, settings_in
 from harness.training.command import read_command
@@ -92,7 +93,7 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
     assert settings_of("--wrapper=fixed", "--k0=20")["wrapper"] == "fixed"
     with pytest.raises(ConfigError, match="no flag --no_packin; did you mean --packing"):
         settings_of("--no_packin")
-    assert settings_of('--env-args={"tasks": 4}', "--seed=-3")["env_args"] == {"tasks": 4}
+    assert settings_of('--env-args={"tasks": 4}', "--success-threshold=-3")["env_args"] == {"tasks": 4}
     agent = ["--recipe", "smollm2", "--tasks=t.jsonl"]
     assert settings_of(*agent, "--agent", "node a.js --quick=1 --k00")["agent"] == "node a.js --quick=1 --k00"
     # Behind =, as a value that begins with a dash must be.
@@ -105,6 +106,8 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         ("--k00 5", "no flag --k00; did you mean --k0?"),
         ("--warm-start.episode 3", "did you mean --warm-start.episodes?"),
         ("--lr 0.1", "no flag --lr; did you mean --learning-rate?"),
+        ("evaluate --seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
+        ("--seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
         ("--updates 3 4", "4 belongs to no flag"),
         ("--xyzzy 3", "no flag --xyzzy; --help-all shows all flags"),
         ("--adam-beta2 0.9", "adam_beta2 has no flag; give it in a recipe or in a Python program"),
@@ -117,8 +120,9 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
     ],
 )
 def test_a_flag_that_there_is_not_or_that_another_choice_has_is_named(words: str, said: str) -> None:
+    command, *given = words.split()
     with pytest.raises(ConfigError) as error:
-        read_command(words.split())
+        parse(EvaluateConfig(), given, prog="") if command == "evaluate" else read_command([command, *given])
     assert said in str(error.value)
 
 
