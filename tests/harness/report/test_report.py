@@ -143,11 +143,15 @@ def test_the_list_has_the_state_of_each_run_and_how_to_resume_it(
         (["nowhere"], "no folder .*nowhere"),
         (["nowhere", "--out", "metrics.jsonl"], r"out must .*\.html.*--out"),
         ([], "name run folders"),
+        (["run", "--out", "/proc/x.html"], "error: the folder /proc can't be .*; give another --out"),
+        (["run", "--out", f"{'x' * 250}.html"], "error: the page x.* can't be written .*; give another --out"),
     ],
 )
 def test_wrong_arguments_end_the_command_with_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("run"), updates=3)
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2
