@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any
 
@@ -136,7 +137,7 @@ def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str
 
 def checked_environment(env: str | EnvSpec, args: Mapping[str, Any], success_threshold: float = 1.0) -> CheckedEnv:
     """Makes one environment as `make_environment` does. `CheckedEnv` explains the threshold."""
-    tests = f"python -m envs check {env}" if isinstance(env, str) else "the tests of eh_gym.testing.TextEnvContract"
+    tests = f"python -m envs check {quote(env)}" if isinstance(env, str) else "eh_gym.testing.TextEnvContract"
     return CheckedEnv(make_environment(env, args), success_threshold, f"; {tests} says what else the environment needs")
 
 

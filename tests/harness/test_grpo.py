@@ -169,16 +169,15 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     trained = mock.Mock(side_effect=[full, {}])
     monkeypatch.setattr("harness.training.carry_out.train", trained)
     monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: name)  # also where there is no vLLM
-    prepare(changed(quick, sampler="vllm"))
+    assert quick.out
+    folder = prepare(changed(quick, sampler="vllm", out=quick.out.with_name("my run")))
     with pytest.raises(SystemExit) as end:
-        main(["--resume", str(quick.out)])
+        main(["--resume", str(folder)])
     assert end.value.code == 2
     said = " ".join(capsys.readouterr().out.split())
     assert "the GPU ran out of memory (Tried to allocate 2.00 GiB. GPU 0 has" in said
-    assert (
-        f"continue with --resume {quick.out} and a lower --tokens-per-microbatch, --gpu-memory-utilization or" in said
-    )
-    main(["--resume", str(quick.out), "--gpu-memory-utilization", "0.3", "--group-size=400", "--no-packing"])
+    assert f"continue with --resume '{folder}' and a lower --tokens-per-microbatch, --gpu-memory-utilization or" in said
+    main(["--resume", str(folder), "--gpu-memory-utilization", "0.3", "--group-size=400", "--no-packing"])
     assert trained.call_args.args[0].sampling.gpu_memory_utilization == 0.3
     assert "ignored: --group-size, --no-packing\n" in capsys.readouterr().out
 

@@ -153,11 +153,12 @@ def test_what_the_environment_failed_is_played_again(tmp_path: Path, monkeypatch
 
 
 def test_a_run_is_known_by_its_versions_beside_its_settings(quick: GRPOConfig) -> None:
-    out = prepare(quick)
-    with pytest.raises(ConfigError, match="has no model yet"):
+    assert quick.out
+    out = prepare(changed(quick, out=quick.out.with_name("my run")))
+    with pytest.raises(ConfigError, match=r"has no model yet; .* --resume '/.*/my run'$"):
         of_run(out)
     (out / "versions.json").unlink()
-    with pytest.raises(ConfigError, match="not the folder of a run"):
+    with pytest.raises(ConfigError, match=r"not the folder of a run.* --policy '/.*/my run'$"):
         of_run(out)
 
 
