@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from glossary import check_glossary
+from other_values import with_others
 from quiet_run import kill_and_resume, metrics_of, rows_of_run, run
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -32,7 +33,7 @@ from harness.records.run_folder import prepare
 from harness.rollout.environment import task_environment
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import new_controller
-from harness.settings.section import changed
+from harness.settings.section import Changes, changed
 from harness.terminal.display import Display
 from harness.training.first_policy import load
 
@@ -40,12 +41,16 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
-    threads = changed(quick, out=tmp_path / "threads", env_threads=8)
+    setup = changed(with_others(quick, Changes.SETUP), out=tmp_path / "setup")
+    machine = changed(with_others(quick, Changes.MACHINE), out=tmp_path / "machine", updates=1)
     short = {"warm_start.max_batches": 1, "warm_start.polish_batches": 0}
     other = changed(quick, out=tmp_path / "other", seed=1, updates=2, **short)
-    evaluations = [run(config) for config in (quick, threads, other)]
-    assert metrics_of(quick) == metrics_of(threads)
+    evaluations = [run(config) for config in (quick, setup, machine, other)]
+    assert metrics_of(quick) == metrics_of(setup)
     assert evaluations[0] == evaluations[1]
+    first, rounded = metrics_of(quick)[0], metrics_of(machine)[0]
+    numbers = {name: value for name, value in first.items() if value is not None}
+    assert {name: rounded[name] for name in numbers} == pytest.approx(numbers, rel=1e-3, abs=1e-5)
     assert metrics_of(quick)[:2] != metrics_of(other)
 
 

@@ -2,9 +2,10 @@
 
 import re
 import runpy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 import tyro
@@ -15,8 +16,9 @@ from eh_gym.horizon.make import HORIZONS
 from harness.grpo import main
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.evaluate import EvaluateConfig
+from harness.settings.grpo import GRPOConfig
 from harness.settings.sampling import SAMPLERS
-from harness.settings.section import Section, flat, settings_in
+from harness.settings.section import FIRST, Section, flat, settings_in
 from harness.training.command import read_command
 
 REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))
@@ -188,13 +190,19 @@ def test_help_all_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert everything <= flags_on(page(capsys, "--help-all"))
 
 
+def first_of(kind: type) -> Iterator[str]:
+    hints = get_type_hints(kind, include_extras=True)
+    for field in settings_in(kind):
+        if FIRST in getattr(hints[field.name], "__metadata__", ()):
+            yield getattr(kind, "prefix", "") + field.name
+        elif isinstance(hints[field.name], type) and issubclass(hints[field.name], Section):
+            yield from first_of(hints[field.name])
+
+
 def test_the_first_page_has_marked_flags_and_at_most_five_of_a_controller(capsys: pytest.CaptureFixture[str]) -> None:
-    marked = (
-        "env agent tasks model lora-rank wrapper tasks-per-update group-size max-action-tokens sampler learning-rate"
-    )
-    marked += " eval-tasks updates seed out resume recipe device warm-start.episodes"
+    marked = [*first_of(GRPOConfig), "wrapper", "sampler", "resume", "recipe"]
     for wrapper, kind in HORIZONS.items():
         for sampler in SAMPLERS:
             shown = flags_on(page(capsys, "--help", "--wrapper", wrapper, "--sampler", sampler))
-            own = [field.name for field in settings_in(kind)][:5] + ["url"] * (sampler == "vllm-server")
-            assert shown == {f"--{name.replace('_', '-')}" for name in [*marked.split(), *own]}
+            own = [*[field.name for field in settings_in(kind)][:5], *first_of(SAMPLERS[sampler])]
+            assert shown == {f"--{name.replace('_', '-')}" for name in [*marked, *own]}

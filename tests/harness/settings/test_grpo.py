@@ -108,7 +108,8 @@ def test_every_wrapper_makes_its_controller_and_its_fields_are_flags(wrapper: st
     controller = new_controller(config.horizon)
     assert type(controller) is HORIZONS[wrapper]
     assert controller is not config.horizon  # the settings have the pattern of it
-    assert controller.horizon == {"linear": 10, "multiplicative": 5, "staged": 7, "task": 25}.get(wrapper, 15)
+    own = HORIZONS[wrapper](**({"stages": {0: 7, 3: 9}} if given else {}))
+    assert controller.state_dict() == own.state_dict()
     assert flat(config)["wrapper"] == wrapper
 
 
