@@ -112,7 +112,6 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         ("--K 20 --wrapper linear", "no flag --K; did you mean --k-min?"),
         ("--steps 9", "did you mean --updates?"),
         ("evaluate --K=20", "no flag --K; did you mean --horizon?"),
-        ("evaluate --steps 9", "did you mean --horizon?"),
         ("evaluate --seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
         ("--seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
         ("--updates 3 4", "4 belongs to no flag"),
