@@ -71,7 +71,16 @@ class WorkerError(EHError, RuntimeError):
 
 
 class WorkerDied(WorkerError):
-    """The worker process exited, crashed or was killed."""
+    """The worker process exited, crashed or was killed.
+
+    Attributes:
+        called: Whether the call may have reached it. If not, the call has had no effect.
+        signal: The number of the signal that ended it; 0 if none did.
+    """
+
+    def __init__(self, *args: object, called: bool = True, signal: int = 0) -> None:
+        super().__init__(*args)
+        self.called, self.signal = called, signal
 
 
 class WorkerTimeout(WorkerError):

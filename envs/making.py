@@ -11,14 +11,15 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from eh_gym.checked import CheckedEnv, said_by
-from eh_gym.errors import ConfigError, EHError
+from eh_gym.checked import CheckedEnv, place_of, said_by
+from eh_gym.errors import ConfigError, EHError, UserCodeError
 from eh_gym.ranges import near
 
 
@@ -123,20 +124,25 @@ def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str
 
     Raises:
         ConfigError: The name is wrong, or the environment takes other arguments.
+        UserCodeError: The environment's own code raised something else than an `EHError`.
     """
     try:
         # gymnasium's checker breaks at the first step after a first reset that raised.
         return gym.make(registered(env) if isinstance(env, str) else env, disable_env_checker=True, **args)
     except EHError:
         raise
-    except (gym.error.Error, ImportError, TypeError) as error:
+    except Exception as error:
         name, given = env if isinstance(env, str) else env.id, f" with {dict(args)}" if args else ""
-        raise ConfigError(f"{name} can't be made{given} ({error})") from error
+        its = error.__cause__ if type(error) is type(error.__cause__) is TypeError else error  # gymnasium makes another
+        place = place_of(its.__traceback__)
+        if isinstance(error, (gym.error.Error, ImportError, TypeError)) and (not place or place.startswith(__file__)):
+            raise ConfigError(f"{name} can't be made{given} ({error})") from error
+        raise UserCodeError(f"{name} can't be made: its code raised {' '.join(said_by(its).split())}") from error
 
 
 def checked_environment(env: str | EnvSpec, args: Mapping[str, Any], success_threshold: float = 1.0) -> CheckedEnv:
     """Makes one environment as `make_environment` does. `CheckedEnv` explains the threshold."""
-    tests = f"python -m envs check {env}" if isinstance(env, str) else "the tests of eh_gym.testing.TextEnvContract"
+    tests = f"python -m envs check {quote(env)}" if isinstance(env, str) else "eh_gym.testing.TextEnvContract"
     return CheckedEnv(make_environment(env, args), success_threshold, f"; {tests} says what else the environment needs")
 
 

@@ -26,7 +26,7 @@ from harness.settings.command_line import parser_of
 from harness.settings.horizon import HORIZON
 from harness.settings.sampling import SAMPLING
 from harness.sweep.sweep import Sweep
-from harness.training.command import Command, recipe_config
+from harness.training.command import Command, recipe_config, resumable
 
 ROOT = Path(__file__).parents[1]
 _NOTE = "`python tools/reference.py` makes this page from the code, and a test compares the two."
@@ -107,6 +107,10 @@ def flags(default: Any) -> dict[str, Flag]:
     return by_name
 
 
+def _flag(name: str) -> str:
+    return f"`--{name.replace('_', '-')}`"
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
@@ -119,8 +123,10 @@ def flags_markdown() -> str:
         "# Every flag",
         "",
         f"`python -m harness.COMMAND --help-all` prints the same. {_NOTE} The first default "
-        "is that of `--recipe paper`. Where the recipe quickstart or another command has a different one, its name and "
-        "its default follow. harness.sweep takes all flags of harness.grpo.",
+        "is that of `--recipe paper`; that of quickstart or another command follows if it differs. harness.sweep "
+        "takes all flags of harness.grpo.",
+        "",
+        f"With `--resume` a run keeps its settings, but for {', '.join(map(_flag, resumable()))}.",
     ]
     shown: set[tuple[str, str]] = set()  # names with their types: --tasks is a file or a number
     for command, its_flags in flags_of.items():

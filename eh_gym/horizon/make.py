@@ -5,7 +5,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from eh_gym.errors import ConfigError
+from eh_gym.checked import said_by
+from eh_gym.errors import ConfigError, EHError, UserCodeError
 from eh_gym.horizon.controller import HorizonController, is_controller
 from eh_gym.horizon.elastic import ElasticHorizon
 from eh_gym.horizon.schedules import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon, TTIHorizon
@@ -33,6 +34,7 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
 
     Raises:
         ConfigError: The name or a setting is wrong, or the result is not a controller.
+        UserCodeError: The class raised something else than an `EHError`.
 
     >>> make_controller("fixed", k0=15), make_controller("eh_gym.horizon:FixedHorizon", k0=15)
     (FixedHorizon(k0=15), FixedHorizon(k0=15))
@@ -48,7 +50,12 @@ def make_controller(name: str, **settings: Any) -> HorizonController:
         wrong = sorted(settings.keys() - signature.parameters)
         hint = near(wrong[0], signature.parameters) if wrong else ""
         raise ConfigError(f"{name} takes {', '.join(signature.parameters)}, got {settings} ({error}){hint}") from error
-    made = make(**settings)
+    try:
+        made = make(**settings)
+    except EHError:
+        raise
+    except Exception as error:
+        raise UserCodeError(f"{name} can't be made: its code raised {said_by(error)}") from error
     if not is_controller(made):
         raise ConfigError(
             f"{name} made {made!r}, which is not a controller; it needs horizon, record, update, state_dict and "

@@ -95,5 +95,6 @@ def _ended(process: subprocess.Popen[bytes]) -> WorkerDied:
         code = process.wait(PARTING_S)
     except subprocess.TimeoutExpired:
         return WorkerDied("the worker closed its end of the pipe; it was killed")
-    how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-    return WorkerDied(f"the worker {how}")
+    if code < 0:
+        return WorkerDied(f"the worker was killed by signal {signal.Signals(-code).name}", signal=-code)
+    return WorkerDied(f"the worker exited with status {code}")

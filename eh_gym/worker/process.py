@@ -205,8 +205,9 @@ class Worker:
         except WorkerError as error:
             unanswered.popleft().told.put(error)
         finally:  # also after Ctrl-C
+            why = f"the worker cannot be called: {self._gone or 'a call was interrupted'}"
             for call in unanswered:
-                call.told.put(WorkerDied(f"the worker cannot be called: {self._gone or 'a call was interrupted'}"))
+                call.told.put(WorkerDied(why, called=False))
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Lets the process end, and kills it after ``timeout_s``. Calls in other threads then raise WorkerDied."""
@@ -247,7 +248,7 @@ class Worker:
     def _refuse_in_a_fork(self) -> None:
         # Before the lock is taken: a thread of the parent may have held it at the fork.
         if self._process is not None and os.getpid() != self._owner:
-            raise WorkerDied(f"the worker belongs to process {self._owner}; start one in this process")
+            raise WorkerDied(f"the worker belongs to process {self._owner}; start one in this process", called=False)
 
     def _spawn(self) -> Frames:
         if self._process is not None:
@@ -267,7 +268,8 @@ class Worker:
                 env=_environment(),
             )
         except OSError as error:
-            raise WorkerDied(f"the worker could not be started: {error}. Command: {' '.join(self.command)}") from error
+            why = f"the worker could not be started: {error}. Command: {' '.join(self.command)}"
+            raise WorkerDied(why, called=False) from error
         self._frames = Frames(process)
         self._gone, self._reaped = "", False
         self._drain = threading.Thread(target=_keep_tail, args=(process.stderr, self._stderr), daemon=True)
@@ -296,7 +298,8 @@ class Worker:
             yield
         except WorkerError as error:
             self._reap(f"{type(error).__name__}: {error}")
-            raise type(error)(f"{error}{self._last_words()}") from error.__cause__
+            error.args = (f"{error}{self._last_words()}",)
+            raise
         except BaseException as error:
             self._reap(f"it was interrupted by {type(error).__name__}")
             raise

@@ -9,6 +9,7 @@ import functools
 import json
 import numbers
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,11 +32,6 @@ from envs.options import chosen_task
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
 _STEP_CPU_S = 5.0  # seconds of processor time after which a message's calls are interrupted
 _PROMPTS = ("compact", "official")
-# The beginnings of errors that no step has caused.
-_NOT_ITS_DOING = (
-    *("the worker cannot be called", "the worker belongs to"),
-    *("the worker was killed by signal SIGKILL", "the worker was killed by signal SIGTERM"),
-)
 _RULES = """\
 You solve a user's requests by calling functions. In each message, call one or more of the functions{below}, or say in \
 words that you are done with the user's present request. After a message with calls you get their results; after a message \
@@ -321,7 +317,7 @@ def _ended(error: WorkerError, turn: int) -> tuple[str, float, bool, bool, dict[
     # The worker's own report names the host's files.
     reason = "the worker reported that it failed" if isinstance(error, WorkerCallError) else str(error).splitlines()[0]
     name = f"{type(error).__name__}: {error}"
-    if isinstance(error, WorkerDied) and str(error).startswith(_NOT_ITS_DOING):
+    if isinstance(error, WorkerDied) and (not error.called or error.signal in (signal.SIGKILL, signal.SIGTERM)):
         text = f"The environment failed, and this episode is over: {reason}"
         return text, 0.0, False, True, {**info, "environment_error": name}
     text = f"Your calls could not be carried out, and this episode is over: {reason}"

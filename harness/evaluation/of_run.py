@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from eh_gym.errors import ConfigError
 from harness.records.run_folder import saved_config
@@ -23,10 +24,12 @@ def of_run(folder: Path, env: str = "") -> EvaluateConfig:
     """
     if not is_run(folder):
         raise ConfigError(
-            f"{folder} is not the folder of a run; for a model's folder or hub id, give --policy {folder}"
+            f"{folder} is not the folder of a run; for a model's folder or hub id, give --policy {quote(str(folder))}"
         )
     if not (folder / "model").is_dir():
-        raise ConfigError(f"the run in {folder} has no model yet; resume it: python -m harness.grpo --resume {folder}")
+        raise ConfigError(
+            f"the run in {folder} has no model yet; resume it: python -m harness.grpo --resume {quote(str(folder))}"
+        )
     run, plain = saved_config(folder, env), EvaluateConfig()
     return replace(
         plain,

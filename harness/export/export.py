@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 import tyro
@@ -37,11 +38,12 @@ def export(wanted: Export, console: Console) -> None:
 
         results = write_bfcl_results(wanted.folder, wanted.out, name=wanted.name)
         missing, where = results.missing, results.folder.resolve()
+        scores = quote(str(where / "score"))
         say(f"{results.folder}: {results.entries} entries" + (f", {missing} missing" if missing else ""))
         say(
-            f"{'OPENAI_API_KEY=unused ' if results.needs_key else ''}bfcl evaluate --model {results.name} "
-            f"--test-category multi_turn --result-dir {where} --score-dir "
-            f"{where / 'score'}{' --partial-eval' if missing else ''}"
+            f"{'OPENAI_API_KEY=unused ' if results.needs_key else ''}bfcl evaluate --model {quote(results.name)} "
+            f"--test-category multi_turn --result-dir {quote(str(where))} --score-dir {scores}"
+            f"{' --partial-eval' if missing else ''}"
         )
         return
     if wanted.what == "tau2":
@@ -49,7 +51,7 @@ def export(wanted: Export, console: Console) -> None:
 
         file = wanted.out / f"{wanted.name or 'elastic-horizon'}.json"
         say(f"{file}: {write_tau2_results(wanted.folder, file)} episodes")
-        say(f"tau2 evaluate-trajs {file.resolve()}")
+        say(f"tau2 evaluate-trajs {quote(str(file.resolve()))}")
         return
 
     from harness.export.appworld_outputs import write_appworld_outputs
@@ -69,4 +71,4 @@ def export(wanted: Export, console: Console) -> None:
     ):
         if tasks:
             say(f"{len(tasks)} tasks {why}: {', '.join(tasks)}")
-    say(f"appworld evaluate {outputs.experiment} {outputs.split} --root {wanted.out.resolve()}")
+    say(f"appworld evaluate {quote(outputs.experiment)} {outputs.split} --root {quote(str(wanted.out.resolve()))}")

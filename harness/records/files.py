@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from eh_gym.errors import ConfigError, EHError, StateError
@@ -107,8 +108,11 @@ def make_folder(folder: Path, flag: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"the folder {folder} can't be made ({error.strerror}); give another {flag}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"the folder {folder} can't be written to; give another {flag}")
+    try:
+        with room_for(folder), TemporaryFile(dir=folder):  # os.access tells root that it may write into /proc
+            pass
+    except OSError as error:
+        raise ConfigError(f"the folder {folder} can't be written to ({error.strerror}); give another {flag}") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from eh_gym.errors import ConfigError, StateError
 from envs.making import absolute
@@ -32,7 +33,9 @@ def prepare(config: GRPOConfig, run_dir: Path | None = None) -> Path:
     """Makes the folder of a new run, with its settings in it. Raises ConfigError if it already holds a run."""
     run_dir = run_dir or folder_of(config)
     settings = run_dir / "config.json"
-    taken = ConfigError(f"{run_dir} already holds a run; continue it with --resume {run_dir}, or choose another --out")
+    taken = ConfigError(
+        f"{run_dir} already holds a run; continue it with --resume {quote(str(run_dir))}, or choose another --out"
+    )
     if settings.exists():
         raise taken
     with lock_folder(run_dir, str(taken)):  # if several processes begin at once, only one gets it

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 
 from envs.cache import cache_dir
 from harness.evaluation.of_run import is_run
@@ -24,7 +25,7 @@ def list_runs(folders: Sequence[Path], tell: Callable[[str], None]) -> None:
     table["run"] = [os.path.relpath(run.folder) for *_, run in runs]
     tell(table.sort_values("last change").to_string(index=False))
     for path in table["run"][table["state"] == "stopped"]:
-        tell(f"resume: python -m harness.grpo --resume {path}")
+        tell(f"resume: python -m harness.grpo --resume {quote(path)}")
 
 
 def list_clones(tell: Callable[[str], None]) -> None:

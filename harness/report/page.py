@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from eh_gym.errors import ConfigError
 from harness.evaluation.folder import KeptEvaluation
 from harness.records.files import write_whole
 from harness.report.drawings import Drawing, draw_evaluation_curves, draw_suite
@@ -35,7 +36,11 @@ def write_page(out: Path, template: str, **values: Any) -> None:
     style, script = ((files("harness.report") / "templates" / name).read_text() for name in ("page.css", "search.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values |= {"style": Markup(style), "script": Markup(script), "digest": Markup(digest), "zip": zip}
-    write_whole(out, pages.get_template(template).render(values))
+    page = pages.get_template(template).render(values)
+    try:
+        write_whole(out, page)
+    except OSError as error:
+        raise ConfigError(f"the page {out} can't be written ({error.strerror}); give another --out") from error
 
 
 def write_report(

@@ -36,6 +36,17 @@ from harness.settings.section import FIRST, Choice, Section, choice_of, filled, 
 T = TypeVar("T")
 
 _OTHERS_S = 20.0  # until the first rank, too, has loaded its packages
+# What users of other programs write, and the settings that they mean: the first that the command has.
+_MEANT = {
+    **dict.fromkeys(("k", "k0", "horizon", "max_turns", "max_steps"), ("k0", "horizon", "k_min", "stages")),
+    **dict.fromkeys(("epochs", "iterations"), ("updates",)),
+    "steps": ("updates", "horizon"),
+    **dict.fromkeys(("num_generations", "group_size"), ("group_size", "rollouts")),
+    "batch_size": ("tasks_per_update", "slots"),
+    "beta": ("kl_coef",),
+    "lr": ("learning_rate",),
+    "output_dir": ("out",),
+}
 _MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 
 
@@ -93,7 +104,7 @@ def given_flags(words: Sequence[str]) -> dict[str, str]:
     >>> given_flags(["--no-packing", "--warm-start.episodes", "3"])
     {'--no-packing': 'packing', '--warm-start.episodes': 'warm_start.episodes'}
     """
-    flags = [word.split("=")[0] for word in words if re.fullmatch(r"--[a-z][\w.-]*(=.*)?", word, re.DOTALL)]
+    flags = [word.split("=")[0] for word in words if re.fullmatch(r"--[A-Za-z][\w.-]*(=.*)?", word, re.DOTALL)]
     return {flag: re.sub("^--(no-)?", "", flag.replace("_", "-")).replace("-", "_") for flag in flags}
 
 
@@ -181,7 +192,9 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
                     f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} "
                     f"{choice.name_of(value)}; leave it out"
                 )
-        close = re.search(r"did you mean (.*)\?", near({"lr": "learning_rate"}.get(name, name), known))
+        name = name.lower()
+        meant = next((one for one in _MEANT.get(name, ()) if one in known), name)
+        close = re.search(r"did you mean (.*)\?", near(meant, known))
         advice = f"did you mean --{close[1].replace('_', '-')}?" if close else "--help-all shows all flags"
         raise ConfigError(f"no flag {flag}; {advice}")
 

@@ -57,7 +57,7 @@ class EvaluateConfig(Section):
     """The number of episodes per task (k). By default 8, and 1 if all would be alike (expert, empty, greedy)."""
     horizon: Annotated[int, Range(1)] = 50
     """The fixed K, in steps."""
-    seed: int = 0
+    seed: Annotated[int, Range(0)] = 0
     """The seed of the evaluation. Every sampled token is derived from it."""
     out: Annotated[Path | None, Changes.SETUP] = None
     """A folder for the result and the episodes. After a stop, the same command plays the missing episodes. Without it,

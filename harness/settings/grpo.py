@@ -59,7 +59,7 @@ class GRPOConfig(Section):
     max_staleness: Annotated[int, Range(0)] = 0
     """How many updates ahead of its own an episode may begin. 0: sampling and training take turns. With more, episodes
     play while the policy is trained, and go on under the new weights."""
-    seed: Annotated[int, Changes.DRAWS, FIRST] = 0
+    seed: Annotated[int, Range(0), Changes.DRAWS, FIRST] = 0
     """The seed of everything random: a tiny model's weights, the tasks, every token."""
     out: Annotated[Path | None, Changes.SETUP, FIRST] = None
     """A folder for the run, which holds no other yet. By default runs/ENV-WRAPPER-seedSEED, for a sweep runs/sweep."""

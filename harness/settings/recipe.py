@@ -4,6 +4,7 @@ A recipe has the settings in which a kind of run differs from the paper. The oth
 types and values are checked before anything runs. A recipe cannot include another one.
 """
 
+import difflib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,8 +43,12 @@ def recipe_file(name: str | Path) -> Path | None:
     if path.suffix != ".toml" and len(path.parts) < 2:
         raise ConfigError(f"no recipe {name}{near(str(name), [PAPER, *known])}; a file ends in .toml")
     if not path.is_file():
-        there = [str(file) for file in sorted(path.parent.glob("*.toml"))] or [PAPER, *known]
-        raise ConfigError(f"no recipe {path}{near(str(path), there)}")
+        files = {file.stem: str(file) for file in sorted(path.parent.glob("*.toml"))}
+        ours = {one: one for one in (PAPER, *known)}
+        there = {**ours, **files, **ours}  # by name: the ends are all alike, and so are long paths
+        close = difflib.get_close_matches(path.stem, there, n=1)
+        said = f"did you mean {there[close[0]]}?" if close else f"there are {', '.join(there.values())}"
+        raise ConfigError(f"no recipe {path}; {said}")
     return path
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -121,10 +122,10 @@ class Display:
             f"{config.updates} update{'s'[: config.updates != 1]} in {training_s:.0f} s; {total_s:.0f} s since this "
             "start"
         )
-        self.note(f"report:      python -m harness.report {run_dir}")
+        self.note(f"report:      python -m harness.report {quote(str(run_dir))}")
         self.note(f"model:       {run_dir / 'model'}")
         if "tensorboard" in config.run.tracker_names():
-            self.note(f"TensorBoard: tensorboard --logdir {run_dir / 'tensorboard'}")
+            self.note(f"TensorBoard: tensorboard --logdir {quote(str(run_dir / 'tensorboard'))}")
 
 
 class UpdateBars:

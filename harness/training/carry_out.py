@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -98,7 +99,7 @@ def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[P
         why = str(error).removeprefix("CUDA out of memory. ")[:200]
         engine = config.sampling.memory_flag and f", {config.sampling.memory_flag}"
         raise StateError(
-            f"the GPU ran out of memory ({why}); continue with --resume {run_dir} and a lower "
+            f"the GPU ran out of memory ({why}); continue with --resume {quote(str(run_dir))} and a lower "
             f"--tokens-per-microbatch{engine} or --slots, or with --recompute all"
         ) from error
     except KeyboardInterrupt:
@@ -112,7 +113,7 @@ def _how_to_go_on(run_dir: Path | None, request: RunRequest) -> str:
         return "run it again"
     objects = {"env": request.config.environment.env, "controller": request.config.wrapper}
     again = "".join(f", {name}=..." for name, given in objects.items() if given.startswith(GIVEN))
-    how = f"train(resume={str(run_dir)!r}{again})" if request.python else f"--resume {run_dir}"
+    how = f"train(resume={str(run_dir)!r}{again})" if request.python else f"--resume {quote(str(run_dir))}"
     checkpoint = latest_checkpoint(run_dir / "checkpoints")
     return f"continue with {how}, from {f'update {update_of(checkpoint)}' if checkpoint else 'its beginning'}"
 

@@ -25,8 +25,8 @@ class Command:
     """The settings to begin with: a recipe of this project (quickstart, smollm2, bfcl, appworld, lora, paper, or
     another name of recipes/), or a TOML file. Flags override it. paper has the defaults of the reference page."""
     resume: Path | None = None
-    """Continue the run in this folder. It keeps its settings; only --updates and flags about the machine change them
-    (docs/harness.md)."""
+    """Continue the run in this folder. It keeps its settings, but for --updates and flags about the machine
+    (docs/reference/flags.md)."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +86,22 @@ def recipe_config(words: Sequence[str]) -> GRPOConfig:
     return from_recipe(recipe or QUICKSTART, chosen)
 
 
+def resumable() -> list[str]:
+    """Returns the settings that a resumed run may have otherwise: its length, and those about the machine."""
+    return ["updates", *(name for name, what in marks(GRPOConfig).items() if what is Changes.MACHINE)]
+
+
 def _resumed(folder: Path, base: GRPOConfig, wanted: GRPOConfig, given: Mapping[str, str]) -> RunRequest:
     """Continues a run with its own settings, and those of this machine that the command line gives."""
-    values, before, marked = flat(wanted), flat(base), marks(GRPOConfig)
-    taken = {name: values[name] for name in given.values() if marked.get(name) is Changes.MACHINE}
+    values, before, may = flat(wanted), flat(base), resumable()
     ignored = [
         flag
         for flag, name in given.items()
-        if name in values and name not in taken and name != "updates" and values[name] != before[name]
+        if name == "recipe" or (name in values and name not in may and values[name] != before[name])
     ]
     note = f"note: the run goes on with its own settings; ignored: {', '.join(sorted(ignored))}"
     return RunRequest(
-        changed(base, **taken),
+        changed(base, **{name: values[name] for name in given.values() if name in may and name != "updates"}),
         resume=folder,
         updates=wanted.updates if "updates" in given.values() else None,
         notes=[note] if ignored else [],

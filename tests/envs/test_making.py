@@ -3,6 +3,7 @@ module."""
 
 import os
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from envs.__main__ import main as envs
 from envs.actors import in_actors
 from envs.making import absolute, has_splits, make_environment, registered
 from harness.evaluate import main as evaluate
+from harness.grpo import main as grpo
 from harness.settings.environment import Environment
 from harness.settings.grpo import GRPOConfig
 from harness.training.command import read_command
@@ -43,6 +45,10 @@ class Walk(gym.Env):
 class Splits(Walk):
     def __init__(self, split="train", steps=3):
         super().__init__(steps)
+
+class Fails(Walk):
+    def __init__(self):
+        int(self)
 
 def walk(steps=3): return Walk(steps)
 
@@ -97,7 +103,7 @@ def test_a_file_may_have_the_name_of_the_package_that_it_imports(folder: Path) -
     [
         ("my_wal.py:Walk", "there is no file .*my_wal.py; did you mean .*my_walk.py"),
         ("my_walk.py:Wlak", "my_walk.py has no Wlak; did you mean Walk"),
-        ("my_walk.py:Plain", "my_walk.py:Plain is no gymnasium.Env; there are Walk, Splits"),
+        ("my_walk.py:Plain", "my_walk.py:Plain is no gymnasium.Env; there are Walk, Splits, Fails"),
         ("beside.py:TASKS", "beside.py:TASKS is no gymnasium.Env"),
         ("wrong.py:Walk", r"wrong.py can't be imported: ModuleNotFoundError: .*wrong.py, line 2"),
         ("syntax.py:Walk", "syntax.py can't be imported: SyntaxError"),
@@ -108,6 +114,18 @@ def test_a_class_that_is_not_there_is_named(name: str, message: str, folder: Pat
     (folder / "syntax.py").write_text("def f(:")
     with pytest.raises(ConfigError, match=message):
         Environment(env=name)
+
+
+def test_code_that_fails_when_an_environment_is_made_is_named_and_leaves_no_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert envs(["check", "my_walk.py:Fails"]) == 1
+    for main in (evaluate, grpo):
+        with pytest.raises(SystemExit, match="1"):
+            main(["--env", "my_walk.py:Fails"])
+    said = r"^error: .*Fails can't be made: .*TypeError: int.*my_walk.py, line \d+, in __init__\)$"
+    assert len(re.findall(said, "".join(capsys.readouterr()), re.MULTILINE)) == 3
+    assert not [*folder.glob("runs/*")]
 
 
 def test_a_file_is_an_environment_of_every_command(

@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from glossary import check_glossary
+from other_values import with_others
 from quiet_run import kill_and_resume, metrics_of, rows_of_run, run
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -32,7 +33,7 @@ from harness.records.run_folder import prepare
 from harness.rollout.environment import task_environment
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import new_controller
-from harness.settings.section import changed
+from harness.settings.section import Changes, changed
 from harness.terminal.display import Display
 from harness.training.first_policy import load
 
@@ -40,12 +41,16 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
-    threads = changed(quick, out=tmp_path / "threads", env_threads=8)
+    setup = changed(with_others(quick, Changes.SETUP), out=tmp_path / "setup")
+    machine = changed(with_others(quick, Changes.MACHINE), out=tmp_path / "machine", updates=1)
     short = {"warm_start.max_batches": 1, "warm_start.polish_batches": 0}
     other = changed(quick, out=tmp_path / "other", seed=1, updates=2, **short)
-    evaluations = [run(config) for config in (quick, threads, other)]
-    assert metrics_of(quick) == metrics_of(threads)
+    evaluations = [run(config) for config in (quick, setup, machine, other)]
+    assert metrics_of(quick) == metrics_of(setup)
     assert evaluations[0] == evaluations[1]
+    first, rounded = metrics_of(quick)[0], metrics_of(machine)[0]
+    numbers = {name: value for name, value in first.items() if value is not None}
+    assert {name: rounded[name] for name in numbers} == pytest.approx(numbers, rel=1e-3, abs=1e-5)
     assert metrics_of(quick)[:2] != metrics_of(other)
 
 
@@ -169,16 +174,15 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     trained = mock.Mock(side_effect=[full, {}])
     monkeypatch.setattr("harness.training.carry_out.train", trained)
     monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: name)  # also where there is no vLLM
-    prepare(changed(quick, sampler="vllm"))
+    assert quick.out
+    folder = prepare(changed(quick, sampler="vllm", out=quick.out.with_name("my run")))
     with pytest.raises(SystemExit) as end:
-        main(["--resume", str(quick.out)])
+        main(["--resume", str(folder)])
     assert end.value.code == 2
     said = " ".join(capsys.readouterr().out.split())
     assert "the GPU ran out of memory (Tried to allocate 2.00 GiB. GPU 0 has" in said
-    assert (
-        f"continue with --resume {quick.out} and a lower --tokens-per-microbatch, --gpu-memory-utilization or" in said
-    )
-    main(["--resume", str(quick.out), "--gpu-memory-utilization", "0.3", "--group-size=400", "--no-packing"])
+    assert f"continue with --resume '{folder}' and a lower --tokens-per-microbatch, --gpu-memory-utilization or" in said
+    main(["--resume", str(folder), "--gpu-memory-utilization", "0.3", "--group-size=400", "--no-packing"])
     assert trained.call_args.args[0].sampling.gpu_memory_utilization == 0.3
     assert "ignored: --group-size, --no-packing\n" in capsys.readouterr().out
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eh_gym import make_controller
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, UserCodeError
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, FixedHorizon, KeyedHorizon, SharedHorizon, StagedHorizon
 
 NAN = float("nan")
@@ -65,8 +65,9 @@ def test_a_controller_is_made_by_its_name(name, settings, expected):
         ("fixed", {"k": 7}, r"takes k0, got \{'k': 7\}.*did you mean k0\?"),
         ("elastic", {"k0": 7, "alfa": 1}, "did you mean alpha"),
         ("fixed", {"k0": 0}, "^k0 must be"),
+        ("json:loads", {"s": "{"}, "json:loads can't be made: its code raised JSONDecodeError: "),
     ],
 )
 def test_a_name_that_makes_no_controller_says_what_is_wrong(name, settings, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, UserCodeError), match=message):
         make_controller(name, **settings)

@@ -1,4 +1,5 @@
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -294,10 +295,12 @@ def test_calls_that_go_together_have_each_their_answer_and_their_deadline(worker
 def test_of_calls_that_go_together_one_that_fails_is_blamed_alone(worker, method, timeout_s, error):
     futures = gathered(worker, [("add", {"a": 1, "b": 2}, 120), (method, {}, timeout_s), ("pid", {}, 120)])
     assert futures[1].result() == 3
-    with pytest.raises(error, match=f"'{method}'|status 7"):
+    with pytest.raises(error, match=f"'{method}'|status 7") as blamed:
         futures[2].result()
-    with pytest.raises(WorkerDied, match=r"^the worker cannot be called: "):
+    with pytest.raises(WorkerDied, match=r"^the worker cannot be called: ") as uncalled:
         futures[3].result()
+    assert getattr(blamed.value, "called", True)
+    assert not pickle.loads(pickle.dumps(uncalled.value)).called  # Ray's actors pass it on so
 
 
 def test_a_caller_that_is_interrupted_does_not_hold_up_the_others(worker):

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from other_values import with_others
 from rich.console import Console
 
 from eh_gym.errors import ConfigError, StateError, UserCodeError, WorkerDied
@@ -19,17 +21,14 @@ from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import GRPOConfig
-from harness.settings.section import changed
+from harness.settings.section import Changes, changed
 from harness.types.trajectory import Trajectory
+
+SMALL = changed(EvaluateConfig(), **{"policy": "random", "tasks": 4, "rollouts": 3, "horizon": 6})  # type: ignore[arg-type]
 
 
 def evaluate(out: Path | None, **settings: Any) -> Any:
-    return run(
-        changed(
-            EvaluateConfig(), **{"policy": "random", "tasks": 4, "rollouts": 3, "horizon": 6, "out": out} | settings
-        ),
-        QUIET,
-    )
+    return run(changed(SMALL, out=out, **settings), QUIET)
 
 
 QUIET = Console(quiet=True)
@@ -92,7 +91,9 @@ def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any]) -> N
     evaluate(tmp_path / "out")
     with pytest.raises(ConfigError, match=rf"{next(iter(change))} .*--out"):
         evaluate(tmp_path / "out", **change)
-    evaluate(tmp_path / "out", slots=3, device="cpu")  # no episode depends on these
+    fewer = with_others(SMALL, Changes.EPISODES, Changes.SETUP, Changes.MACHINE)  # no episode depends on these
+    alone, again = (run(replace(fewer, out=tmp_path / name), QUIET) for name in ("alone", "out"))
+    assert alone == again
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,11 +154,12 @@ def test_what_the_environment_failed_is_played_again(tmp_path: Path, monkeypatch
 
 
 def test_a_run_is_known_by_its_versions_beside_its_settings(quick: GRPOConfig) -> None:
-    out = prepare(quick)
-    with pytest.raises(ConfigError, match="has no model yet"):
+    assert quick.out
+    out = prepare(changed(quick, out=quick.out.with_name("my run")))
+    with pytest.raises(ConfigError, match=r"has no model yet; .* --resume '/.*/my run'$"):
         of_run(out)
     (out / "versions.json").unlink()
-    with pytest.raises(ConfigError, match="not the folder of a run"):
+    with pytest.raises(ConfigError, match=r"not the folder of a run.* --policy '/.*/my run'$"):
         of_run(out)
 
 

@@ -21,12 +21,12 @@ def test_the_first_episode_of_each_task_is_written_and_the_command_is_said(
     args = json.dumps({"prompt": "official", "categories": ["miss_func"], "workers": 1})
     settings = {"env": "EH-BFCL-v0", "split": "all", "env_args": args, "horizon": 200}
     run(changed(EvaluateConfig(), **settings, policy="expert", tasks=2, rollouts=2, out=tmp_path / "kept"), QUIET)  # type: ignore[arg-type]
-    main(["bfcl", str(tmp_path / "kept"), "--out", str(tmp_path / "files")])
-    [file] = (tmp_path / "files").rglob("BFCL_v4_multi_turn_miss_func_result.json")
+    main(["bfcl", str(tmp_path / "kept"), "--out", str(tmp_path / "my files")])
+    [file] = (tmp_path / "my files").rglob("BFCL_v4_multi_turn_miss_func_result.json")
     assert [json.loads(line)["id"][-6:] for line in file.read_text().splitlines()] == ["func_0", "func_1"]
     said = capsys.readouterr().out
     assert "2 entries, 798 missing" in said
-    assert "bfcl evaluate --model Qwen/Qwen3-8B --test-category multi_turn --result-dir" in said
+    assert "bfcl evaluate --model Qwen/Qwen3-8B --test-category multi_turn --result-dir '/" in said
 
 
 def test_a_wrong_folder_or_name_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,17 +121,17 @@ def test_the_list_has_the_state_of_each_run_and_how_to_resume_it(
     (clone / "model.safetensors").write_bytes(bytes(200_000))
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    stopped = write_run(Path("runs", "stopped"), updates=3, ended=False)
+    stopped = write_run(Path("runs", "my stopped"), updates=3, ended=False)
     (stopped / "config.json").write_text((stopped / "config.json").read_text().replace('"updates": 3', '"updates": 9'))
     write_run(Path("runs", "sweep", "runs", "ended"), updates=3)
     write_run(Path("runs", "running"), ended=False)
     with lock_folder(Path("runs", "running"), ""):
         main(["--list"])
     text = capsys.readouterr().out
-    states = ("3 of 9 .* stopped .* runs/stopped", "3 of 3 .* ended .*/ended", "12 of 12 .* running .*/running")
+    states = ("3 of 9 .* stopped .* runs/my stopped", "3 of 3 .* ended .*/ended", "12 of 12 .* running .*/running")
     for line in ("0.2 MB  abc", *states):
         assert re.search(line, text)
-    assert text.endswith("\nresume: python -m harness.grpo --resume runs/stopped\n")
+    assert text.endswith("\nresume: python -m harness.grpo --resume 'runs/my stopped'\n")
     main(["--list", "runs"])
     assert "abc" not in capsys.readouterr().out
 
@@ -143,11 +143,15 @@ def test_the_list_has_the_state_of_each_run_and_how_to_resume_it(
         (["nowhere"], "no folder .*nowhere"),
         (["nowhere", "--out", "metrics.jsonl"], r"out must .*\.html.*--out"),
         ([], "name run folders"),
+        (["run", "--out", "/proc/x.html"], "error: the folder /proc can't be .*; give another --out"),
+        (["run", "--out", f"{'x' * 250}.html"], "error: the page x.* can't be written .*; give another --out"),
     ],
 )
 def test_wrong_arguments_end_the_command_with_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("run"), updates=3)
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == 2

@@ -2,9 +2,10 @@
 
 import re
 import runpy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 import tyro
@@ -14,8 +15,10 @@ from eh_gym.errors import ConfigError
 from eh_gym.horizon.make import HORIZONS
 from harness.grpo import main
 from harness.settings.command_line import errors_in_one_line, parse
+from harness.settings.evaluate import EvaluateConfig
+from harness.settings.grpo import GRPOConfig
 from harness.settings.sampling import SAMPLERS
-from harness.settings.section import Section, flat, settings_in
+from harness.settings.section import FIRST, Section, flat, settings_in
 from harness.training.command import read_command
 
 REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))
@@ -92,7 +95,7 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
     assert settings_of("--wrapper=fixed", "--k0=20")["wrapper"] == "fixed"
     with pytest.raises(ConfigError, match="no flag --no_packin; did you mean --packing"):
         settings_of("--no_packin")
-    assert settings_of('--env-args={"tasks": 4}', "--seed=-3")["env_args"] == {"tasks": 4}
+    assert settings_of('--env-args={"tasks": 4}', "--success-threshold=-3")["env_args"] == {"tasks": 4}
     agent = ["--recipe", "smollm2", "--tasks=t.jsonl"]
     assert settings_of(*agent, "--agent", "node a.js --quick=1 --k00")["agent"] == "node a.js --quick=1 --k00"
     # Behind =, as a value that begins with a dash must be.
@@ -105,6 +108,12 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         ("--k00 5", "no flag --k00; did you mean --k0?"),
         ("--warm-start.episode 3", "did you mean --warm-start.episodes?"),
         ("--lr 0.1", "no flag --lr; did you mean --learning-rate?"),
+        ("--horizon 20", "did you mean --k0?"),
+        ("--K 20 --wrapper linear", "no flag --K; did you mean --k-min?"),
+        ("--steps 9", "did you mean --updates?"),
+        ("evaluate --K=20", "no flag --K; did you mean --horizon?"),
+        ("evaluate --seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
+        ("--seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
         ("--updates 3 4", "4 belongs to no flag"),
         ("--xyzzy 3", "no flag --xyzzy; --help-all shows all flags"),
         ("--adam-beta2 0.9", "adam_beta2 has no flag; give it in a recipe or in a Python program"),
@@ -117,8 +126,9 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
     ],
 )
 def test_a_flag_that_there_is_not_or_that_another_choice_has_is_named(words: str, said: str) -> None:
+    command, *given = words.split()
     with pytest.raises(ConfigError) as error:
-        read_command(words.split())
+        parse(EvaluateConfig(), given, prog="") if command == "evaluate" else read_command([command, *given])
     assert said in str(error.value)
 
 
@@ -179,13 +189,19 @@ def test_help_all_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert everything <= flags_on(page(capsys, "--help-all"))
 
 
+def first_of(kind: type) -> Iterator[str]:
+    hints = get_type_hints(kind, include_extras=True)
+    for field in settings_in(kind):
+        if FIRST in getattr(hints[field.name], "__metadata__", ()):
+            yield getattr(kind, "prefix", "") + field.name
+        elif isinstance(hints[field.name], type) and issubclass(hints[field.name], Section):
+            yield from first_of(hints[field.name])
+
+
 def test_the_first_page_has_marked_flags_and_at_most_five_of_a_controller(capsys: pytest.CaptureFixture[str]) -> None:
-    marked = (
-        "env agent tasks model lora-rank wrapper tasks-per-update group-size max-action-tokens sampler learning-rate"
-    )
-    marked += " eval-tasks updates seed out resume recipe device warm-start.episodes"
+    marked = [*first_of(GRPOConfig), "wrapper", "sampler", "resume", "recipe"]
     for wrapper, kind in HORIZONS.items():
         for sampler in SAMPLERS:
             shown = flags_on(page(capsys, "--help", "--wrapper", wrapper, "--sampler", sampler))
-            own = [field.name for field in settings_in(kind)][:5] + ["url"] * (sampler == "vllm-server")
-            assert shown == {f"--{name.replace('_', '-')}" for name in [*marked.split(), *own]}
+            own = [*[field.name for field in settings_in(kind)][:5], *first_of(SAMPLERS[sampler])]
+            assert shown == {f"--{name.replace('_', '-')}" for name in [*marked, *own]}

@@ -72,13 +72,13 @@ def test_a_resumed_run_has_its_own_settings_and_the_machine_s_flags(quick: GRPOC
     assert (own.config.wrapper, own.config.loss.kl_coef) == ("linear", 0.1)
     machine = ["--device", "cpu", "--slots", "3", "--tokens-per-microbatch", "77", "--rank-timeout-s", "9"]
     machine += ["--recompute", "fit", "--offload-optimizer"]
-    request = read_command([*resume, *machine, "--updates", "9", "--kl-coef", "0.1", "--k-min", "4"])
+    request = read_command([*resume, *machine, "--updates", "9", "--kl-coef", "0.1", "--k-min", "4", "--recipe=x"])
     assert {n for n, v in flat(request.config).items() if v != flat(own.config)[n]} == {
         *("device", "slots", "tokens_per_microbatch", "rank_timeout_s", "recompute", "offload_optimizer")
     }
     assert (request.updates, request.resume) == (9, quick.out)
     # It has the given --kl-coef.
-    assert request.notes == ["note: the run goes on with its own settings; ignored: --k-min"]
+    assert request.notes == ["note: the run goes on with its own settings; ignored: --k-min, --recipe"]
 
 
 def test_settings_of_another_version_are_refused_with_their_format() -> None:
@@ -108,7 +108,8 @@ def test_every_wrapper_makes_its_controller_and_its_fields_are_flags(wrapper: st
     controller = new_controller(config.horizon)
     assert type(controller) is HORIZONS[wrapper]
     assert controller is not config.horizon  # the settings have the pattern of it
-    assert controller.horizon == {"linear": 10, "multiplicative": 5, "staged": 7, "task": 25}.get(wrapper, 15)
+    own = HORIZONS[wrapper](**({"stages": {0: 7, 3: 9}} if given else {}))
+    assert controller.state_dict() == own.state_dict()
     assert flat(config)["wrapper"] == wrapper
 
 
