@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import StateError
-from harness.records.episode_log import episode_files, read_episodes, read_system_prompt, write_episodes
+from harness.records.episode_log import (
+    EpisodeWriter,
+    episode_files,
+    read_episodes,
+    read_system_prompt,
+    write_episodes,
+)
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
@@ -60,6 +66,9 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_named(tmp_path: Path) -> 
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
     assert len(read_episodes(path)) == 1
+    for file, lines in ((path, 2), (tmp_path / "evaluation.jsonl", 1)):
+        EpisodeWriter(file).write(played())
+        assert len(read_episodes(file)) == lines
     for damaged in (b"[1]", whole.split(b"\n")[0].replace(b'"success"', b'"suc"'), b'{"task_id": "a", "turns": [1]}'):
         path.write_bytes(damaged + b"\n" + whole)
         with pytest.raises(StateError, match=r"line 1 of .*update-000000.jsonl"):

@@ -16,7 +16,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from eh_gym.errors import StateError
 from harness.records.files import DiskFull
-from harness.records.glossary import GLOSSARY, LOOK_AT
+from harness.records.glossary import GLOSSARY, LOOK_AT, glossary_markdown
 from harness.records.metrics import MetricsLog, graded, read_metrics
 
 
@@ -114,6 +114,11 @@ class TestResuming:
 )
 def test_a_mean_reward_is_said_where_it_is_not_the_success(rewards, said):
     assert graded({"mean_at_k": 0.5, **rewards}) == said
+
+
+def test_the_glossary_has_a_row_of_three_columns_for_each_metric():
+    bars = [len(re.findall(r"(?<!\\)\|", row)) for row in glossary_markdown().splitlines()]
+    assert bars == [4] * (2 + len(GLOSSARY))
 
 
 class TestReading:
