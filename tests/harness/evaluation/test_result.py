@@ -6,7 +6,7 @@ import pytest
 
 from eh_gym.errors import UserCodeError
 from harness.evaluation.intervals import wilson_interval
-from harness.evaluation.result import EvalResult, score_rows
+from harness.evaluation.result import EvalResult, result_table, score_rows
 from harness.evaluation.result import summarise as result_of
 from harness.records.episode_log import episode_line
 from harness.types.trajectory import Trajectory, Turn
@@ -41,8 +41,16 @@ def test_mean_and_best_show_their_arithmetic() -> None:
     assert result.length_success_mean == pytest.approx((3 + 6 + 9) / 3)
     assert result.success_lengths == (3, 6, 9)
     assert result.steps_per_optimum == pytest.approx((1 + 2 + 3) / 3)
-    assert result.truncated == pytest.approx(1 / 6)
-    assert result.environment_errors == 1
+    assert dict(zip(*(column.cells for column in result_table("", result).columns), strict=True)) == {
+        "successes": "3/6",
+        "mean@2": "50.0 %  (95 %: 15.0 to 85.0)",
+        "pass@2 (any of 2)": "66.7 %  (95 %: 20.8 to 93.9)",
+        "pass^2 (all 2)": "33.3 %  (95 %: 6.1 to 79.2)",
+        "steps, all / successes / P90": "5.5 / 6.0 / 8.4",
+        "steps / the expert's": "2.00",
+        "stopped by K or context": "16.7 %",  # 1 of 6
+        "lost to environment errors": "1",
+    }
     bad, failed = episode(0, success=False), episode(1, success=False)
     bad.reward, failed.unscored = -3.0, True
     assert summarise([bad, failed]).reward_mean == -3.0
@@ -63,6 +71,7 @@ def test_intervals_are_wilsons() -> None:
     assert (low, high) == pytest.approx((0.5 - half, 0.5 + half))
     assert wilson_interval(0.0, 800)[0] == 0.0
     assert 0 < wilson_interval(0.0, 800)[1] < 0.006
+    assert wilson_interval(0.5, 0) == (0, 1)
 
 
 def test_episodes_of_one_task_do_not_count_as_independent() -> None:
