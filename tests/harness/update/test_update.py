@@ -78,15 +78,15 @@ def with_changed_history(policy: Policy, group: int, replies: list[str], *, rewa
         t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
     with torch.no_grad():
         for sequence in t.sequences:
-            first, n = sequence.action_mask.index(1), len(sequence.ids)
-            sequence.logprobs[first:] = logprobs(policy, sequence.ids)[first - 1 : n].tolist()
+            first = sequence.action_mask.index(1)
+            sequence.logprobs[first:] = scores(policy, sequence.ids)[0][first - 1 :].tolist()
     return t
 
 
-def logprobs(policy: Policy, ids: list[int]) -> torch.Tensor:
-    """Of each token after the first, from a plain pass over these tokens alone."""
-    logits = policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float()
-    return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+def scores(policy: Policy, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-probability and entropy of each token after the first, from a plain pass over these tokens alone."""
+    drawn = torch.distributions.Categorical(logits=policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float())
+    return drawn.log_prob(torch.tensor(ids[1:])), drawn.entropy()
 
 
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
@@ -101,13 +101,14 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
     metrics = update(policies[0], optimizer, [good, bad], normalize_std=False, max_grad_norm=1e9, **how)
 
     written = [sum(len(trained.chat.reply_ids(turn.action)) for turn in t.turns) for t in (good, bad)]
-    loss = torch.zeros(())
+    loss, entropy = torch.zeros(()), 0.0
     for t, advantage, count in zip((good, bad), (0.5, -0.5), written, strict=True):
         # One step from the weights that sampled: each token's ratio is 1, and its gradient that of -advantage * logp.
         share = {"seq-mean": 1 / (2 * count), "token-mean": 1 / sum(written)}[aggregation]
         for sequence in t.sequences:
             first = sequence.action_mask.index(1)
-            loss = loss - advantage * share * logprobs(policies[1], sequence.ids)[first - 1 :].sum()
+            logp, entropies = (each[first - 1 :].sum() for each in scores(policies[1], sequence.ids))
+            loss, entropy = loss - advantage * share * logp, entropy + entropies.item()
     loss.backward()
     with torch.no_grad():
         for p, q in zip(policies[0].model.parameters(), policies[1].model.parameters(), strict=True):
@@ -115,6 +116,7 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
     assert all(p.grad is None for p in policies[0].model.parameters())  # the next rollout's memory
     assert metrics["train/episodes_in_loss"] == 2
     assert metrics["train/tokens_in_loss"] == sum(written)
+    assert metrics["train/entropy"] == pytest.approx(entropy / sum(written), rel=1e-4)
     assert metrics["train/logp_difference_max"] < 1e-4
     if tokens > 1:  # the beginning of the group is in the row once
         row = trained.batch([*good.sequences, *bad.sequences])
