@@ -13,8 +13,9 @@ from eh_gym.errors import ConfigError, StateError, UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluation.folder import EvaluationFolder, evaluation_of
 from harness.evaluation.of_run import of_run
+from harness.evaluation.play import play_policy
 from harness.evaluation.result import summarise
-from harness.evaluation.run import run
+from harness.evaluation.run import _plan, run
 from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
 from harness.settings.evaluate import EvaluateConfig
@@ -179,3 +180,14 @@ def test_an_episode_is_on_disk_when_it_was_added(tmp_path: Path) -> None:
     folder.add(Trajectory("t", 0, seed=7))
     assert [line["seed"] for line in lines(tmp_path / "out")] == [7]
     folder.close()
+
+
+def test_a_split_is_whole_if_no_task_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.evaluation.play.tasks_of", lambda _: [f"test-{i}" for i in range(8)])
+    for more, whole in (({}, True), ({"every": 2}, False), ({"tasks": 7}, False), ({"tasks": 8}, True)):
+        assert _plan(changed(EvaluateConfig(), policy="expert", **more), None).whole_split is whole
+
+
+def test_without_a_request_nothing_is_played() -> None:
+    nothing: Any = None
+    assert play_policy(nothing, nothing, nothing, [], nothing, horizon=1) == []

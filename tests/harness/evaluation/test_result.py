@@ -149,5 +149,5 @@ def test_a_benchmark_s_measures_have_its_names() -> None:
 
 
 def test_a_result_is_shown_in_some_lines() -> None:
-    result = summarise([episode(seed, success=True) for seed in range(200)])
+    result = summarise([part(seed, success=True, kind=f"{seed}") for seed in range(200)])
     assert len(repr(result)) < 1000

@@ -35,6 +35,8 @@ def test_the_numbers_of_tokens_are_the_mask(tmp_path: Path) -> None:
     runs = [line["prompt_tokens"], *(n for x in line["turns"] for n in (x["action_tokens"], x["observation_tokens"]))]
     written = itertools.cycle([0, 1])
     assert [bit for n in runs for bit in [next(written)] * n] == t.action_mask
+    for turn in line["turns"]:  # in a run no latency
+        assert turn.keys() == vars(t.turns[0]).keys() - {"latency_s", "results", "new_tools"}
     assert (line["update"], line["horizon"], line["length"], line["tokens"], line["action_tokens"]) == (3, 9, 2, 14, 6)
 
 

@@ -1,6 +1,7 @@
 """Which episodes enter the loss, and what one update does to the policy."""
 
 import math
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -8,10 +9,13 @@ import torch
 from one_step import copied, update
 from one_step import one_step as episode
 
+from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.settings.loss import Aggregation, Loss
 from harness.types.sampler import Sample
 from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
+from harness.update.mismatch import Mismatch
+from harness.update.reference import reference_policy
 from harness.update.update import select_episodes
 
 
@@ -216,3 +220,21 @@ def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggreg
 def test_the_kl_is_that_of_the_policy_that_sampled(trained: Policy) -> None:
     _, metrics = moved(trained, math.log(4))
     assert metrics["train/approx_kl"] == pytest.approx(1 / 4 + math.log(4) - 1, rel=1e-3)
+
+
+def test_the_mismatch_is_that_of_all_ranks(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Mismatch()
+    other._max = 9.0
+    every = lambda _, mine: [*mine, *[other] * isinstance(mine[0], Mismatch)]  # noqa: E731
+    monkeypatch.setattr(Ranks, "gather", every)
+    assert moved(trained, 0.0)[1]["train/logp_difference_max"] == 9.0
+
+
+def test_the_reference_is_frozen_and_found_again(policy: Policy, tmp_path: Path) -> None:
+    policy.model.train()
+    for first in (True, False):
+        reference = reference_policy(policy, tmp_path / "first", "cpu", Ranks(), first=first, packing=True).model
+        assert not reference.training
+        for p, kept in zip(policy.model.parameters(), reference.parameters(), strict=True):
+            assert (p is not kept, p.requires_grad, kept.requires_grad) == (True, True, False)
+            assert torch.equal(p, kept)
