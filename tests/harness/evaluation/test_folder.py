@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eh_gym.errors import ConfigError, StateError, UserCodeError, WorkerDied
+from eh_gym.errors import ConfigError, UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluation.folder import EvaluationFolder, evaluation_of
 from harness.evaluation.of_run import of_run
@@ -21,7 +21,6 @@ from harness.records.run_folder import prepare
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
-from harness.types.trajectory import Trajectory
 
 
 def evaluate(out: Path | None, **settings: Any) -> Any:
@@ -129,17 +128,6 @@ def test_what_a_kill_before_the_settings_leaves_is_no_stranger(tmp_path: Path) -
     assert evaluate(tmp_path).episodes == 12
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
-    evaluate(tmp_path / "out")
-    path = tmp_path / "out" / "episodes" / "evaluation.jsonl"
-    path.write_bytes(b"{}\n" + path.read_bytes())
-    with pytest.raises(StateError, match=r"line 1 of"):
-        evaluate(tmp_path / "out")
-    (tmp_path / "out" / "settings.json").write_text("[")
-    with pytest.raises(StateError, match=r"settings.json can't be read"):
-        evaluate(tmp_path / "out")
-
-
 def test_what_the_environment_failed_is_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate(None)
 
@@ -173,13 +161,6 @@ def test_an_export_takes_an_evaluation_of_its_environment(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("policy", "rollouts"), [("expert", 1), ("empty", 1), ("random", 8)])
 def test_a_policy_that_always_does_the_same_plays_each_task_once(policy: str, rollouts: int) -> None:
     assert evaluate(None, policy=policy, rollouts=None).rollouts == rollouts
-
-
-def test_an_episode_is_on_disk_when_it_was_added(tmp_path: Path) -> None:
-    folder = EvaluationFolder(tmp_path / "out", {})
-    folder.add(Trajectory("t", 0, seed=7))
-    assert [line["seed"] for line in lines(tmp_path / "out")] == [7]
-    folder.close()
 
 
 def test_a_split_is_whole_if_no_task_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

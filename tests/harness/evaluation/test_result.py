@@ -1,14 +1,18 @@
 """mean@k, best@k and their intervals, from episodes."""
 
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from eh_gym.errors import UserCodeError
+from harness.evaluation.held_out import HeldOut
 from harness.evaluation.intervals import wilson_interval
 from harness.evaluation.result import EvalResult, result_table, score_rows
 from harness.evaluation.result import summarise as result_of
+from harness.machine.ranks import Ranks
 from harness.records.episode_log import episode_line
+from harness.settings.grpo import GRPOConfig
 from harness.types.trajectory import Trajectory, Turn
 
 
@@ -104,13 +108,6 @@ def test_categories_count_alike_whatever_their_size() -> None:
     assert result.scenarios_at_k is None
 
 
-def test_all_at_k_needs_every_episode_of_a_task() -> None:
-    played = [episode(g, success=s) for g, ss in enumerate([(1, 1), (1, 0), (0, 0)]) for s in map(bool, ss)]
-    result = summarise(played)
-    assert (result.mean_at_k, result.best_at_k, result.all_at_k) == (0.5, pytest.approx(2 / 3), pytest.approx(1 / 3))
-    assert result.all_interval == wilson_interval(1 / 3, 3)
-
-
 def test_a_scenario_counts_when_all_its_tasks_do_and_not_when_one_is_lost() -> None:
     """As appworld.evaluator.Metric: the mean over scenarios of the least of their tasks, for each difficulty and in
     all."""
@@ -151,3 +148,19 @@ def test_a_benchmark_s_measures_have_its_names() -> None:
 def test_a_result_is_shown_in_some_lines() -> None:
     result = summarise([part(seed, success=True, kind=f"{seed}") for seed in range(200)])
     assert len(repr(result)) < 1000
+
+
+def test_a_run_s_tasks_are_played_by_sampled_actions_and_once_by_greedy_ones(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(_: Any, __: Any, ___: Any, asked: Any, how: Any, *, horizon: int, **____: Any) -> list[Trajectory]:
+        played.append((how.temperature, len(asked), horizon))
+        return [episode(0, success=True)]
+
+    played: list[Any] = []
+    monkeypatch.setattr("harness.evaluation.held_out.play_policy", play)
+    monkeypatch.setattr("harness.evaluation.held_out.held_out_tasks", lambda *_: ["a", "b"])
+    held, k = HeldOut(quick, Mock(), ["a", "b"], Mock(), Mock(), Ranks()), quick.evaluation_horizon
+    assert [*held.sampled_and_greedy(MagicMock(), "before training")] == ["sampled", "greedy"]
+    assert held.during_training(Mock(), 3) == {"evaluation/mean_at_k": 1.0, "evaluation/reward_mean": 1.0}
+    assert played == [(1.0, 2 * quick.evaluation.rollouts, k), (0.0, 2, k), (1.0, 2, k)]

@@ -90,13 +90,6 @@ class TestResuming:
         write(tmp_path, [30.0, 40.0], first=3)
         assert losses(tmp_path) == board(tmp_path) == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
 
-    def test_drops_a_torn_last_line_before_appending(self, tmp_path):
-        write(tmp_path, [0.0, 1.0, 2.0])
-        log = tmp_path / "metrics.jsonl"
-        log.write_bytes(log.read_bytes()[:-7])
-        write(tmp_path, [20.0], first=2)
-        assert losses(tmp_path) == [(0, 0.0), (1, 1.0), (2, 20.0)]
-
     def test_failing_midway_leaves_the_old_log_whole(self, tmp_path, monkeypatch):
         write(tmp_path, [0.0, 1.0, 2.0])
 
