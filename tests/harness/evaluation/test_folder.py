@@ -152,7 +152,8 @@ def test_a_run_is_known_by_its_versions_beside_its_settings(quick: GRPOConfig) -
 
 def test_an_export_takes_an_evaluation_of_its_environment(tmp_path: Path) -> None:
     evaluate(tmp_path / "out")
-    assert evaluation_of(tmp_path / "out", "EH-Cabinet").settings["env"] == "EH-Cabinet-v0"
+    kept = evaluation_of(tmp_path / "out", "EH-Cabinet")
+    assert (kept.title, kept.environment_args) == ("random on EH-Cabinet-v0, all", {"split": "all"})
     for folder, said in (("out", "EH-Cabinet-v0.* for EH-BFCL"), ("", "holds no evaluation")):
         with pytest.raises(ConfigError, match=said):
             evaluation_of(tmp_path / folder, "EH-BFCL")
