@@ -62,6 +62,7 @@ def test_a_run_ends_if_all_episodes_of_two_updates_or_of_the_last_one_are_lost()
     [
         ([4, 9], 3, 1.0),  # three of five episodes
         ([5], 2, 1.0),
+        ([9, 9], 2, 0.0),  # no more than half
         ([3, 4], 3, 0.0),  # the successes need less than half of K: a larger one would help none of them
         ([], 3, 1.0),  # K may be what keeps the successes away
     ],
