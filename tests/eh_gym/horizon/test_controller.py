@@ -22,7 +22,7 @@ NAN = float("nan")
     ],
 )
 def test_an_outcome_that_no_episode_can_have_is_refused(arguments):
-    with pytest.raises(ConfigError, match=f"{next(iter(arguments))} must be"):
+    with pytest.raises(ConfigError, match=f"^{next(iter(arguments))} must be"):
         EpisodeOutcome(**{"length": 3, "horizon": 15, "success": True, **arguments})
 
 

@@ -10,8 +10,6 @@ import pytest
 from endings import ENDS, K
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformObservation
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from eh_gym.checked import CheckedEnv
 from eh_gym.errors import ConfigError
@@ -343,38 +341,6 @@ def test_a_controller_whose_k_is_no_number_of_steps_is_refused_at_the_reset(scri
         ElasticTimeLimit(scripted(), each).reset()
     with pytest.raises(gym.error.ResetNeeded):
         env.step(0)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    horizons=st.lists(st.integers(1, 6), min_size=1, max_size=8),
-    ends=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(["won", "lost", "truncated"])), min_size=1, max_size=8),
-    rewards=st.lists(st.sampled_from([0.0, 1.0, -0.5]), min_size=7, max_size=7),
-)
-def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewards):
-    controller = journal(*horizons)
-    for end, how in ends:
-        k = controller.horizon
-        flags = {"won": (True, False, True), "lost": (True, False, False), "truncated": (False, True, True)}[how]
-        script = [
-            (r, *(flags[:2] if t == end else (False, False)), {"success": flags[2]})
-            for t, r in enumerate(rewards, start=1)
-        ]
-        length = min(end, k)
-        reached = end > k or (end == k and how == "truncated")
-        success = how == "won" and end <= k
-        steps = play(ElasticTimeLimit(scripted(*script), controller), length)
-        controller.update()
-        assert [s[2] or s[3] for s in steps] == [False] * (length - 1) + [True]
-        total = 0.0 if reached or how == "truncated" else sum(rewards[:length])
-        assert steps[-1][4]["outcome"] == {
-            "length": length, "horizon": k, "success": success,
-            "truncated": reached or (how == "truncated" and end <= k),
-        }  # fmt: skip
-        assert sum(s[1] for s in steps) == total
-        assert steps[-1][4]["TimeLimit.truncated"] is reached
-        assert controller.outcomes[-1] == EpisodeOutcome(length, k, success, steps[-1][3])
-    assert len(controller.outcomes) == len(ends)
 
 
 @pytest.mark.parametrize(

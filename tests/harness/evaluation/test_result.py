@@ -155,12 +155,15 @@ def test_a_run_s_tasks_are_played_by_sampled_actions_and_once_by_greedy_ones(
 ) -> None:
     def play(_: Any, __: Any, ___: Any, asked: Any, how: Any, *, horizon: int, **____: Any) -> list[Trajectory]:
         played.append((how.temperature, len(asked), horizon))
-        return [episode(0, success=True)]
+        return [episode(0, success=True), lost, lost]
 
     played: list[Any] = []
+    lost, display = episode(1, success=False), MagicMock()
+    lost.fail("gone")
     monkeypatch.setattr("harness.evaluation.held_out.play_policy", play)
     monkeypatch.setattr("harness.evaluation.held_out.held_out_tasks", lambda *_: ["a", "b"])
     held, k = HeldOut(quick, Mock(), ["a", "b"], Mock(), Mock(), Ranks()), quick.evaluation_horizon
-    assert [*held.sampled_and_greedy(MagicMock(), "before training")] == ["sampled", "greedy"]
+    assert [*held.sampled_and_greedy(display, "before training")] == ["sampled", "greedy"]
+    assert display.note.call_count == 2
     assert held.during_training(Mock(), 3) == {"evaluation/mean_at_k": 1.0, "evaluation/reward_mean": 1.0}
     assert played == [(1.0, 2 * quick.evaluation.rollouts, k), (0.0, 2, k), (1.0, 2, k)]

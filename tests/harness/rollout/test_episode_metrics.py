@@ -78,3 +78,4 @@ def test_k_binds_if_it_ends_most_episodes_and_the_longest_successes_need_half_of
     played = [*(episode(length, "terminated") for length in lengths), *(episode(10, "horizon") for _ in range(cut))]
     played += [episode(1, "environment-error")]
     assert tell_controller(FixedHorizon(10), played)["horizon/binds"] == binds
+    assert tell_controller(FixedHorizon(10), [Trajectory("t", 0, success=True)])["horizon/binds"] == 0.0  # without K
