@@ -83,7 +83,7 @@ def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    changes = []
+    found = []
 
     def visit(node: ast.AST) -> None:
         match node:
@@ -108,7 +108,7 @@ def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
         for place, text in texts:
             begin = starts[place.lineno - 1] + place.col_offset
             end = starts[place.end_lineno - 1] + place.end_col_offset
-            changes.append((place.lineno, begin, end, (f"({text})" if isinstance(place, ast.expr) else text).encode()))
+            found.append((place.lineno, begin, end, (f"({text})" if isinstance(place, ast.expr) else text).encode()))
         for field, value in ast.iter_fields(node):
             if field not in ("annotation", "returns", "decorator_list", "type_params"):
                 for child in value if isinstance(value, list) else [value]:
@@ -116,7 +116,7 @@ def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
                         visit(child)
 
     visit(ast.parse(source))
-    return changes
+    return found
 
 
 def tests_of(path: Path, tree: Path) -> list[Path]:

@@ -22,13 +22,13 @@ NAN = float("nan")
     ],
 )
 def test_an_outcome_that_no_episode_can_have_is_refused(arguments):
-    with pytest.raises(ConfigError, match=f"{next(iter(arguments))} must be"):
+    with pytest.raises(ConfigError, match=f"^{next(iter(arguments))} must be"):
         EpisodeOutcome(**{"length": 3, "horizon": 15, "success": True, **arguments})
 
 
 def test_numpys_numbers_and_bools_make_an_outcome():
-    outcome = EpisodeOutcome(np.int64(3), np.int32(15), np.True_, np.False_)
-    assert outcome == EpisodeOutcome(3, 15, True)
+    outcome = EpisodeOutcome(np.int64(1), np.int32(1), np.True_, np.False_)
+    assert outcome == EpisodeOutcome(1, 1, True)
 
 
 @pytest.mark.parametrize("outcome", [{"length": 9, "horizon": 15, "success": True}, EpisodeOutcome])

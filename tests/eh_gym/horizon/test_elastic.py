@@ -59,6 +59,8 @@ class Slow:
 
 
 def test_the_arithmetic_of_one_update():
+    paper = "k0=15, k_min=5, k_max=50, alpha=0.1, delta=10.0, buffer_size=100, min_successes=20, statistic='p90'"
+    assert repr(ElasticHorizon()) == f"ElasticHorizon({paper}, rounding='floor', cold_growth=0.0)"
     controller = ElasticHorizon(min_successes=10)
     succeed(controller, 3, 4, 5, 6, 7, 8, 9, 10, 11, 21)
     # P90 of ten lengths stands at place 0.9 * 9 = 8.1 from 0: 11 + 0.1 * (21 - 11) = 12. Target 12 + 10 = 22.

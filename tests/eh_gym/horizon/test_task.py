@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon import ElasticHorizon, EpisodeOutcome, TaskHorizon
 
 
@@ -81,3 +81,12 @@ def test_a_setting_out_of_range_is_named():
     for name, value in {**wrong, "window": 0}.items():
         with pytest.raises(ConfigError, match=name):
             TaskHorizon(**{name: value})
+
+
+@pytest.mark.parametrize("task", [[51, 1, 1, [3]], [4, 1, 1, [3]], ["9", 1, 1, [3]], [9, 1, 1, ["3"]], [9, 1, 1]])
+def test_a_state_that_no_controller_has_is_refused(task):
+    controller = TaskHorizon()
+    state = controller.state_dict()
+    state["tasks"] = {"a": task}
+    with pytest.raises(StateError, match="tasks must have K, meetings and lengths"):
+        controller.load_state_dict(state)

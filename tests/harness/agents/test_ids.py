@@ -13,11 +13,9 @@ from small_model import of_written, plain_logprobs
 
 import eh_gym
 from harness.agents.env import AgentEnv
-from harness.agents.protocol import ModelCall
 from harness.chat.chat import ChatFormat
 from harness.model.fresh import fresh_qwen2
 from harness.model.policy import Policy
-from harness.rollout.agent_conversation import AgentConversation, _Known
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.loss import Loss
@@ -149,20 +147,6 @@ def test_an_answer_ends_before_the_agents_stop_text(trained: Policy) -> None:
     assert "(" in whole["message"]["content"]
     assert [turn.cut for turn in episode.turns] == [True, False, False, True]
     assert [turn.action_tokens for turn in episode.turns][::3] == [2, 1]
-
-
-def test_the_ids_of_its_calls_say_which_branch_an_agent_continues(trained: Policy) -> None:
-    conversation = AgentConversation.__new__(AgentConversation)
-    conversation._chat, conversation._known = trained.chat, []
-    branches, tools = [], [{"type": "function", "function": {"name": "open"}}]
-    for number, thought in enumerate(("open(c)", "read()")):
-        call = {"id": f"call{number}", "type": "function", "function": {"name": "open", "arguments": {}}}
-        said = {"role": "assistant", "content": "", "tool_calls": [call]}
-        conversation._known.append(_Known([*START, said], tools, trained.chat.reply_ids(thought), True))
-        branches.append([*START, said, {"role": "tool", "tool_call_id": call["id"], "content": "ok"}])
-    for branch, known in zip(branches, conversation._known, strict=True):
-        ids, *_ = conversation._of_call(ModelCall(branch, tools))
-        assert ids[: len(known.ids)] == known.ids
 
 
 def sends_a_result(say: Callable[..., str]) -> None:

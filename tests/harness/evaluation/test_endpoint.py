@@ -376,6 +376,7 @@ EFFORT = {"temperature": 0.2, "reasoning_effort": "low"}
     [
         (EFFORT | {"guided_choice": ["a"], "stop": "."}, EFFORT | {"guided_choice": ["a"], "stop": ["."]}),
         (CHOICE, CHOICE),
+        ({"parallel_tool_calls": False}, {}),  # no tools, no calls
         (
             {"reasoning": {"effort": "low"}, "text": {"format": {"type": "json_schema", **FORM}}, "max_tool_calls": 9},
             {"reasoning_effort": "low", "response_format": {"type": "json_schema", "json_schema": FORM}},
@@ -430,16 +431,16 @@ def test_a_reply_of_an_ended_session_is_not_taken_for_that_of_the_next_attempt()
         async def reply(self, messages: Any, **_: Any) -> str:
             return str(messages)
 
-        async def close(self) -> None: ...
+        async def close(self) -> None:
+            replies.append("closed")
 
-    player = _EndpointPlayer(cast(Any, Model()))
+    player, replies = _EndpointPlayer(cast(Any, Model())), list[Any]()
     for attempt in ("first", "second"):
         player.submit(_Request(0, cast(Any, attempt), 0, ()))
         if attempt == "first":
             player._sent[0].result()
             player.end_session(0)
-    replies = []
     while player.pending:
         replies += [(request.messages, reply) for request, reply in player.step()]
     player.close()
-    assert replies == [("second", "second")]
+    assert replies == [("second", "second"), "closed"]

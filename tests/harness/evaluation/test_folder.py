@@ -11,12 +11,13 @@ import pytest
 from other_values import with_others
 from rich.console import Console
 
-from eh_gym.errors import ConfigError, StateError, UserCodeError, WorkerDied
+from eh_gym.errors import ConfigError, UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluation.folder import EvaluationFolder, evaluation_of
 from harness.evaluation.of_run import of_run
+from harness.evaluation.play import play_policy
 from harness.evaluation.result import summarise
-from harness.evaluation.run import run
+from harness.evaluation.run import _plan, run
 from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
 from harness.settings.evaluate import EvaluateConfig
@@ -129,17 +130,6 @@ def test_what_a_kill_before_the_settings_leaves_is_no_stranger(tmp_path: Path) -
     assert evaluate(tmp_path).episodes == 12
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
-    evaluate(tmp_path / "out")
-    path = tmp_path / "out" / "episodes" / "evaluation.jsonl"
-    path.write_bytes(b"{}\n" + path.read_bytes())
-    with pytest.raises(StateError, match=r"line 1 of"):
-        evaluate(tmp_path / "out")
-    (tmp_path / "out" / "settings.json").write_text("[")
-    with pytest.raises(StateError, match=r"settings.json can't be read"):
-        evaluate(tmp_path / "out")
-
-
 def test_what_the_environment_failed_is_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = evaluate(None)
 
@@ -165,7 +155,9 @@ def test_a_run_is_known_by_its_versions_beside_its_settings(quick: GRPOConfig) -
 
 def test_an_export_takes_an_evaluation_of_its_environment(tmp_path: Path) -> None:
     evaluate(tmp_path / "out")
-    assert evaluation_of(tmp_path / "out", "EH-Cabinet").settings["env"] == "EH-Cabinet-v0"
+    kept = evaluation_of(tmp_path / "out", "EH-Cabinet")
+    assert len(kept.first_of_each_task()) == 4
+    assert (kept.title, kept.environment_args) == ("random on EH-Cabinet-v0, all", {"split": "all"})
     for folder, said in (("out", "EH-Cabinet-v0.* for EH-BFCL"), ("", "holds no evaluation")):
         with pytest.raises(ConfigError, match=said):
             evaluation_of(tmp_path / folder, "EH-BFCL")
@@ -176,8 +168,12 @@ def test_a_policy_that_always_does_the_same_plays_each_task_once(policy: str, ro
     assert evaluate(None, policy=policy, rollouts=None).rollouts == rollouts
 
 
-def test_an_episode_is_on_disk_when_it_was_added(tmp_path: Path) -> None:
-    folder = EvaluationFolder(tmp_path / "out", {})
-    folder.add(Trajectory("t", 0, seed=7))
-    assert [line["seed"] for line in lines(tmp_path / "out")] == [7]
-    folder.close()
+def test_a_split_is_whole_if_no_task_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.evaluation.play.tasks_of", lambda _: [f"test-{i}" for i in range(8)])
+    for more, whole in (({}, True), ({"every": 2}, False), ({"tasks": 7}, False), ({"tasks": 8}, True)):
+        assert _plan(changed(EvaluateConfig(), policy="expert", **more), None).whole_split is whole
+
+
+def test_without_a_request_nothing_is_played() -> None:
+    nothing: Any = None
+    assert play_policy(nothing, nothing, nothing, [], nothing, horizon=1) == []

@@ -1,14 +1,18 @@
 """mean@k, best@k and their intervals, from episodes."""
 
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from eh_gym.errors import UserCodeError
+from harness.evaluation.held_out import HeldOut
 from harness.evaluation.intervals import wilson_interval
-from harness.evaluation.result import EvalResult, score_rows
+from harness.evaluation.result import EvalResult, result_table, score_rows
 from harness.evaluation.result import summarise as result_of
+from harness.machine.ranks import Ranks
 from harness.records.episode_log import episode_line
+from harness.settings.grpo import GRPOConfig
 from harness.types.trajectory import Trajectory, Turn
 
 
@@ -41,8 +45,16 @@ def test_mean_and_best_show_their_arithmetic() -> None:
     assert result.length_success_mean == pytest.approx((3 + 6 + 9) / 3)
     assert result.success_lengths == (3, 6, 9)
     assert result.steps_per_optimum == pytest.approx((1 + 2 + 3) / 3)
-    assert result.truncated == pytest.approx(1 / 6)
-    assert result.environment_errors == 1
+    assert dict(zip(*(column.cells for column in result_table("", result).columns), strict=True)) == {
+        "successes": "3/6",
+        "mean@2": "50.0 %  (95 %: 15.0 to 85.0)",
+        "pass@2 (any of 2)": "66.7 %  (95 %: 20.8 to 93.9)",
+        "pass^2 (all 2)": "33.3 %  (95 %: 6.1 to 79.2)",
+        "steps, all / successes / P90": "5.5 / 6.0 / 8.4",
+        "steps / the expert's": "2.00",
+        "stopped by K or context": "16.7 %",  # 1 of 6
+        "lost to environment errors": "1",
+    }
     bad, failed = episode(0, success=False), episode(1, success=False)
     bad.reward, failed.unscored = -3.0, True
     assert summarise([bad, failed]).reward_mean == -3.0
@@ -63,6 +75,7 @@ def test_intervals_are_wilsons() -> None:
     assert (low, high) == pytest.approx((0.5 - half, 0.5 + half))
     assert wilson_interval(0.0, 800)[0] == 0.0
     assert 0 < wilson_interval(0.0, 800)[1] < 0.006
+    assert wilson_interval(0.5, 0) == (0, 1)
 
 
 def test_episodes_of_one_task_do_not_count_as_independent() -> None:
@@ -93,13 +106,6 @@ def test_categories_count_alike_whatever_their_size() -> None:
     assert result.category_mean == pytest.approx(0.375)
     assert result.mean_at_k == pytest.approx(3 / 5)
     assert result.scenarios_at_k is None
-
-
-def test_all_at_k_needs_every_episode_of_a_task() -> None:
-    played = [episode(g, success=s) for g, ss in enumerate([(1, 1), (1, 0), (0, 0)]) for s in map(bool, ss)]
-    result = summarise(played)
-    assert (result.mean_at_k, result.best_at_k, result.all_at_k) == (0.5, pytest.approx(2 / 3), pytest.approx(1 / 3))
-    assert result.all_interval == wilson_interval(1 / 3, 3)
 
 
 def test_a_scenario_counts_when_all_its_tasks_do_and_not_when_one_is_lost() -> None:
@@ -140,5 +146,24 @@ def test_a_benchmark_s_measures_have_its_names() -> None:
 
 
 def test_a_result_is_shown_in_some_lines() -> None:
-    result = summarise([episode(seed, success=True) for seed in range(200)])
+    result = summarise([part(seed, success=True, kind=f"{seed}") for seed in range(200)])
     assert len(repr(result)) < 1000
+
+
+def test_a_run_s_tasks_are_played_by_sampled_actions_and_once_by_greedy_ones(
+    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(_: Any, __: Any, ___: Any, asked: Any, how: Any, *, horizon: int, **____: Any) -> list[Trajectory]:
+        played.append((how.temperature, len(asked), horizon))
+        return [episode(0, success=True), lost, lost]
+
+    played: list[Any] = []
+    lost, display = episode(1, success=False), MagicMock()
+    lost.fail("gone")
+    monkeypatch.setattr("harness.evaluation.held_out.play_policy", play)
+    monkeypatch.setattr("harness.evaluation.held_out.held_out_tasks", lambda *_: ["a", "b"])
+    held, k = HeldOut(quick, Mock(), ["a", "b"], Mock(), Mock(), Ranks()), quick.evaluation_horizon
+    assert [*held.sampled_and_greedy(display, "before training")] == ["sampled", "greedy"]
+    assert display.note.call_count == 2
+    assert held.during_training(Mock(), 3) == {"evaluation/mean_at_k": 1.0, "evaluation/reward_mean": 1.0}
+    assert played == [(1.0, 2 * quick.evaluation.rollouts, k), (0.0, 2, k), (1.0, 2, k)]

@@ -17,7 +17,8 @@ from harness.settings.section import changed
 
 
 def episode(task: str, horizon: int, length: int, *, success: bool) -> dict[str, Any]:
-    turns = [{"action_tokens": 3 + turn, **({} if turn else {"observation_tokens": 4})} for turn in range(length)]
+    turns = [{"action_tokens": 3 + turn, "prompt_tokens": turn} for turn in range(length)]
+    turns[0]["observation_tokens"] = 4
     line = {"task_id": task, "horizon": horizon, "success": success, "end": "terminated"}
     return line | {"prompt_tokens": 10, "turns": turns}
 
@@ -47,7 +48,7 @@ def test_one_evaluation_has_what_a_sweep_of_fixed_horizons_gives(trained: Policy
 def test_each_step_has_its_tokens() -> None:
     curve = saturation([episode("a", 3, 3, success=False)])
     assert curve is not None
-    assert curve.tokens == (10 + 3, 10 + 3 + 4 + 4, 10 + 3 + 4 + 4 + 5)
+    assert curve.tokens == (10 + 3, 13 + 4 + 4 + 1, 22 + 5 + 2)
     assert saturation([episode("a", 1, 1, success=True)]).success == (1.0,)  # type: ignore[union-attr]
 
 

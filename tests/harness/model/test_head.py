@@ -1,5 +1,6 @@
 """Log-probabilities and entropies in chunks, against log_softmax over whole logits: values and gradients."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from harness.model import head as head_module
-from harness.model.head import Head, token_scores
+from harness.model.head import Head, float32_head, token_scores
 
 N, H, V = 11, 6, 17
 HEADS: dict[str, dict[str, Any]] = {"plain": {}, "scaled and capped": {"scale": 1.7, "softcap": 3.0}}
@@ -64,3 +65,12 @@ def test_bfloat16_is_scored_in_float32_and_gets_bfloat16_gradients(monkeypatch: 
     assert weight.grad is not None
     assert weight.grad.dtype == torch.bfloat16
     assert (weight.grad - whole).norm() < 0.006 * whole.norm()  # 0.004; summed in bfloat16 512 chunks are off by 0.0095
+
+
+@pytest.mark.parametrize(("dtype", "made"), [(torch.bfloat16, True), (torch.float32, False), (torch.float64, False)])
+def test_a_copy_of_the_head_is_made_of_a_narrower_one(dtype: torch.dtype, made: bool) -> None:
+    layer = torch.nn.Linear(H, V, bias=False, dtype=dtype)
+    copy = float32_head(SimpleNamespace(get_output_embeddings=lambda: layer))  # type: ignore[arg-type]
+    assert (copy is not None) is made
+    if copy is not None:
+        assert_close(copy, layer.weight.float())

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from eh_gym.errors import StateError
-from harness.records.episode_log import episode_files, read_episodes, read_system_prompt, write_episodes
+from harness.records.episode_log import (
+    EpisodeWriter,
+    episode_files,
+    read_episodes,
+    read_system_prompt,
+    write_episodes,
+)
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
@@ -29,6 +35,8 @@ def test_the_numbers_of_tokens_are_the_mask(tmp_path: Path) -> None:
     runs = [line["prompt_tokens"], *(n for x in line["turns"] for n in (x["action_tokens"], x["observation_tokens"]))]
     written = itertools.cycle([0, 1])
     assert [bit for n in runs for bit in [next(written)] * n] == t.action_mask
+    for turn in line["turns"]:  # in a run no latency
+        assert turn.keys() == vars(t.turns[0]).keys() - {"latency_s", "results", "new_tools"}
     assert (line["update"], line["horizon"], line["length"], line["tokens"], line["action_tokens"]) == (3, 9, 2, 14, 6)
 
 
@@ -60,6 +68,9 @@ def test_a_torn_last_line_is_dropped_and_a_damaged_one_named(tmp_path: Path) -> 
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])
     assert len(read_episodes(path)) == 1
+    for file, lines in ((path, 2), (tmp_path / "evaluation.jsonl", 1)):
+        EpisodeWriter(file).write(played())
+        assert len(read_episodes(file)) == lines
     for damaged in (b"[1]", whole.split(b"\n")[0].replace(b'"success"', b'"suc"'), b'{"task_id": "a", "turns": [1]}'):
         path.write_bytes(damaged + b"\n" + whole)
         with pytest.raises(StateError, match=r"line 1 of .*update-000000.jsonl"):

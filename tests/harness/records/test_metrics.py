@@ -16,7 +16,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from eh_gym.errors import StateError
 from harness.records.files import DiskFull
-from harness.records.glossary import GLOSSARY, LOOK_AT
+from harness.records.glossary import GLOSSARY, LOOK_AT, glossary_markdown
 from harness.records.metrics import MetricsLog, graded, read_metrics
 
 
@@ -90,13 +90,6 @@ class TestResuming:
         write(tmp_path, [30.0, 40.0], first=3)
         assert losses(tmp_path) == board(tmp_path) == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
 
-    def test_drops_a_torn_last_line_before_appending(self, tmp_path):
-        write(tmp_path, [0.0, 1.0, 2.0])
-        log = tmp_path / "metrics.jsonl"
-        log.write_bytes(log.read_bytes()[:-7])
-        write(tmp_path, [20.0], first=2)
-        assert losses(tmp_path) == [(0, 0.0), (1, 1.0), (2, 20.0)]
-
     def test_failing_midway_leaves_the_old_log_whole(self, tmp_path, monkeypatch):
         write(tmp_path, [0.0, 1.0, 2.0])
 
@@ -114,6 +107,11 @@ class TestResuming:
 )
 def test_a_mean_reward_is_said_where_it_is_not_the_success(rewards, said):
     assert graded({"mean_at_k": 0.5, **rewards}) == said
+
+
+def test_the_glossary_has_a_row_of_three_columns_for_each_metric():
+    bars = [len(re.findall(r"(?<!\\)\|", row)) for row in glossary_markdown().splitlines()]
+    assert bars == [4] * (2 + len(GLOSSARY))
 
 
 class TestReading:

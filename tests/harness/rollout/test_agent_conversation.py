@@ -1,12 +1,15 @@
 """What the model reads of an agent's requests: the longest known conversation goes on in its own tokens."""
 
 from typing import Any
+from unittest.mock import Mock
 
+import pytest
 from byte_tokenizer import byte_tokenizer
 
 from harness.agents.protocol import ModelCall
 from harness.chat.chat import ChatFormat
-from harness.rollout.agent_conversation import AgentConversation
+from harness.chat.messages import MessageFormat
+from harness.rollout.agent_conversation import AgentConversation, _Known
 from harness.settings.rollout import Rollout
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory
@@ -35,3 +38,18 @@ def test_a_conversation_whose_end_the_template_refuses_is_read_as_a_whole() -> N
     messages.insert(-1, {"role": "tool", "tool_call_id": "a", "content": "x"})
     read = conversation.prompt(ModelCall(messages))
     assert made.decode(read) == made.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+def test_the_ids_of_its_calls_say_which_branch_an_agent_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MessageFormat, "following_ids", lambda _, reply, new, **__: [reply, *new])
+    conversation = AgentConversation.__new__(AgentConversation)
+    conversation._chat, conversation._known = Mock(), []
+    branches, tools = [], [{"type": "function", "function": {"name": "open"}}]
+    for number in range(2):
+        call = {"id": f"call{number}", "type": "function", "function": {"name": "open", "arguments": {}}}
+        said = {"role": "assistant", "content": "", "tool_calls": [call]}
+        start = [{"role": "system", "content": "rules"}, {"role": "user", "content": "start"}]
+        conversation._known.append(_Known([*start, said], tools, [number], True))
+        branches.append([*start, said, {"role": "tool", "tool_call_id": call["id"], "content": "ok"}])
+    for number, branch in enumerate(branches):
+        assert conversation._of_call(ModelCall(branch, tools))[0] == [number, *branch[2:]]

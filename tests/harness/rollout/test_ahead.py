@@ -5,7 +5,7 @@ from typing import Any
 
 from eh_gym.errors import WorkerError
 from harness.agents.protocol import ModelCall
-from harness.rollout.conversation import UnreadableRequestError
+from harness.rollout.conversation import NoRoom, UnreadableRequestError
 from harness.rollout.episode import Episode
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
@@ -63,7 +63,7 @@ def test_a_call_of_a_failed_attempt_is_ended_and_its_name_never_used_again() -> 
     episode.replies[7] = "go"
     assert episode.act() == "step"
     assert episode.step_answered(answer(WorkerError("killed"))) == "reset"
-    assert set(first) <= episode.sessions, "so that the player drops them"
+    assert set(first) == episode.sessions, "so that the player drops them"
     reset(episode, talk)
     again = episode.turns(room=9)
     assert again[0] == 7
@@ -75,3 +75,16 @@ def test_a_call_that_cannot_be_read_ahead_is_tried_once() -> None:
     episode = begin(talk)
     assert [episode.turns(room=9) for _ in range(3)] == [[7], [], []]
     assert talk.read == 1
+
+
+def test_a_reply_ends_the_episode_if_there_is_no_room_for_it_or_the_environment_says_so() -> None:
+    episode = begin(Talk())
+    for reply, needed, end in (("go", "step", "terminated"), (NoRoom(), "over", "context")):
+        episode.turns(room=0)
+        assert episode.awaits_reply
+        episode.replies[7] = reply
+        assert (episode.act(), episode.awaits_reply, episode.trajectory.end) == (needed, False, end)
+        if needed == "step":
+            assert episode.step_answered(answer(("", 0.0, False, False, {}))) == "turn"
+    assert begin(Talk()).turns(room=0) == [7]
+    assert episode.step_answered(answer(("", 1.0, True, False, {"success": True}))) == "over"

@@ -26,13 +26,13 @@ def test_metrics_show_their_arithmetic() -> None:
 
     failed_twice = episode(0, end="environment-error")
     failed_twice.retries, failed_twice.failed_tokens, failed_twice.versions = 2, 30, [2]
-    by_agent = episode(1, end="context", agent="mine")
+    by_agent = episode(1, end="context", optimal=6, agent="mine")
     by_agent.failure = "lost"
     ended = [episode(3, environment="A"), episode(4, end="horizon", optimal=6, environment="A"), by_agent]
     m = rollout_metrics([*ended, episode(9, end="environment-error"), failed_twice], update=2)
     of_all = {"success": 1 / 3, "reward_mean": (1.5 + 2 + 0.5) / 3, "truncated": 2 / 3, "length_mean": (3 + 4 + 1) / 3}
-    of_all |= {"success_ceiling": 2 / 3}  # 3 <= 4, 6 > 4, 3 <= 4
-    of_all |= {"success_long": 0}  # optimal 3, 6, 3: the third from 4 on is the episode that failed
+    of_all |= {"success_ceiling": 1 / 3}  # 3 <= 4, 6 > 4, 6 > 4
+    of_all |= {"success_long": 0}  # optimal 3, 6, 6: the third from 6 on are the episodes that failed
     of_all |= {"length_success_mean": 3, "length_success_p90": 3, "steps_per_optimum": 1, "malformed": (2 + 2 + 1) / 8}
     of_all |= {"action_cut": 3 / 8, "unfinished_reasoning": 1 / 8, "reasoning_tokens": 0 + 1 + 2 + 0 + 1 + 2 + 3 + 0}
     of_all |= {"environment_errors": 2, "environment_retries": 2, "context_overflows": 1, "episodes": 3, "steps": 8}
@@ -65,6 +65,8 @@ def test_a_run_ends_if_all_episodes_of_two_updates_or_of_the_last_one_are_lost()
     ("lengths", "cut", "binds"),
     [
         ([4, 9], 3, 1.0),  # three of five episodes
+        ([5], 2, 1.0),
+        ([9, 9], 2, 0.0),  # no more than half
         ([3, 4], 3, 0.0),  # the successes need less than half of K: a larger one would help none of them
         ([], 3, 1.0),  # K may be what keeps the successes away
     ],
@@ -80,3 +82,4 @@ def test_k_binds_if_it_ends_most_episodes_and_the_longest_successes_need_half_of
     played = [*(episode(length, "terminated") for length in lengths), *(episode(10, "horizon") for _ in range(cut))]
     played += [episode(1, "environment-error")]
     assert tell_controller(FixedHorizon(10), played)["horizon/binds"] == binds
+    assert tell_controller(FixedHorizon(10), [Trajectory("t", 0, success=True)])["horizon/binds"] == 0.0  # without K

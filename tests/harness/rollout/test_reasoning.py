@@ -76,6 +76,7 @@ def test_the_environment_gets_the_answer_and_the_log_both() -> None:
     first, second = trajectory.turns
     assert (first.action, first.observation, first.malformed) == ("list()", "closed", False)
     assert first.reasoning == "list() or read()?"
+    assert first.action_tokens + second.action_tokens == trajectory.action_tokens
     assert (second.action, second.reasoning, second.reasoning_tokens) == ("list()", "", 0)
     thought = chat.text(trajectory.ids[trajectory.action_mask.index(1) :][: first.reasoning_tokens])
     assert thought == "<think>\nlist() or read()?\n</think>"

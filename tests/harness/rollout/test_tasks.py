@@ -1,6 +1,15 @@
 """The task stream: passes over all tasks, as a pure function of the update."""
 
+import inspect
+
+import gymnasium as gym
+import pytest
+
+from eh_gym.errors import ConfigError
+from harness.agents.env import AgentEnv
+from harness.rollout.environment import environment, tasks_of
 from harness.rollout.tasks import TaskStream
+from harness.settings.environment import Environment
 
 TASKS = [f"t{i}" for i in range(10)]
 
@@ -22,3 +31,13 @@ def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_ow
     assert len({tuple(p) for p in passes}) > 1  # each has an order of its own
     assert all(sorted(second[i : i + 3]) == ["x", "y", "z"] for i in range(0, 18, 3))
     assert [stream.batch(u) for u in reversed(range(15))][::-1] == batches
+
+
+def test_an_environment_that_names_no_tasks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^Env has no task_ids; add"):
+        tasks_of(gym.Env())
+
+
+def test_an_agent_s_environment_gets_every_argument_but_the_split() -> None:
+    spec = environment(Environment(agent="json:dumps", tasks="a.jsonl"), slots=1, temperature=1.0)
+    assert {*spec.kwargs, "split"} == {*inspect.signature(AgentEnv).parameters}

@@ -29,11 +29,11 @@ def answered(reward: float = 0.0, terminated: bool = False, truncated: bool = Fa
 
 
 def test_the_first_message_and_an_answer_are_recorded() -> None:
-    t = answered(malformed=True)
+    t = answered(malformed=True, success_threshold=0.5)
     assert (t.system_prompt, t.prompt, t.horizon) == ("rules", "first", 5)
     assert t.info == {"task_id": "task", "horizon": 5, "category": "base"}
     assert t.turns == [Turn("a", "seen", False, True, 0, 0, "", 0, False, 0, latency_s=0.5)]
-    assert (t.reward, t.success) == (0.0, False)
+    assert (t.reward, t.success, t.threshold) == (0.0, False, 0.5)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -1,6 +1,7 @@
 """Which episodes enter the loss, and what one update does to the policy."""
 
 import math
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -8,10 +9,13 @@ import torch
 from one_step import copied, update
 from one_step import one_step as episode
 
+from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.settings.loss import Aggregation, Loss
 from harness.types.sampler import Sample
 from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
+from harness.update.mismatch import Mismatch
+from harness.update.reference import reference_policy
 from harness.update.update import select_episodes
 
 
@@ -78,15 +82,15 @@ def with_changed_history(policy: Policy, group: int, replies: list[str], *, rewa
         t.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
     with torch.no_grad():
         for sequence in t.sequences:
-            first, n = sequence.action_mask.index(1), len(sequence.ids)
-            sequence.logprobs[first:] = logprobs(policy, sequence.ids)[first - 1 : n].tolist()
+            first = sequence.action_mask.index(1)
+            sequence.logprobs[first:] = scores(policy, sequence.ids)[0][first - 1 :].tolist()
     return t
 
 
-def logprobs(policy: Policy, ids: list[int]) -> torch.Tensor:
-    """Of each token after the first, from a plain pass over these tokens alone."""
-    logits = policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float()
-    return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+def scores(policy: Policy, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-probability and entropy of each token after the first, from a plain pass over these tokens alone."""
+    drawn = torch.distributions.Categorical(logits=policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float())
+    return drawn.log_prob(torch.tensor(ids[1:])), drawn.entropy()
 
 
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
@@ -101,13 +105,14 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
     metrics = update(policies[0], optimizer, [good, bad], normalize_std=False, max_grad_norm=1e9, **how)
 
     written = [sum(len(trained.chat.reply_ids(turn.action)) for turn in t.turns) for t in (good, bad)]
-    loss = torch.zeros(())
+    loss, entropy = torch.zeros(()), 0.0
     for t, advantage, count in zip((good, bad), (0.5, -0.5), written, strict=True):
         # One step from the weights that sampled: each token's ratio is 1, and its gradient that of -advantage * logp.
         share = {"seq-mean": 1 / (2 * count), "token-mean": 1 / sum(written)}[aggregation]
         for sequence in t.sequences:
             first = sequence.action_mask.index(1)
-            loss = loss - advantage * share * logprobs(policies[1], sequence.ids)[first - 1 :].sum()
+            logp, entropies = (each[first - 1 :].sum() for each in scores(policies[1], sequence.ids))
+            loss, entropy = loss - advantage * share * logp, entropy + entropies.item()
     loss.backward()
     with torch.no_grad():
         for p, q in zip(policies[0].model.parameters(), policies[1].model.parameters(), strict=True):
@@ -115,6 +120,7 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
     assert all(p.grad is None for p in policies[0].model.parameters())  # the next rollout's memory
     assert metrics["train/episodes_in_loss"] == 2
     assert metrics["train/tokens_in_loss"] == sum(written)
+    assert metrics["train/entropy"] == pytest.approx(entropy / sum(written), rel=1e-4)
     assert metrics["train/logp_difference_max"] < 1e-4
     if tokens > 1:  # the beginning of the group is in the row once
         row = trained.batch([*good.sequences, *bad.sequences])
@@ -214,3 +220,21 @@ def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggreg
 def test_the_kl_is_that_of_the_policy_that_sampled(trained: Policy) -> None:
     _, metrics = moved(trained, math.log(4))
     assert metrics["train/approx_kl"] == pytest.approx(1 / 4 + math.log(4) - 1, rel=1e-3)
+
+
+def test_the_mismatch_is_that_of_all_ranks(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Mismatch()
+    other._max = 9.0
+    every = lambda _, mine: [*mine, *[other] * isinstance(mine[0], Mismatch)]  # noqa: E731
+    monkeypatch.setattr(Ranks, "gather", every)
+    assert moved(trained, 0.0)[1]["train/logp_difference_max"] == 9.0
+
+
+def test_the_reference_is_frozen_and_found_again(policy: Policy, tmp_path: Path) -> None:
+    policy.model.train()
+    for first in (True, False):
+        reference = reference_policy(policy, tmp_path / "first", "cpu", Ranks(), first=first, packing=True).model
+        assert not reference.training
+        for p, kept in zip(policy.model.parameters(), reference.parameters(), strict=True):
+            assert (p is not kept, p.requires_grad, kept.requires_grad) == (True, True, False)
+            assert torch.equal(p, kept)
