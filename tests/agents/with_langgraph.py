@@ -1,7 +1,5 @@
 """A ReAct agent of LangGraph."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cabinet_functions import RULES, Cabinet, as_command

@@ -1,7 +1,5 @@
 """An agent of OpenAI's Agents SDK, which speaks the responses API and streams."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import openai

@@ -304,7 +304,7 @@ _MEMORY = [
         "for size in (2**34, 2**40):\n    print(libc.malloc(ctypes.c_size_t(size)))  # past Python",
         "everything = bytearray(10**12)",
         shows="0\n0.*MemoryError",
-    ),
+    )
 ]
 _OUTPUT = [
     _attack(
@@ -364,7 +364,7 @@ _PROCESSES = [
         attempt("popen", lambda: __import__("subprocess").Popen.__init__(object.__new__(__import__("subprocess").Popen), "ls"))
         """,
         shows="fork -1 True.*vfork -1 True.*daemon -1 True.*exec failed: PermissionError.*spawn failed: PermissionError",
-    ),
+    )
 ]
 
 _ENDS = [
@@ -385,7 +385,7 @@ _ENGINE = [
         """,
         "import os, subprocess\nattempt('forking', os.fork)\nattempt('opening', open, '/etc/passwd')",
         shows="forking failed: PermissionError.*opening failed: PermissionError",
-    ),
+    )
 ]
 
 _ARCHIVE = """
@@ -416,8 +416,7 @@ _LEFT_OUT = [
     ),
     _lost_out("end itself when the task is completed", "posix._exit(1)"),
     _lost_out(
-        "say half an outcome when the task is completed",
-        "write(struct.pack('>II', 99, 0) + b'{')\nposix._exit(0)",
+        "say half an outcome when the task is completed", "write(struct.pack('>II', 99, 0) + b'{')\nposix._exit(0)"
     ),
     _lost_out(
         "say that the host has failed when the task is completed",
