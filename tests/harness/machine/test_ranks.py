@@ -230,17 +230,9 @@ def alone(tmp_path_factory, cache):
     """A run of one process and its metrics."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
-        config = changed(
-            from_recipe("quickstart"),
-            updates=3,
-            tasks_per_update=4,
-            group_size=4,
-            eval_tasks=2,
-            checkpoint_every=1,
-            min_successes=2,
-            learning_rate=1e-5,
-            out=tmp_path_factory.mktemp("alone") / "run",
-        )
+        few = {"updates": 3, "tasks_per_update": 4, "group_size": 4, "eval_tasks": 2, "min_successes": 2}
+        few |= {"checkpoint_every": 1, "learning_rate": 1e-5, "out": tmp_path_factory.mktemp("alone") / "run"}
+        config = changed(from_recipe("quickstart"), **few)
         return config, played(config)
 
 
@@ -463,9 +455,7 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
 
 
 def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(slow, tmp_path, capfd):
-    words = f"--updates 2 --eval-tasks 0 --out {tmp_path / 'run'} --rank-timeout-s 7 --device cpu".split()
-
-    def work(ranks):
+    def work(ranks, out):
         if not ranks.first:
             os.kill(os.getpid(), signal.SIGSTOP)
         joined = []
@@ -477,12 +467,12 @@ def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(slow, tmp_path
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("harness.training.carry_out.join", joins)
             with pytest.raises(SystemExit) as end:
-                main(words)
+                main(f"--updates 2 --eval-tasks 0 --out {out} --rank-timeout-s 7 --device cpu".split())
         return end.value.code, joined
 
     for limit_s in (5, 60):  # in which they have to find each other first, on a machine that may be busy
         try:
-            found = on_ranks(2, work, timeout_s=limit_s, silent=1)
+            found = on_ranks(2, lambda ranks, k=limit_s: work(ranks, tmp_path / f"{k}"), timeout_s=limit_s, silent=1)
             break
         except AssertionError:
             if limit_s == 60:
