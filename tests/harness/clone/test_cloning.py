@@ -1,5 +1,6 @@
 """The warm start: when it stops, and the folder that it leaves. A real model is in sampling/test_pretrained.py."""
 
+import copy
 import dataclasses
 import io
 
@@ -9,7 +10,6 @@ import pytest
 import torch
 from rich.console import Console
 
-import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.clone.clones import clone_expert
 from harness.clone.cloning import clone_key, demonstrations, warm_start
@@ -69,19 +69,20 @@ def test_what_a_clone_depends_on_never_meets_an_old_one(env, monkeypatch):
     def key(policy, lora_rank=0, device="cpu"):
         return clone_key(env, policy, FEW, lora_rank=lora_rank, seed=0, device=device)
 
+    policy = new_tiny_policy(env, seed=0)
     keys = [
-        key(new_tiny_policy(env, seed=0)),
+        key(policy),
         key(new_tiny_policy(env, seed=1)),
         key(new_tiny_policy(env, seed=0, settings=Model(max_observation_tokens=64))),
-        key(longer(new_tiny_policy(env, seed=0))),
-        key(swapped(new_tiny_policy(env, seed=0))),
-        key(new_tiny_policy(env, seed=0), lora_rank=4),
-        key(new_tiny_policy(env, seed=0), device="cuda"),
+        key(longer(copy.deepcopy(policy))),
+        key(swapped(copy.deepcopy(policy))),
+        key(policy, lora_rank=4),
+        key(policy, device="cuda"),
     ]
     assert len(set(keys)) == len(keys)
     assert key(new_tiny_policy(env, seed=0)) == keys[0]
     monkeypatch.setattr(type(env.unwrapped), "expert", lambda self: self.random_action(np.random.default_rng(0)))
-    assert key(new_tiny_policy(env, seed=0)) not in keys
+    assert key(policy) not in keys
 
 
 @pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])
