@@ -9,11 +9,9 @@ from glossary import check_glossary
 from quiet_run import metrics_of
 from quiet_run import run as run_in
 
-from eh_gym.errors import ConfigError
 from harness.evaluate import main as evaluate
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
-from harness.training.command import recipe_config
 
 PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
 
@@ -57,9 +55,7 @@ def test_a_run_has_the_shares_the_metrics_and_a_k_of_each_also_resumed(mixed, tm
     assert json.dumps(again) == json.dumps(evaluations)
 
 
-def test_names_recipes_and_evaluations_know_several(capsys):
-    with pytest.raises(ConfigError, match="--recipe bfcl"):
-        recipe_config(["--env", f"{PLAIN},EH-BFCL-v0"])
+def test_names_and_evaluations_know_several(capsys):
     both = changed(from_recipe("quickstart"), env=f"{PLAIN}:3,EH-BFCL-v0")
     assert both.environment.name == f"{PLAIN}-3+EH-BFCL-v0"
     evaluate(["--env", f"{PLAIN},{LOCKED}", "--tasks", "6"])
