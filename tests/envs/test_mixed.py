@@ -3,7 +3,6 @@
 import gymnasium as gym
 import pytest
 
-import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.errors import ConfigError
 from eh_gym.testing import ExpertEnvContract
 from envs.mixed import mixed, read_environments

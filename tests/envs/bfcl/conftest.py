@@ -7,7 +7,6 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.worker import Worker, backend_command
 from envs.backends import locked
 from envs.cache import cache_dir

@@ -12,7 +12,6 @@ from small_model import of_written, plain_logprobs
 from smollm2 import smollm2_folder
 from transformers import AutoModelForCausalLM
 
-import eh_gym  # noqa: F401 - registers the environments
 from harness.clone.clones import clone_expert
 from harness.evaluation.play import evaluation_requests, play_policy
 from harness.model.policy import Policy, load_policy
