@@ -47,17 +47,8 @@ def test_a_model_plays_in_the_agent(model, tasks, tmp_path, request):
     if AGENT == "node":
         command = request.getfixturevalue("command")
     out = tmp_path / "evaluation"
-    result = evaluate_policy(
-        str(model),
-        agent=command,
-        tasks=tasks,
-        horizon=12,
-        rollouts=4,
-        slots=4,
-        max_action_tokens=6,
-        out=out,
-        show=False,
-    )
+    settings = {"horizon": 12, "rollouts": 4, "slots": 4, "max_action_tokens": 6, "show": False}
+    result = evaluate_policy(str(model), agent=command, tasks=tasks, out=out, **settings)
     [episodes] = (out / "episodes").glob("*.jsonl")
     played = [json.loads(line) for line in episodes.read_text().splitlines()]
     assert len(played) == 16

@@ -229,14 +229,8 @@ def _module(module, words):
                 runpy.run_module("envs.__main__")["main"]([*words, "--help"])
             assert end.value.code == 0
         else:
-            assert module in (
-                "harness",
-                "mkdocs",
-                "vllm.entrypoints.openai.api_server",
-                "build",
-                "venv",
-                "appworld.evaluator",
-            ), f"no check for {module}"
+            others = ("harness", "mkdocs", "vllm.entrypoints.openai.api_server", "build", "venv", "appworld.evaluator")
+            assert module in others, f"no check for {module}"
 
 
 def _pip(words):

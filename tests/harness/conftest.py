@@ -54,16 +54,8 @@ def own_cache(cache, monkeypatch):
 @pytest.fixture
 def quick(tmp_path):
     """A run of a few seconds that still has successes, failures and truncations."""
-    return changed(
-        CLONED,
-        updates=4,
-        tasks_per_update=4,
-        group_size=4,
-        eval_tasks=8,
-        checkpoint_every=1,
-        min_successes=2,
-        out=tmp_path / "run",
-    )
+    few = {"updates": 4, "tasks_per_update": 4, "group_size": 4, "eval_tasks": 8, "min_successes": 2}
+    return changed(CLONED, **few, checkpoint_every=1, out=tmp_path / "run")
 
 
 @pytest.fixture(scope="session")

@@ -18,12 +18,9 @@ class StandIn:
 
     def __init__(self):
         self.settings = {
-            "model_config": {
-                "logprobs_mode": "processed_logprobs",
-                "max_model_len": 100,
-                "dtype": "torch.float32",
-                "hf_overrides": {},
-            },
+            "model_config": dict(
+                logprobs_mode="processed_logprobs", max_model_len=100, dtype="torch.float32", hf_overrides={}
+            ),
             "parallel_config": {"worker_extension_cls": WORKER_EXTENSION, "data_parallel_size": 1},
             "cache_config": {},
             "weight_transfer_config": None,

@@ -13,23 +13,8 @@ from harness.__main__ import COMMANDS as LISTED
 ROOT = Path(harness.__file__).parent
 
 LAYERS = [
-    "types",
-    "agents",
-    "settings",
-    "records",
-    "terminal",
-    "chat",
-    "model",
-    "machine",
-    "rollout",
-    "sampling",
-    "update",
-    "clone",
-    "evaluation",
-    "training",
-    "export",
-    "sweep",
-    "report",
+    *("types", "agents", "settings", "records", "terminal", "chat", "model", "machine", "rollout", "sampling"),
+    *("update", "clone", "evaluation", "training", "export", "sweep", "report"),
 ]
 """The folders, the lowest first. The frameworks of tests/agents are beside agents/ without the packages of
 settings/."""

@@ -19,14 +19,9 @@ BREAKING = {"openenv", "peft", "tokenizers", "torch", "transformers", "trl", "ty
 TRAINERS = {"skyrl", "skyrl-gym", "verifiers", "verl"}
 
 PYTHON_311 = {
-    "python_version": "3.11",
-    "python_full_version": "3.11.7",
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "platform_machine": "x86_64",
-    "implementation_name": "cpython",
+    **{"python_version": "3.11", "python_full_version": "3.11.7", "implementation_name": "cpython", "extra": ""},
+    **{"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
     "platform_python_implementation": "CPython",
-    "extra": "",
 }
 
 

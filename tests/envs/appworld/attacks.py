@@ -475,15 +475,10 @@ ATTACKS = [replace(attack, kind=kind) for kind, attacks in _KINDS.items() for at
 
 @dataclass
 class Outcome:
-    """What came of an attack.
+    """What came of an attack: the sum of its rewards, its observations, and the last step's info.
 
     Attributes:
-        attack: The attack.
-        reward: The sum of its rewards.
-        ended: "verdict", "world lost", "goes on" (the task was not completed) or "environment error".
-        slowest_s: Seconds of its slowest step.
-        said: Its observations.
-        info: The last step's.
+        ended: As an attack's `ends`, or "environment error".
         healed: Whether the next episode, of the same task by its reference solution, was as it had been before. Tried after
             each attack that loses its world, and after one more of each kind; else None.
     """

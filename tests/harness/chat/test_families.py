@@ -6,7 +6,6 @@ byte-level tokenizer that has the template's own control tokens. The table in do
 """
 
 import functools
-import importlib.util
 import json
 import os
 import re
@@ -83,8 +82,7 @@ TOOLS = [
 
 
 def template_of(name):
-    spec = importlib.util.find_spec("trl")
-    return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    return (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 def tokenizer_for(template, eos="</s>"):

@@ -12,14 +12,9 @@ from harness.clone.tiny import new_tiny_policy
 @pytest.mark.parametrize("env_id", ["EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0"])
 def test_every_legal_action_survives_the_word_tokenizer(env_id):
     policy = new_tiny_policy(gym.make(env_id), seed=0)
-    calls = [
-        "read()",
-        "close()",
-        "list()",
-        *(f"open({d})" for d in "abcdefghijkl"),
-        *(f"submit({n:02d})" for n in range(100)),
-    ]
-    for call in calls + (["unlock()"] if "Locked" in env_id else []):
+    calls = ["read()", "close()", "list()", *["unlock()"] * ("Locked" in env_id)]
+    calls += [*(f"open({d})" for d in "abcdefghijkl"), *(f"submit({n:02d})" for n in range(100))]
+    for call in calls:
         assert policy.chat.read(policy.chat.reply_ids(call)).action == call
     unknown = policy.tokenizer.unk_token_id
     for text in ("start c", "ok", "error open b", "next f", "code 7 3", "error closed"):

@@ -183,16 +183,8 @@ def test_every_episode_can_be_read_as_it_was_logged(tmp_path):
     write_log(folder, updates=2, tasks=2)
     page = episodes(folder, out=tmp_path / "r.html")
     assert len(page.of("details", "id")) == 2 * 2 * 8
-    for words in (
-        "train-001-01",
-        "open(1)",
-        "answer 5",
-        "start 0 1",
-        "The rules.",
-        "Not in the loss",
-        "advantage +2.600",
-    ):
-        assert words in page.text
+    words = ("train-001-01", "open(1)", "answer 5", "start 0 1", "The rules.", "Not in the loss", "advantage +2.600")
+    assert [text for text in words if text not in page.text] == []
     assert page.of("details", "data-verdict")[:2] == ["success", "cut off"]
 
 

@@ -62,26 +62,17 @@ class Server:
         flags = {
             "model": self._folder,
             "port": self._port,
-            "host": "127.0.0.1",
             "hf-overrides": '{"head_dtype": "float32"}',
-            "dtype": "float32",
-            "block-size": 32,
             "kv-cache-memory-bytes": 64 << 20,
-            "logprobs-mode": "processed_logprobs",
-            "generation-config": "vllm",
             "worker-extension-cls": WORKER_EXTENSION,
         }
         # As `vllm serve` does; that command needs the name of the GPU package.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--enable-scale-out"]
         command += ["--no-enable-chunked-prefill"]  # docs/vllm.md says why
-        settings = {
-            "VLLM_SERVER_DEV_MODE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "TORCHDYNAMO_DISABLE": "1",
-            "OMP_NUM_THREADS": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
+        command += ["--host", "127.0.0.1", "--dtype", "float32", "--block-size", "32", "--generation-config", "vllm"]
+        command += ["--logprobs-mode", "processed_logprobs"]
+        on = ("VLLM_SERVER_DEV_MODE", "TORCHDYNAMO_DISABLE", "OMP_NUM_THREADS", "VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE")
+        settings = {**dict.fromkeys(on, "1"), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         self._process = subprocess.Popen(
             [*command, *(word for name, value in flags.items() for word in (f"--{name}", str(value)))],
             stdout=self._log.open("ab"),

@@ -78,9 +78,10 @@ class Client:
 
 
 def replace_modules(monkeypatch, parts):
-    for name, content in parts.items():
+    """Replaces modules by what is given of each, and the packages above them by empty ones."""
+    for name in sorted({"vllm", *parts, *(name.rpartition(".")[0] for name in parts)}):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        vars(sys.modules[name]).update(content)
+        vars(sys.modules[name]).update(parts.get(name, {}))
 
 
 def servers(*gpus):
@@ -93,15 +94,12 @@ def calls(monkeypatch):
     """vLLM's sender and clients and torch's GPU calls are replaced; what is called, in order."""
     found = []
     parts = {
-        "vllm": {},
         "vllm.distributed": {},
-        "vllm.distributed.weight_transfer": {},
         "vllm.distributed.weight_transfer.clients": {"HTTPVLLMWeightSyncClient": Client},
         "vllm.distributed.weight_transfer.nccl_engine": {
             "NCCLTrainerInitInfo": lambda host, port, world_size, rank: world_size,
             "NCCLTrainerWeightTransferEngine": Engine,
         },
-        "vllm.utils": {},
         "vllm.utils.network_utils": {"get_ip": lambda: "192.0.2.2", "get_open_port": lambda: 29500},
     }
     replace_modules(monkeypatch, parts)
@@ -170,10 +168,8 @@ def started(monkeypatch):
 
     parts = {
         "vllm": {"EngineArgs": EngineArgs},
-        "vllm.usage": {},
         "vllm.usage.usage_lib": {"UsageContext": SimpleNamespace(LLM_CLASS=None)},
         "vllm.v1": {},
-        "vllm.v1.engine": {},
         "vllm.v1.engine.llm_engine": {"LLMEngine": engine},
         "vllm.v1.executor": {"Executor": SimpleNamespace(get_class=lambda _: None)},
     }

@@ -111,17 +111,8 @@ def test_the_cache_is_measured(made):
 @pytest.mark.parametrize("changes", [(), ("--dtype", "bfloat16", "--lora-rank", "4")])
 def test_each_rank_may_have_an_engine_of_its_own(real_vllm, tmp_path, changes):
     words = "--sampler vllm --updates 2 --tasks-per-update 2 --group-size 4 --eval-tasks 2 --warm-start.max-batches 30"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
-    launch += [
-        "--rdzv-endpoint",
-        "127.0.0.1:0",
-        "-m",
-        "harness.grpo",
-        "--device",
-        "cpu",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    launch = "-m torch.distributed.run --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0"
+    launch = [sys.executable, *launch.split(), *f"-m harness.grpo --device cpu --out {tmp_path / 'run'}".split()]
     done = subprocess.run([*launch, *words.split(), *changes], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr

@@ -223,14 +223,9 @@ def test_addresses_versions_and_lengths_are_checked(model, pair, monkeypatch):
 
 
 def test_a_model_whose_weights_vllm_would_not_know_is_refused(pair):
-    sizes = {
-        "vocab_size": 97,
-        "hidden_size": 32,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_local_experts": 2,
-    }
-    model = MixtralForCausalLM(MixtralConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    model = MixtralForCausalLM(MixtralConfig(**sizes, **heads, num_local_experts=2))
     assert "model.layers.0.mlp.experts.down_proj" in model.state_dict()  # vLLM has block_sparse_moe there
     with pytest.raises(ConfigError, match=r"'mixtral'.*--sampler transformers"):
         VLLMServerSampler(model, [pair[0].url])

@@ -77,14 +77,8 @@ def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(ra
     each = []
     for update in range(4):
         each.append([f"take {update}", "(", "tell_controller", ")", "before_training", f"prepare {update + 1}"])
-        each[-1] += [
-            f"update {update}",
-            "(",
-            "hand_over",
-            ")",
-            *["during_training 2"] * (update == 2),
-            f"write {update}",
-        ]
+        each[-1] += [f"update {update}", "(", "hand_over", ")"]
+        each[-1] += [*["during_training 2"] * (update == 2), f"write {update}"]
     whole = train(same, env=Talks)
     assert done == [*first, *each[0], *each[1], "save 2", *each[2], *each[3], "save 4", *last]
     assert "note: " not in capsys.readouterr().out
