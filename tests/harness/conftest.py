@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def own_cache(cache, monkeypatch):
     """Runs in this process keep their warm starts there."""
     monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: cache)
     return cache
+
+
+@pytest.fixture
+def signals_are_heard():
+    """The tests' own process may ignore Ctrl-C, as one in the background does."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        assert signal.signal(number, handler) is signal.default_int_handler  # a run leaves it as it was
 
 
 @pytest.fixture

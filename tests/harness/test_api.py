@@ -92,15 +92,7 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short, tmp
     assert resumed.evaluations == whole.evaluations
 
 
-@pytest.fixture
-def _signals():
-    """The tests' own process may ignore Ctrl-C, as one in the background does."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_signals")
+@pytest.mark.usefixtures("signals_are_heard")
 def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(short, tmp_path, monkeypatch):
     config = changed(short, updates=3, checkpoint_every=10)
     whole = train(changed(config, out=tmp_path / "whole"), show=False)
@@ -129,7 +121,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(short, tmp_pa
         assert resumed.evaluations == whole.evaluations
 
 
-@pytest.mark.usefixtures("_signals")
+@pytest.mark.usefixtures("signals_are_heard")
 def test_what_is_interrupted_before_its_first_update_begins_again(short, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("harness.training.build.clone_expert", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
@@ -224,8 +216,6 @@ def test_what_a_resumed_run_can_not_take_is_refused(given, named, quick):
 
 
 class Undefined(CabinetEnv):
-    """Its reward is no number."""
-
     def step(self, action):
         observation, _, *rest = super().step(action)
         return observation, np.nan, *rest

@@ -6,14 +6,7 @@ import pytest
 
 from harness.terminal.interrupts import Interrupts
 
-
-@pytest.fixture(autouse=True)
-def _heard_by_the_tests(monkeypatch):
-    """The tests' own process may ignore Ctrl-C, as one in the background does."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        assert signal.signal(number, handler) is signal.default_int_handler  # a run leaves it as it was
+pytestmark = pytest.mark.usefixtures("signals_are_heard")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
