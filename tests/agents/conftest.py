@@ -10,7 +10,6 @@ import pytest
 
 @pytest.fixture(scope="session")
 def node_folder(tmp_path_factory):
-    """The folder of the agents."""
     if os.environ.get("EH_AGENT") not in ("node", "clients"):
         pytest.skip("npm's packages are fetched by tox run -m agents alone")
     if not shutil.which("npm"):
@@ -23,5 +22,4 @@ def node_folder(tmp_path_factory):
 
 @pytest.fixture
 def command(node_folder):
-    """The command that starts the agent of the openai package."""
     return f"node {node_folder / 'agent.mjs'}"

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif("EH_AGENT" not in os.environ, reason="tox run -m
 
 @pytest.fixture(params=[*PYTHON, *JAVASCRIPT])
 def client(request):
-    return str(request.param)
+    return request.param
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 
 async def play(task: dict[str, Any], base_url: str) -> float:
-    """Plays until the framework says that the agent has finished."""
     cabinet = Cabinet(task["id"])
     model = OpenAIChatModel("policy", provider=OpenAIProvider(base_url=base_url, api_key="any"))
     *tools, submit = cabinet.functions

@@ -7,7 +7,6 @@ from smolagents import AgentError, OpenAIServerModel, ToolCallingAgent, tool
 
 
 def play(task: dict[str, Any], base_url: str) -> float:
-    """Plays until the framework says that the agent has finished."""
     cabinet = Cabinet(task["id"])
     model = OpenAIServerModel("policy", api_base=base_url, api_key="any")
     agent = ToolCallingAgent(

@@ -53,8 +53,8 @@ def test_flags_in_the_docs_exist(page):
     known = set(re.findall(r"`--([a-z][a-z0-9.-]*)", (ROOT / "docs" / "reference" / "flags.md").read_text()))
     known |= {f"no-{name}" for name in known} | {"help", "help-all"}
     known |= {"logprobs-mode", "tensor-parallel-size", "max-model-len"}  # vLLM's
-    known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "envs" / "serve.py").read_text()))
-    known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "examples" / "simulate.py").read_text()))
+    for script in ("envs/serve.py", "examples/simulate.py"):
+        known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / script).read_text()))
     spans = re.findall(r"`(--[^`\n]+)`", page.read_text())
     used = {flag for span in spans for flag in re.findall(r"--([a-z][a-z0-9.-]*[a-z0-9])", span)}
     used = {flag for flag in used if not flag.startswith("env.taskset.")}  # verifiers'

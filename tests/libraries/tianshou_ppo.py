@@ -34,7 +34,6 @@ ks = []
 
 
 def move_k(epoch, env_step):
-    """Called before each training step."""
     if ks:
         controller.update()
     ks.append(controller.horizon)

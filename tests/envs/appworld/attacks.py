@@ -514,7 +514,6 @@ class Target:
         self.tools = f"{TOOLS}\nLIMIT, MEMORY_MB, DATA, GENRE = {(int(limit), MEMORY_MB, root, genre)!r}"
 
     def play(self, attack):
-        """An episode of an attack."""
         outcome = Outcome(attack)
         self.env.reset(options={"task_id": self.tasks[attack.task]})
         tools = f"{self.tools}\nTASK = {self.tasks[attack.task]!r}"

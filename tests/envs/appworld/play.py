@@ -45,7 +45,6 @@ def lane(requests):
 
 
 def main():
-    """One job."""
     job = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory(prefix="eh-play-") as folder:
         os.chdir(folder)

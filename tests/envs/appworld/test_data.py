@@ -13,7 +13,6 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def installed():
-    """The root of an installed benchmark."""
     root = data.benchmark_dir() / "root-0"
     write_world(root, train=["a_1", "a_2", "b_1"], dev=["c_1"])
     return root

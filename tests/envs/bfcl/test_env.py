@@ -126,7 +126,7 @@ def test_a_message_without_a_call_ends_the_users_turn(make, action_format, messa
 def test_many_environments_share_the_workers_and_keep_apart(make):
     ids = [f"multi_turn_base_{i}" for i in (0, 55, 90, 101, 151)]
 
-    def transcript(env, task_id, others=()):
+    def transcript(env, task_id):
         seen = [env.reset(options={"task_id": task_id})[0]]
         done = False
         while not done:

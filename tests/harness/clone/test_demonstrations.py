@@ -58,8 +58,7 @@ def test_an_environment_that_always_fails_is_an_error(env):
 def test_an_episode_ends_with_the_environment_or_at_the_limit(env):
     task = env.unwrapped.task_ids[0]
     whole = Expert(env).play(task, waste=0.0, max_steps=99, rng=np.random.default_rng(0))
-    assert whole.end == "terminated"
-    assert whole.length == whole.optimal_steps
+    assert (whole.end, whole.length) == ("terminated", whole.optimal_steps)
     cut = Expert(env).play(task, waste=0.0, max_steps=2, rng=np.random.default_rng(0))
     assert (cut.turns, cut.end) == (whole.turns[:2], "context")
     short = whole.length - 1

@@ -41,7 +41,6 @@ def need_vllm():
 
 @pytest.fixture
 def real_vllm():
-    """vLLM is installed."""
     need_vllm()
 
 

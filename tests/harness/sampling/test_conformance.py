@@ -14,7 +14,7 @@ KINDS = ["transformers", "transformers-small-prefill", "transformers-untied", "v
 
 @pytest.fixture(params=KINDS)
 def kind(request):
-    return str(request.param)
+    return request.param
 
 
 @pytest.fixture

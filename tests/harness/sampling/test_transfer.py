@@ -6,7 +6,6 @@ import dataclasses
 import sys
 import threading
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -56,9 +55,6 @@ class Engine:
 
 class Client:
     """vLLM's client of one server. Its `init` waits for the others, as NCCL does."""
-
-    calls: list[tuple[Any, ...]]
-    together: threading.Barrier
 
     def __init__(self, url, timeout): ...
 

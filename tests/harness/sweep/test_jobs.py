@@ -54,12 +54,10 @@ def test_slots_are_gpus_or_cores():
     assert job_slots(0, gpus=[], per_job=2, cores=4, threads=1) == [{"OMP_NUM_THREADS": "1"}] * 2
     assert job_slots(0, gpus=[], per_job=2, cores=4, threads=0) == [{"OMP_NUM_THREADS": "2"}]
     assert len(job_slots(3, gpus=[], per_job=1, cores=1, threads=1)) == 3
-    pairs = [
-        s["CUDA_VISIBLE_DEVICES"] for s in job_slots(0, gpus=["0", "1", "2", "5", "6"], per_job=2, cores=1, threads=1)
-    ]
-    assert pairs == ["0,1", "2,5"]
-    shared = [s["CUDA_VISIBLE_DEVICES"] for s in job_slots(3, gpus=["0", "1"], per_job=1, cores=1, threads=1)]
-    assert shared == ["0", "1", "0"]
+    pairs = job_slots(0, gpus=["0", "1", "2", "5", "6"], per_job=2, cores=1, threads=1)
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in pairs] == ["0,1", "2,5"]
+    shared = job_slots(3, gpus=["0", "1"], per_job=1, cores=1, threads=1)
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in shared] == ["0", "1", "0"]
     with pytest.raises(ConfigError, match=r"4 GPUs .*2 are visible"):
         job_slots(0, gpus=["0", "1"], per_job=4, cores=1, threads=1)
 
