@@ -86,7 +86,7 @@ def step_fault(answer: Any, *, text: bool = True) -> str:
             "zero, or a mean of nothing"
         )
     if "environment_error" in info:
-        return "" if terminated or truncated else "info['environment_error'] must end the episode; return truncated=True"
+        return "" if terminated or truncated else "info['environment_error'] must end the episode; return truncated"
     if text and terminated and not is_verdict(verdict := info.get("success", False)):
         return (
             f"info['success'] must be True or False when a task ends, got {verdict!r:.200}; correct it, or leave it "

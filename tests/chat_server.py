@@ -2,36 +2,35 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-
-Answer = dict[str, Any] | str
-"""A message's text, or a whole answer: ``{"status", "body", "headers"}``."""
 
 
 class ChatServer:
-    """What it was asked, and how it answers; `answer` gets a request's body and the number of requests before it."""
+    """What it was asked, and how it answers.
 
-    def __init__(self, answer: Callable[[dict[str, Any], int], Answer]) -> None:
+    `answer` gets a request's body and the number of requests before it. It returns a message's text, or a whole answer:
+    ``{"status", "body", "headers"}``.
+    """
+
+    def __init__(self, answer):
         self.answer = answer
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
+        self.requests = []
+        self.headers = []
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
         self.url = ""
 
 
 @contextmanager
-def serve(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[ChatServer]:
+def serve(answer):
     server = ChatServer(answer)
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             self.send({"body": {"object": "list", "data": [{"id": "cabinet-7b", "object": "model"}]}})
 
-        def do_POST(self) -> None:
+        def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with server.lock:
                 before = len(server.requests)
@@ -44,11 +43,11 @@ def serve(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[ChatServe
                 server.at_once -= 1
             self.send(answer if isinstance(answer, dict) else {"body": completion(body, answer)})
 
-        def send(self, answer: dict[str, Any]) -> None:
+        def send(self, answer):
             with suppress(ConnectionError):  # a client that no longer waits
                 self.write(answer)
 
-        def write(self, answer: dict[str, Any]) -> None:
+        def write(self, answer):
             body = answer["body"]
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(answer.get("status", 200))
@@ -59,7 +58,7 @@ def serve(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[ChatServe
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_):
             pass
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -75,7 +74,7 @@ def serve(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[ChatServe
         thread.join()
 
 
-def completion(request: dict[str, Any], text: str | None, finish_reason: str = "stop") -> dict[str, Any]:
+def completion(request, text, finish_reason="stop"):
     """A chat completion; it counts a token a word."""
     prompt = sum(len((message["content"] or "").split()) for message in request["messages"])
     words = len((text or "").split())
@@ -84,20 +83,18 @@ def completion(request: dict[str, Any], text: str | None, finish_reason: str = "
         "object": "chat.completion",
         "created": 0,
         "model": request["model"],
-        "choices": [
-            {"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": text}},
-        ],
+        "choices": [{"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": text}}],
         "usage": {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words},
     }
 
 
-def error(status: int, message: str, *, code: str | None = None, **headers: str) -> dict[str, Any]:
+def error(status, message, *, code=None, **headers):
     """An error as OpenAI's servers and vLLM's write it; a retry is asked for at once."""
     body = {"error": {"message": message, "type": "error", "param": None, "code": code}}
     return {"status": status, "body": body, "headers": {"retry-after-ms": "1", **headers}}
 
 
-def cabinet_agent(request: dict[str, Any], _: int = 0) -> str:
+def cabinet_agent(request, _=0):
     """The right next call in EH-Cabinet, read off the conversation alone."""
     said = [message["content"] for message in request["messages"] if message["role"] != "system"]
     last = said[-1].split()

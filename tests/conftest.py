@@ -1,7 +1,7 @@
 """What several folders of tests need: the backends, a chat endpoint, and a Ray cluster.
 
 A test that needs a backend, or Ray, is skipped where it is missing, and fails there under EH_REQUIRE_BACKENDS=1 (tox,
-CI).
+CI). What is imported here registers the environments for all tests.
 """
 
 import contextlib

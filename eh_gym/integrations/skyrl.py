@@ -134,7 +134,7 @@ class ElasticGymGenerator(SkyRLGymGenerator):
         won = metrics.get("success", succeeds(total)) if self._success is None else self._success(total)
         cut = not any(turns) or bool(metrics.get("truncated", not won and len(turns) >= k))
         won = result_of(total, ended=not cut, verdict=won).success
-        zero = cut and self._zero and earned(total, ended=False) > -1e-9  # what was taken back may leave a rounding error
+        zero = cut and self._zero and earned(total, ended=False) > -1e-9  # taking back may round
         for step in steps if zero else []:  # each one: step-wise advantages take the last one's alone
             step.reward = [0.0] * len(step.reward) if isinstance(step.reward, list) else 0.0
         if _training.get() and not metrics.get("environment_error"):

@@ -28,11 +28,11 @@ class Cabinet:
             budget.
     """
 
-    def __init__(self, task_id: str) -> None:
+    def __init__(self, task_id: str):
         self._env = gym.make("EH-Cabinet-v0")
         self.start, _ = self._env.reset(options={"task_id": task_id})
         self.reward, self.over = 0.0, False
-        self.functions: list[Callable[..., str]] = [self.open, self.read, self.close, self.list, self.submit]
+        self.functions = [self.open, self.read, self.close, self.list, self.submit]
 
     def open(self, argument: str) -> str:
         """Opens a drawer.
@@ -82,7 +82,7 @@ class Cabinet:
         return said
 
 
-def as_command(play: Callable[[dict[str, Any], str], Any]) -> None:
+def as_command(play: Callable[[dict[str, Any], str], Any]):
     """Plays the task of the environment variables, and prints the reward last."""
     reward = play(json.loads(os.environ["EH_TASK"]), os.environ["OPENAI_BASE_URL"])
     print(asyncio.run(reward) if inspect.isawaitable(reward) else reward)

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from typing import Any, Literal
+from typing import Literal
 
 QUESTION = "Look until you see the code. Then submit it."
 
@@ -23,7 +23,7 @@ class Drawer:
         return "done"
 
 
-def instructor(drawer: Drawer, url: str) -> None:
+def instructor(drawer: Drawer, url: str):
     import instructor
     import openai
     from pydantic import BaseModel
@@ -33,14 +33,14 @@ def instructor(drawer: Drawer, url: str) -> None:
         code: str = ""
 
     client = instructor.from_openai(openai.OpenAI(base_url=url, api_key="any"), mode=instructor.Mode.JSON)
-    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    messages = [{"role": "user", "content": QUESTION}]
     while not drawer.submitted:
         action = client.create(model="policy", response_model=Action, messages=messages)
         result = drawer.look() if action.name == "look" else drawer.submit(action.code)
         messages += [{"role": "assistant", "content": action.model_dump_json()}, {"role": "user", "content": result}]
 
 
-def dspy(drawer: Drawer, url: str) -> None:
+def dspy(drawer: Drawer, url: str):
     import dspy
 
     with dspy.context(lm=dspy.LM("openai/policy", api_base=url, api_key="any", cache=False)):

@@ -9,8 +9,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the agents."""
+def node_folder(tmp_path_factory):
     if os.environ.get("EH_AGENT") not in ("node", "clients"):
         pytest.skip("npm's packages are fetched by tox run -m agents alone")
     if not shutil.which("npm"):
@@ -22,6 +21,5 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def command(node_folder: Path) -> str:
-    """The command that starts the agent of the openai package."""
+def command(node_folder):
     return f"node {node_folder / 'agent.mjs'}"

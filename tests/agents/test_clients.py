@@ -3,15 +3,13 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.agents.gateway import Gateway
 from harness.agents.program import find_agent
-from harness.agents.protocol import ModelAnswer, ModelCall, budget_used_up
-from harness.agents.session import Session
+from harness.agents.protocol import ModelAnswer, budget_used_up
 
 HERE = Path(__file__).parent
 SOON_S = 100.0
@@ -22,24 +20,24 @@ pytestmark = pytest.mark.skipif("EH_AGENT" not in os.environ, reason="tox run -m
 
 
 @pytest.fixture(params=[*PYTHON, *JAVASCRIPT])
-def client(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def client(request):
+    return request.param
 
 
 @pytest.fixture
-def agent(client: str, request: pytest.FixtureRequest) -> str:
+def agent(client, request):
     if client in PYTHON:
         return f"{sys.executable} {HERE / 'clients.py'} {client}"
     return f"node {request.getfixturevalue('node_folder') / 'clients.mjs'} {client}"
 
 
 @pytest.fixture
-def session() -> Iterator[Session]:
+def session():
     with Gateway() as gateway:
         yield gateway.open()
 
 
-def said(client: str, code: str, call: ModelCall) -> ModelAnswer:
+def said(client, code, call):
     """What a model would say to this client: that it looks, or that it submits the code."""
     if client == "instructor":
         return ModelAnswer(json.dumps({"name": "submit" if code else "look", "code": code}))
@@ -55,14 +53,14 @@ def said(client: str, code: str, call: ModelCall) -> ModelAnswer:
     return ModelAnswer("", [{"id": f"call{len(call.messages)}", **called}], finish_reason="tool_calls")
 
 
-def serve(session: Session, client: str, *codes: str) -> None:
+def serve(session, client, *codes):
     for code in codes:
         call = session.next_call(SOON_S)
         assert call is not None
         session.answer(call, said(client, code, call))
 
 
-def test_a_client_plays_to_its_verdict(client: str, agent: str, session: Session) -> None:
+def test_a_client_plays_to_its_verdict(client, agent, session):
     running = find_agent(agent).start({}, session.base_url, lambda: session.end(budget_used_up(0)))
     serve(session, client, "", "", "73", *["73"] * (client == "dspy"))
     assert session.next_call(SOON_S) is None, "it calls once more"
@@ -71,7 +69,7 @@ def test_a_client_plays_to_its_verdict(client: str, agent: str, session: Session
     assert running.ended.success, running.ended
 
 
-def test_a_client_ends_with_its_first_call_after_the_kth(client: str, agent: str, session: Session) -> None:
+def test_a_client_ends_with_its_first_call_after_the_kth(client, agent, session):
     running = find_agent(agent).start({}, session.base_url, lambda: None)
     serve(session, client, "", "")
     session.end(budget_used_up(2))

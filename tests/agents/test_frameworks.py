@@ -2,10 +2,8 @@
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -14,36 +12,33 @@ import eh_gym  # noqa: F401 - registers the cabinet
 from harness.agents.env import AgentEnv
 from harness.agents.gateway import Gateway
 from harness.agents.program import find_agent
-from harness.agents.protocol import ModelAnswer, ModelCall, budget_used_up
-from harness.agents.session import Session
+from harness.agents.protocol import ModelAnswer, budget_used_up
 
 HERE = Path(__file__).parent
 SOON_S = 60.0
 REWRITES_ITS_HISTORY = {"with_smolagents"}
 
-Play = Callable[[dict[str, Any], str], Any]
-
 
 @pytest.fixture
-def name() -> str:
+def name():
     """The agent that tox names; without tox the one whose package all tests have."""
     return os.environ.get("EH_AGENT", "with_openai")
 
 
 @pytest.fixture
-def play(name: str, monkeypatch: pytest.MonkeyPatch) -> Play:
+def play(name, monkeypatch):
     monkeypatch.syspath_prepend(HERE)
-    return importlib.import_module(name).play  # type: ignore[no-any-return]
+    return importlib.import_module(name).play
 
 
 @pytest.fixture
-def expert(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModelCall], ModelAnswer]:
+def expert(monkeypatch):
     monkeypatch.syspath_prepend(HERE)
-    return importlib.import_module("expert").expert  # type: ignore[no-any-return]
+    return importlib.import_module("expert").expert
 
 
 @pytest.fixture(scope="module")
-def task() -> dict[str, Any]:
+def task():
     """A cabinet with a chain of three notes, so that every function is called."""
     env = gym.make("EH-Cabinet-v0")
     for task_id in env.unwrapped.task_ids:
@@ -53,17 +48,15 @@ def task() -> dict[str, Any]:
 
 
 @pytest.fixture
-def session() -> Iterator[Session]:
+def session():
     with Gateway() as gateway:
         yield gateway.open()
 
 
-def test_an_episode_is_played_to_its_success(
-    name: str, play: Play, expert: Callable[[ModelCall], ModelAnswer], task: dict[str, Any]
-) -> None:
+def test_an_episode_is_played_to_its_success(name, play, expert, task):
     env = AgentEnv(play, [task], timeout_s=SOON_S)
     _, info = env.reset(options={"task_id": task["id"]})
-    known: list[Any] = []
+    known = []
     terminated, steps = False, 0
     while not terminated:
         call = info["call"]
@@ -78,14 +71,7 @@ def test_an_episode_is_played_to_its_success(
 
 
 @pytest.mark.parametrize("at_k", ["error", "stop"])
-def test_the_end_of_the_budget_ends_the_agent(
-    name: str,
-    play: Play,
-    expert: Callable[[ModelCall], ModelAnswer],
-    task: dict[str, Any],
-    session: Session,
-    at_k: str,
-) -> None:
+def test_the_end_of_the_budget_ends_the_agent(name, play, expert, task, session, at_k):
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(_run, play, task, session.base_url)
         for _ in range(4):
@@ -99,7 +85,7 @@ def test_the_end_of_the_budget_ends_the_agent(
     assert at_k == "stop" or "budget of 4" in end.failure
 
 
-def test_two_calls_in_one_answer_are_both_made(play: Play, task: dict[str, Any], session: Session) -> None:
+def test_two_calls_in_one_answer_are_both_made(play, task, session):
     calls = [
         {"id": f"call{number}", "type": "function", "function": {"name": name, "arguments": {"argument": argument}}}
         for number, (name, argument) in enumerate([("close", ""), ("submit", "00")])
@@ -117,7 +103,7 @@ def test_two_calls_in_one_answer_are_both_made(play: Play, task: dict[str, Any],
         assert not ended.result(SOON_S).success
 
 
-def _run(play: Play, task: dict[str, Any], base_url: str) -> Any:
+def _run(play, task, base_url):
     """How an agent ends."""
     running = find_agent(play).start(task, base_url, lambda: None)
     running.stop(SOON_S)

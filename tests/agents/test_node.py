@@ -2,9 +2,6 @@
 
 import importlib
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from harness.agents.env import AgentEnv
 
@@ -12,12 +9,12 @@ HERE = Path(__file__).parent
 TASK = {"id": "two", "start": "a", "notes": {"a": "next f", "f": "code 7 3"}}
 
 
-def test_an_agent_in_javascript_is_played_to_its_success(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_in_javascript_is_played_to_its_success(command, monkeypatch):
     monkeypatch.syspath_prepend(HERE)
     expert = importlib.import_module("expert").expert
     env = AgentEnv(command, [TASK], timeout_s=60.0)
     _, info = env.reset(options={"task_id": "two"})
-    calls: list[Any] = []
+    calls = []
     terminated = False
     while not terminated:
         calls.append(info["call"])

@@ -6,7 +6,6 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.skipif(not AGENT, reason="tox run -m agents says which 
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def model(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(HERE.parents[1] / "examples")
     settings = replace(from_recipe("quickstart").warm_start, max_optimal_steps=9)
     importlib.import_module("tool_agent").clone(tmp_path / "model", 0, settings)
@@ -32,10 +31,10 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def tasks(tmp_path: Path) -> Path:
+def tasks(tmp_path):
     """Cabinets with at most two notes."""
     env = gym.make("EH-Cabinet-v0", split="test", longest=2)
-    every: list[dict[str, Any]] = [{"id": task_id} for task_id in env.unwrapped.task_ids[:4]]  # type: ignore[attr-defined]
+    every = [{"id": task_id} for task_id in env.unwrapped.task_ids[:4]]
     if AGENT == "node":
         every = [{"id": str(number), **IN_JAVASCRIPT} for number in range(4)]
     file = tmp_path / "tasks.jsonl"
@@ -43,22 +42,13 @@ def tasks(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_model_plays_in_the_agent(model: Path, tasks: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_model_plays_in_the_agent(model, tasks, tmp_path, request):
     command = f"{os.environ['EH_AGENT_PYTHON']} {HERE / AGENT}.py"
     if AGENT == "node":
         command = request.getfixturevalue("command")
     out = tmp_path / "evaluation"
-    result = evaluate_policy(
-        str(model),
-        agent=command,
-        tasks=tasks,
-        horizon=12,
-        rollouts=4,
-        slots=4,
-        max_action_tokens=6,
-        out=out,
-        show=False,
-    )
+    settings = {"horizon": 12, "rollouts": 4, "slots": 4, "max_action_tokens": 6, "show": False}
+    result = evaluate_policy(str(model), agent=command, tasks=tasks, out=out, **settings)
     [episodes] = (out / "episodes").glob("*.jsonl")
     played = [json.loads(line) for line in episodes.read_text().splitlines()]
     assert len(played) == 16
@@ -68,7 +58,7 @@ def test_a_model_plays_in_the_agent(model: Path, tasks: Path, tmp_path: Path, re
 
 
 @pytest.mark.skipif(AGENT != "with_mcp", reason="one of them is enough")
-def test_a_model_is_trained_in_the_agent(model: Path, tasks: Path, tmp_path: Path) -> None:
+def test_a_model_is_trained_in_the_agent(model, tasks, tmp_path):
     config = changed(
         from_recipe("quickstart"),
         agent=f"{os.environ['EH_AGENT_PYTHON']} {HERE / AGENT}.py",

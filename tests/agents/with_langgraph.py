@@ -1,7 +1,5 @@
 """A ReAct agent of LangGraph."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cabinet_functions import RULES, Cabinet, as_command
@@ -11,7 +9,6 @@ from langchain_openai import ChatOpenAI
 
 
 async def play(task: dict[str, Any], base_url: str) -> float:
-    """Plays until the framework says that the agent has finished."""
     cabinet = Cabinet(task["id"])
     model = ChatOpenAI(model="policy", base_url=base_url, api_key="any")
     tools = [tool(function, return_direct=function == cabinet.submit) for function in cabinet.functions]

@@ -1,7 +1,5 @@
 """An agent that is a loop around the openai client."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -14,9 +12,9 @@ def play(task: dict[str, Any], base_url: str) -> float:
     cabinet = Cabinet(task["id"])
     functions = {function.__name__: function for function in cabinet.functions}
     schema = {"type": "object", "properties": {"argument": {"type": "string"}}}
-    tools: Any = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in functions]
+    tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in functions]
     client = openai.OpenAI(base_url=base_url, api_key="any")
-    messages: list[Any] = [{"role": "system", "content": RULES}, {"role": "user", "content": cabinet.start}]
+    messages = [{"role": "system", "content": RULES}, {"role": "user", "content": cabinet.start}]
     while not cabinet.over:
         message = client.chat.completions.create(model="policy", messages=messages, tools=tools).choices[0].message
         messages.append(message)

@@ -1,7 +1,5 @@
 """An agent of OpenAI's Agents SDK, which speaks the responses API and streams."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import openai
@@ -10,7 +8,6 @@ from cabinet_functions import RULES, Cabinet, as_command
 
 
 async def play(task: dict[str, Any], base_url: str) -> float:
-    """Plays until the framework says that the agent has finished."""
     set_tracing_disabled(True)
     cabinet = Cabinet(task["id"])
     model = OpenAIResponsesModel("policy", openai.AsyncOpenAI(base_url=base_url, api_key="any"))

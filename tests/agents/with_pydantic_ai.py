@@ -1,7 +1,5 @@
 """An agent of Pydantic AI."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cabinet_functions import RULES, Cabinet, as_command
@@ -11,7 +9,6 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 
 async def play(task: dict[str, Any], base_url: str) -> float:
-    """Plays until the framework says that the agent has finished."""
     cabinet = Cabinet(task["id"])
     model = OpenAIChatModel("policy", provider=OpenAIProvider(base_url=base_url, api_key="any"))
     *tools, submit = cabinet.functions

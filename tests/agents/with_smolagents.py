@@ -1,7 +1,5 @@
 """A tool-calling agent of smolagents."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cabinet_functions import RULES, Cabinet, as_command
@@ -9,7 +7,6 @@ from smolagents import AgentError, OpenAIServerModel, ToolCallingAgent, tool
 
 
 def play(task: dict[str, Any], base_url: str) -> float:
-    """Plays until the framework says that the agent has finished."""
     cabinet = Cabinet(task["id"])
     model = OpenAIServerModel("policy", api_base=base_url, api_key="any")
     agent = ToolCallingAgent(

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("flags", "played"))
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.txt"))
 
-Run = Callable[..., str]
 # What the last table of each shows. Those of SmolLM2 take minutes even so.
 QUICK = {
     "agents": "tiny ",
@@ -41,7 +39,7 @@ ELSEWHERE = ("logits", "served_envs")  # other tox environments have what they n
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_smoke(run: Run, name: str) -> None:
+def test_smoke(run, name):
     out = run(name, "--smoke")
     assert out.startswith("$ ")
     assert re.search(rf"^ *{QUICK[name]}", out, re.MULTILINE)
@@ -49,7 +47,7 @@ def test_smoke(run: Run, name: str) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", SLOW)
-def test_smoke_of_what_starts_processes(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+def test_smoke_of_what_starts_processes(request, tmp_path, name):
     if name == "ray_envs":
         pytest.importorskip("ray")
     elif name in NEEDS:
@@ -59,33 +57,33 @@ def test_smoke_of_what_starts_processes(request: pytest.FixtureRequest, tmp_path
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not there; tox run -e vllm")
-def test_the_logits_of_vllm_are_measured() -> None:
+def test_the_logits_of_vllm_are_measured():
     assert " float32   float32 " in smoke_in_a_process("logits")
 
 
 @pytest.mark.skipif(
     importlib.util.find_spec("openenv") is None, reason="OpenEnv is not there; tox run -e integration-trl"
 )
-def test_served_environments_are_measured() -> None:
+def test_served_environments_are_measured():
     assert re.search(r"^EH-Cabinet-v0 +4 at once( +[\d.]+x?){5}$", smoke_in_a_process("served_envs"), re.MULTILINE)
 
 
 @pytest.mark.parametrize(("name", "package"), [("logits", "vllm"), ("served_envs", "openenv")])
-def test_a_missing_package_is_told_in_one_line(run: Run, name: str, package: str) -> None:
+def test_a_missing_package_is_told_in_one_line(run, name, package):
     if importlib.util.find_spec(package):
         pytest.skip(f"{package} is there")
     with pytest.raises(SystemExit, match=rf"(?i)^error: .*{package}.* install"):
         run(name, "--smoke")
 
 
-def test_serving_needs_no_extra_for_training() -> None:
+def test_serving_needs_no_extra_for_training():
     code = "import sys; sys.modules['tyro'] = None; import served_envs"
     subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT / "benchmarks", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
     )
 
 
-def smoke_in_a_process(name: str, *more: str) -> str:
+def smoke_in_a_process(name, *more):
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}.py", "--smoke", *more],
         cwd=ROOT,
@@ -98,17 +96,17 @@ def smoke_in_a_process(name: str, *more: str) -> str:
     return done.stdout
 
 
-def test_a_run_that_fails_says_why(run: Run, tmp_path: Path) -> None:
+def test_a_run_that_fails_says_why(run, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match=r"^error: the run in .* failed; its last line: error: .*--out"):
         run("settling", "--runs", str(tmp_path / "file"))
 
 
-def test_every_benchmark_is_tried() -> None:
+def test_every_benchmark_is_tried():
     assert {*QUICK, *SLOW, *ELSEWHERE} == set(NAMES)
 
 
-def cells(line: str) -> list[str]:
+def cells(line):
     """The words of a line, numbers as they are read: 15.0 is 15."""
     return [f"{float(word):g}" if re.fullmatch(r"[+-]?\d+\.?\d*|nan|NaN", word) else word for word in line.split()]
 
@@ -124,9 +122,7 @@ def cells(line: str) -> list[str]:
         (["pretrained", "benchmarks/results/pretrained-bfcl-recurring"], "pretrained-bfcl-recurring-cpu.txt"),
     ],
 )
-def test_the_tables_that_are_kept_follow_from_the_runs_that_are_kept(
-    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], result: str
-) -> None:
+def test_the_tables_that_are_kept_follow_from_the_runs_that_are_kept(run, monkeypatch, words, result):
     monkeypatch.chdir(ROOT)
     kept = [cells(line) for line in (ROOT / "benchmarks" / "results" / result).read_text().splitlines()]
     lines = [line for line in run(*words).splitlines() if re.search(r"\d\.\d", line) and "torch" not in line]
@@ -139,7 +135,7 @@ def test_the_tables_that_are_kept_follow_from_the_runs_that_are_kept(
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_a_result_names_a_command_that_there_is(run: Run, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_names_a_command_that_there_is(run, path, capsys):
     commands = re.findall(r"^\$ (?:\w+=\w+ )*python (?:-u )?((?:.+\\\n)*.+)", path.read_text(), re.MULTILINE)
     assert commands
     for words in (shlex.split(command.replace("\\\n", " ")) for command in commands):

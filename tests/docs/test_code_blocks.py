@@ -17,7 +17,6 @@ import warnings
 from configparser import ConfigParser
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
@@ -35,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* found in sys.modules after im
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
-PAGES: list[Path] = REFERENCE["pages"]()
+PAGES = REFERENCE["pages"]()
 # Commands that are not this project's to check.
 THIRD_PARTY = {
     *("appworld", "bfcl", "tau2", "ray", "vllm", "vf-eval", "docker", "sbatch", "sky"),
@@ -43,11 +42,11 @@ THIRD_PARTY = {
 }
 
 
-def _name(page: Path) -> str:
+def _name(page):
     return str(page.relative_to(ROOT))
 
 
-def _commands(text: str) -> list[list[str]]:
+def _commands(text):
     """The commands of a block as words, without comments and variables set for one command."""
     commands = []
     for line in re.split(r"\n|&&", text.replace("\\\n", " ")):
@@ -62,11 +61,11 @@ def _commands(text: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if any(b.language == "python" for b in REFERENCE["blocks"](p))], ids=_name
 )
-def test_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_python_runs(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     module = ModuleType(f"page_{page.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where dataclasses look up types
-    namespace: dict[str, Any] = vars(module)
+    namespace = vars(module)
     for block in REFERENCE["blocks"](page):
         if block.language == "python" and block.not_run is None:
             code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
@@ -91,7 +90,7 @@ RUN, NOT_RUN = (
 
 
 @pytest.mark.parametrize("command", RUN)
-def test_commands_run(command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commands_run(command, monkeypatch, tmp_path):
     assert command[:2] == ["python", "-m"], "only modules are run here; say `<!-- not run: WHY -->` of anything else"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
@@ -99,7 +98,7 @@ def test_commands_run(command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not _status(command[2])
 
 
-def _status(module: str) -> str | int | None:
+def _status(module):
     """Runs a module as `python -m` does, in this process: importing torch again would take most of the time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # runpy's: the module was imported before
@@ -140,7 +139,7 @@ for name in ("Number-v0", "Maze-v0"):
 
 
 @pytest.fixture
-def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def readers_folder(tmp_path, monkeypatch):
     """Where a reader gives the commands: a checkout with environments of the reader's own, and a run."""
     for name in ("recipes", "examples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -156,14 +155,14 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", NOT_RUN + IN_TEXT + IN_RECIPES)
-def test_commands_are_understood(command: list[str], readers_folder: None) -> None:
+def test_commands_are_understood(command, readers_folder):
     _understand(command)
 
 
-def _understand(command: list[str]) -> None:
+def _understand(command):
     """Parses a command with the very parser that would parse it."""
     program, *words = command
-    if "…" in words or "FILE" in words or "benchmarks/NAME.py" in words:
+    if {"…", "FILE", "benchmarks/NAME.py"} & {*words}:
         return
     if program == "python" and words[0] == "-m":
         _module(words[1], words[2:])
@@ -196,7 +195,7 @@ def _understand(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_a_page_that_installs_extras_installs_those_that_its_commands_need(page: Path) -> None:
+def test_a_page_that_installs_extras_installs_those_that_its_commands_need(page):
     commands = [c for b in REFERENCE["blocks"](page) if b.language == "" for c in _commands(b.text)]
     installed = {
         extra for c in commands if c[0] == "pip" for w in c if w.startswith(".[") for extra in w[2:-1].split(",")
@@ -210,12 +209,12 @@ def test_a_page_that_installs_extras_installs_those_that_its_commands_need(page:
     assert needed <= installed
 
 
-def test_every_recipe_names_its_command() -> None:
+def test_every_recipe_names_its_command():
     named = {Path(flag_of(command.values[0], "recipe", QUICKSTART)).stem for command in IN_RECIPES}
     assert named == {path.stem for path in (ROOT / "recipes").glob("*.toml")}
 
 
-def _module(module: str, words: list[str]) -> None:
+def _module(module, words):
     words = [word if word not in ("FOLDER", "X") else "folder" for word in words]
     words = [word for word in words if word not in ("--help", "--help-all", "--")]
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -230,17 +229,11 @@ def _module(module: str, words: list[str]) -> None:
                 runpy.run_module("envs.__main__")["main"]([*words, "--help"])
             assert end.value.code == 0
         else:
-            assert module in (
-                "harness",
-                "mkdocs",
-                "vllm.entrypoints.openai.api_server",
-                "build",
-                "venv",
-                "appworld.evaluator",
-            ), f"no check for {module}"
+            others = ("harness", "mkdocs", "vllm.entrypoints.openai.api_server", "build", "venv", "appworld.evaluator")
+            assert module in others, f"no check for {module}"
 
 
-def _pip(words: list[str]) -> None:
+def _pip(words):
     settings = ConfigParser()
     settings.read(ROOT / "setup.cfg")
     for word in words:

@@ -20,13 +20,13 @@ REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
 
 
 @pytest.mark.parametrize("name", REFERENCE["WRITTEN"])
-def test_the_reference_pages_are_the_code_s(name: str) -> None:
+def test_the_reference_pages_are_the_code_s(name):
     written = (ROOT / "docs" / "reference" / name).read_text()
     assert written == REFERENCE["WRITTEN"][name](), "run: python tools/reference.py"
 
 
 @cache
-def _anchors(page: Path) -> set[str]:
+def _anchors(page):
     """The anchors of a page's headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
@@ -35,7 +35,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "hubs" / "README.md"], ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         file, _, anchor = target.partition("#")
         if "://" not in target:
@@ -49,24 +49,19 @@ def test_links_lead_somewhere(page: Path) -> None:
     [p for p in PAGES if p.parent.name != "examples" and p.name not in ("vllm.md", "CHANGELOG.md")],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
-def test_flags_in_the_docs_exist(page: Path) -> None:
+def test_flags_in_the_docs_exist(page):
     known = set(re.findall(r"`--([a-z][a-z0-9.-]*)", (ROOT / "docs" / "reference" / "flags.md").read_text()))
-    known |= {f"no-{name}" for name in known} | {
-        "help",
-        "help-all",
-        "logprobs-mode",
-        "tensor-parallel-size",
-        "max-model-len",
-    }
-    known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "envs" / "serve.py").read_text()))
-    known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / "examples" / "simulate.py").read_text()))
+    known |= {f"no-{name}" for name in known} | {"help", "help-all"}
+    known |= {"logprobs-mode", "tensor-parallel-size", "max-model-len"}  # vLLM's
+    for script in ("envs/serve.py", "examples/simulate.py"):
+        known |= set(re.findall(r'"--([a-z-]+)"', (ROOT / script).read_text()))
     spans = re.findall(r"`(--[^`\n]+)`", page.read_text())
     used = {flag for span in spans for flag in re.findall(r"--([a-z][a-z0-9.-]*[a-z0-9])", span)}
     used = {flag for flag in used if not flag.startswith("env.taskset.")}  # verifiers'
     assert used <= known, used - known
 
 
-def test_the_readme_fits_a_minute_and_says_what_the_package_and_the_citation_say() -> None:
+def test_the_readme_fits_a_minute_and_says_what_the_package_and_the_citation_say():
     package = ConfigParser()
     package.read(ROOT / "setup.cfg")
     pythons = re.findall(r"Python :: (3\.\d+)", package["metadata"]["classifiers"])
@@ -79,7 +74,7 @@ def test_the_readme_fits_a_minute_and_says_what_the_package_and_the_citation_say
     assert len(" ".join(rest).split()) <= 950
 
 
-def test_the_api_page_has_every_public_name() -> None:
+def test_the_api_page_has_every_public_name():
     shown = set(re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "reference" / "eh_gym.md").read_text(), re.MULTILINE))
     public = {
         f"{prefix}.{name}"
@@ -89,7 +84,7 @@ def test_the_api_page_has_every_public_name() -> None:
     assert shown == public - {"eh_gym.errors"}
 
 
-def _text(node: ast.AST) -> str:
+def _text(node):
     """A string in the code, with … for what is put in."""
     if isinstance(node, ast.JoinedStr):
         return "".join(v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
@@ -97,7 +92,7 @@ def _text(node: ast.AST) -> str:
 
 
 @cache
-def _strings() -> set[str]:
+def _strings():
     sources = [path for package in ("eh_gym", "envs", "harness") for path in (ROOT / package).rglob("*.py")]
     return {text for path in sources for node in ast.walk(ast.parse(path.read_text())) if (text := _text(node))}
 
@@ -108,24 +103,24 @@ MESSAGES = re.findall(
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_the_errors_in_the_docs_are_in_the_code(message: str) -> None:
+def test_the_errors_in_the_docs_are_in_the_code(message):
     pattern = re.compile(".*".join(re.escape(part) for part in message.split("…")), re.DOTALL)
     assert any(pattern.search(text) for text in _strings())
 
 
-def test_the_page_of_training_runs_has_every_wrapper_in_its_table() -> None:
+def test_the_page_of_training_runs_has_every_wrapper_in_its_table():
     page = (ROOT / "docs" / "harness.md").read_text()
     table = page.partition("| `--wrapper` | K |")[2].partition("\n\n")[0]
     assert [name for name in (*HORIZONS, "none") if f"`{name}`" not in table] == []
 
 
-def test_the_tasks_on_the_page_of_agents_are_of_both_splits_that_its_commands_play() -> None:
+def test_the_tasks_on_the_page_of_agents_are_of_both_splits_that_its_commands_play():
     page = (ROOT / "docs" / "agents.md").read_text()
     lines = page.partition("```json\n")[2].partition("```")[0].splitlines()
     assert {json.loads(line).get("split", "train") for line in lines} == {"train", "test"}
 
 
-def test_every_page_of_the_site_is_in_its_navigation() -> None:
+def test_every_page_of_the_site_is_in_its_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     for page in (ROOT / "docs").rglob("*.md"):
         assert f": {page.relative_to(ROOT / 'docs')}\n" in navigation, page

@@ -4,7 +4,6 @@ import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -16,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = runpy.run_path(str(ROOT / "tools" / "reference.py"))
 
 
-def example(page: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def example(page, name, monkeypatch):
     """What the Python blocks of a page up to this class define, as the module that its reader would make of them."""
     module = ModuleType(f"example_{page}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # for pickling
@@ -27,7 +26,7 @@ def example(page: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_graded_rewards_add_up_to_the_best_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graded_rewards_add_up_to_the_best_share(monkeypatch):
     env = example("environment", "BackwardsEnv", monkeypatch).BackwardsEnv
     env.expert = lambda self: {3: "du", 2: "duolX", 1: "wrong"}[self._tries]
     result = evaluate_policy("expert", env, split="train", tasks=1, success_threshold=0.8, show=False)
@@ -36,18 +35,18 @@ def test_graded_rewards_add_up_to_the_best_share(monkeypatch: pytest.MonkeyPatch
 
 class TestSeekingHorizon(ControllerContract):
     @pytest.fixture(autouse=True)
-    def _defined(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _defined(self, monkeypatch):
         self.example = example("controller", "SeekingHorizon", monkeypatch)
 
-    def make(self) -> Any:
+    def make(self):
         return self.example.SeekingHorizon()
 
 
 class TestNumberEnv(ExpertEnvContract):
     @pytest.fixture(autouse=True)
-    def _defined(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _defined(self, monkeypatch):
         monkeypatch.delitem(gym.registry, "Number-v0", raising=False)
         example("environment", "NumberEnv", monkeypatch)
 
-    def make(self) -> Any:
+    def make(self):
         return gym.make("Number-v0", split="test")

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.skipif("EH_SITE" not in os.environ, reason="tox run -e 
 class _Requests(HTMLParser):
     """What a browser fetches by itself when it shows a page."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.urls: list[str] = []
+        self.urls = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         values = dict(attrs)
         if tag == "link" and values.get("rel") in ("stylesheet", "preconnect", "preload", "icon"):
             self.urls.append(values.get("href") or "")
@@ -27,13 +27,13 @@ class _Requests(HTMLParser):
             self.urls.append(values.get("src") or "")
 
 
-def _pages() -> list[Path]:
+def _pages():
     pages = sorted(SITE.rglob("*.html"))
     assert len(pages) > 15
     return pages
 
 
-def test_no_page_asks_another_host() -> None:
+def test_no_page_asks_another_host():
     for page in _pages():
         parser = _Requests()
         parser.feed(page.read_text())
@@ -42,13 +42,13 @@ def test_no_page_asks_another_host() -> None:
         assert not re.search(r"(url\(|@import )[\"']?(https?:)?//", sheet.read_text()), sheet
 
 
-def test_formulas_are_drawn_and_named() -> None:
+def test_formulas_are_drawn_and_named():
     text = (SITE / "method.html").read_text()
     assert len(re.findall(r'<div class="math" role="math" aria-label="[^"]+"><svg', text)) >= 7
     assert "\\mathrm" not in re.sub('aria-label="[^"]*"', "", text)
 
 
-def test_notebooks_are_pages_with_their_outputs() -> None:
+def test_notebooks_are_pages_with_their_outputs():
     expected = {"own_environment": "K at the end", "train": "K by update", "saturation": "Success and cost"}
     for name, shown in expected.items():
         text = (SITE / f"repository/examples/{name}.html").read_text()
@@ -56,7 +56,7 @@ def test_notebooks_are_pages_with_their_outputs() -> None:
         assert text.count("<img") + text.count("<svg") > 0
 
 
-def test_nothing_is_left_unrendered() -> None:
+def test_nothing_is_left_unrendered():
     for page in _pages():
         body = re.sub(
             r"<(pre|code)\b.*?</\1>", "", page.read_text().split("<article")[-1].split("</article>")[0], flags=re.DOTALL
@@ -65,13 +65,13 @@ def test_nothing_is_left_unrendered() -> None:
             assert leftover not in body, (page, leftover)
 
 
-def test_llms_txt_names_each_page_with_a_sentence() -> None:
+def test_llms_txt_names_each_page_with_a_sentence():
     text = (SITE / "llms.txt").read_text()
     assert all((SITE / page).is_file() for page in re.findall(r"\]\(([^)#]+\.html)", text))
     assert len(re.findall(r"^- \[.+\]\(.+\.html\): [A-Z`*].+[.:]$", text, re.MULTILINE)) > 30
 
 
-def test_a_table_of_sentences_can_be_shown_as_cards() -> None:
+def test_a_table_of_sentences_can_be_shown_as_cards():
     for name in ("reference/flags.html", "reference/metrics.html", "comparison.html"):
         tables = re.findall(r"<table data-sentences.*?</table>", (SITE / name).read_text(), re.DOTALL)
         assert tables, name
@@ -80,7 +80,7 @@ def test_a_table_of_sentences_can_be_shown_as_cards() -> None:
                 assert row.count("<td") == row.count("data-column=") + 1, row  # the first cell is the card's heading
 
 
-def test_code_is_shown_as_it_is_written() -> None:
+def test_code_is_shown_as_it_is_written():
     text = re.sub(r"</?span[^>]*>", "", (SITE / "environments.html").read_text())
     assert "<code>&lt;tool_call&gt;</code>" in text
     assert "<code>python -m envs install bfcl</code>" in text

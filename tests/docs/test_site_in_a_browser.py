@@ -3,10 +3,8 @@
 import functools
 import os
 import threading
-from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from chromium import chromium
@@ -22,12 +20,12 @@ FIRST = """sel => {
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url():
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(SITE)))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -38,25 +36,25 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     with chromium() as started:
         yield started
 
 
-def _pages() -> list[str]:
+def _pages():
     pages = [page.relative_to(SITE).as_posix() for page in sorted(SITE.rglob("*.html"))]
     own = [page for page in pages if page != "404.html" and not page.startswith("repository/")]
     assert len(own) > 25
     return own
 
 
-def _open(browser: Any, width: int, height: int) -> Any:
+def _open(browser, width, height):
     page = browser.new_page(viewport={"width": width, "height": height})
     page.set_default_timeout(120_000)
     return page
 
 
-def test_a_first_screen_says_what_the_page_gives_and_has_a_command_that_is_not_cut_off(browser: Any, url: str) -> None:
+def test_a_first_screen_says_what_the_page_gives_and_has_a_command_that_is_not_cut_off(browser, url):
     page = _open(browser, *SCREEN)
     for name in _pages():
         page.goto(f"{url}/{name}")
@@ -67,7 +65,7 @@ def test_a_first_screen_says_what_the_page_gives_and_has_a_command_that_is_not_c
     page.close()
 
 
-def test_no_page_is_wider_than_a_phone(browser: Any, url: str) -> None:
+def test_no_page_is_wider_than_a_phone(browser, url):
     page = _open(browser, 390, 844)
     for name in _pages():
         page.goto(f"{url}/{name}")

@@ -77,7 +77,10 @@ def test_what_a_reset_must_return(start: Any, said: str) -> None:
         ),
         (("seen", 1e13, False, False, {}), "the reward must be a finite number, at most 1e\\+12 from 0, got 1"),
         (("seen", 0.0, True, False, {"success": "False"}), "info\\['success'\\] must be True or False"),
-        (("seen", 0.0, False, False, {"environment_error": "gone"}), "info\\['environment_error'\\] must end the episode"),
+        (
+            ("seen", 0.0, False, False, {"environment_error": "gone"}),
+            "info\\['environment_error'\\] must end the episode",
+        ),
         (("seen", 0.0, True, False, {"success": math.nan}), "info\\['success'\\] .* leave it out, so that the reward"),
     ],
 )
@@ -124,7 +127,10 @@ class Unspeakable(Exception):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"start": RuntimeError("db is down")}, ("reset: .*RuntimeError: db is down", "raise eh_gym.errors.WorkerError")),
+        (
+            {"start": RuntimeError("db is down")},
+            ("reset: .*RuntimeError: db is down", "raise eh_gym.errors.WorkerError"),
+        ),
         ({"answer": KeyError("anwser")}, ("step 1: .*KeyError: 'anwser'", r"info\['environment_error'\]")),
         ({"answer": Unspeakable()}, ("step 1: .*Unspeakable: .*RuntimeError", "truncated=True")),
     ],

@@ -16,15 +16,7 @@ ALLOWED = {"eh_gym": {"numpy", "gymnasium"}, "envs": {"numpy", "gymnasium", "eh_
 # What runs in a backend's own virtualenv may import what is installed there; the fresh interpreters below show that
 # importing the environment does not.
 _WITH_APPWORLD = {
-    "appworld",
-    "anyio",
-    "fastapi_login",
-    "freezegun",
-    "httpx",
-    "inflection",
-    "sqlalchemy",
-    "sqlmodel",
-    "starlette",
+    *("appworld", "anyio", "fastapi_login", "freezegun", "httpx", "inflection", "sqlalchemy", "sqlmodel", "starlette"),
     "traitlets",
 }
 BACKEND = {

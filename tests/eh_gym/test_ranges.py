@@ -55,12 +55,12 @@ def test_numpys_numbers_are_kept_as_pythons_and_whole_numbers_as_floats():
     assert [type(value) for value in (sizes.count, sizes.share, sizes.cap, sizes.limit)] == [int, float, float, int]
 
 
-def test_an_unknown_argument_of_a_controller_is_corrected() -> None:
+def test_an_unknown_argument_of_a_controller_is_corrected():
     with pytest.raises(TypeError, match=r"ElasticHorizon has no setting 'k00'; did you mean k0\?"):
-        ElasticHorizon(k00=3)  # type: ignore[call-arg]
+        ElasticHorizon(k00=3)
 
     class Own(ElasticHorizon):
-        def __init__(self, start: int) -> None:
+        def __init__(self, start):
             super().__init__(k0=start)
 
     assert Own(start=9).k0 == 9  # a constructor of its own has arguments of its own

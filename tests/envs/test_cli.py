@@ -52,12 +52,7 @@ def test_doctor_passes_without_the_benchmark_and_without_isolation(appworlds_pac
     mini("a_1", "a_2")
     assert main(["doctor", "appworld"]) == 0
     told = capsys.readouterr().out
-    for words in (
-        "mini world: 2 tasks",
-        "benchmark: not installed",
-        "EH_APPWORLD_DATA_URL=",
-        "isolation: none",
-    ):
+    for words in ("mini world: 2 tasks", "benchmark: not installed", "EH_APPWORLD_DATA_URL=", "isolation: none"):
         assert words in told
 
 

@@ -28,7 +28,7 @@ with held(pathlib.Path("lock")):
         assert len(waits) == 1
 
 
-def test_a_list_that_nobody_reads_to_its_end_says_nothing() -> None:
+def test_a_list_that_nobody_reads_to_its_end_says_nothing():
     piped = subprocess.run(
         f"{sys.executable} -m envs list | true", shell=True, capture_output=True, text=True, timeout=60
     )

@@ -1,8 +1,5 @@
 """A benchmark is one folder and one line of registration: every command reads the rest from the environment's class."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import gymnasium as gym
 import pytest
 
@@ -43,7 +40,7 @@ class MadeUpEnv(CabinetEnv):
 
 
 @pytest.fixture(autouse=True)
-def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def made_up(tmp_path, monkeypatch):
     (tmp_path / "made_up").mkdir()
     (tmp_path / "made_up" / "env.py").write_text(FOLDER)
     monkeypatch.syspath_prepend(tmp_path)
@@ -54,7 +51,7 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     del gym.registry[NAME]
 
 
-def test_the_commands_know_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_know_it(capsys):
     assert main(["list"]) == 0
     assert capsys.readouterr().out.endswith(
         f"{NAME}\n    train 1,000,000, dev 10,000\n    --official: split dev, env_args {{'longest': 4}}, horizon 9\n"
@@ -74,6 +71,6 @@ def test_the_commands_know_it(capsys: pytest.CaptureFixture[str]) -> None:
         changed(config, env_args={})
 
 
-def test_an_environment_that_is_not_registered_has_no_description() -> None:
+def test_an_environment_that_is_not_registered_has_no_description():
     assert [description_of(name) for name in ("CartPole-v1", f"{NAME},EH-BFCL-v0")] == [None, None]
     assert default_split("CartPole-v1", script=True) == "all"

@@ -4,7 +4,6 @@ module."""
 import os
 import pickle
 import re
-from pathlib import Path
 
 import pytest
 
@@ -57,7 +56,7 @@ class Plain: pass
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A folder with a file of environments, in which the command runs."""
     (tmp_path / "sub").mkdir()
     for where in (tmp_path, tmp_path / "sub"):
@@ -67,22 +66,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_module_before_the_id_is_imported_also_for_actors() -> None:
+def test_a_module_before_the_id_is_imported_also_for_actors():
     assert registered("eh_gym:EH-Cabinet-v0").id == "EH-Cabinet-v0"
-    assert in_actors("eh_gym:EH-Cabinet-v0", None).id == "EH-Cabinet-v0"  # type: ignore[arg-type]  # no actor is asked
+    assert in_actors("eh_gym:EH-Cabinet-v0", None).id == "EH-Cabinet-v0"  # no actor is asked
 
 
 @pytest.mark.parametrize("env_id", ["Nope-v0", "no_such_module:EH-Cabinet-v0", "EH-Cabinet-v9"])
-def test_an_unknown_id_is_named(env_id: str) -> None:
+def test_an_unknown_id_is_named(env_id):
     with pytest.raises(ConfigError, match=f"gymnasium knows no {env_id} .*MODULE:ID") as refused:
         registered(env_id)
     assert "Hopper" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["my_walk.py:Walk", "sub/my_walk.py:Splits", "my_walk.py:walk", "beside_class:Walk"])
-def test_a_class_needs_no_id_and_is_found_by_its_file_in_another_process(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_needs_no_id_and_is_found_by_its_file_in_another_process(name, folder, monkeypatch):
     (folder / "beside_class.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(folder))
     spec = pickle.loads(pickle.dumps(registered(absolute(name) if ".py" in name else name)))
@@ -92,7 +89,7 @@ def test_a_class_needs_no_id_and_is_found_by_its_file_in_another_process(
     assert has_splits(name) == name.endswith("Splits")
 
 
-def test_a_file_may_have_the_name_of_the_package_that_it_imports(folder: Path) -> None:
+def test_a_file_may_have_the_name_of_the_package_that_it_imports(folder):
     (folder / "wave.py").write_text(f"import wave\nassert wave.Wave_read\n{CODE}")
     env = make_environment("wave.py:Walk", {})
     assert type(pickle.loads(pickle.dumps(env.unwrapped))) is type(env.unwrapped)
@@ -109,16 +106,14 @@ def test_a_file_may_have_the_name_of_the_package_that_it_imports(folder: Path) -
         ("syntax.py:Walk", "syntax.py can't be imported: SyntaxError"),
     ],
 )
-def test_a_class_that_is_not_there_is_named(name: str, message: str, folder: Path) -> None:
+def test_a_class_that_is_not_there_is_named(name, message, folder):
     (folder / "wrong.py").write_text("import sys\nimport no_such_module")
     (folder / "syntax.py").write_text("def f(:")
     with pytest.raises(ConfigError, match=message):
         Environment(env=name)
 
 
-def test_code_that_fails_when_an_environment_is_made_is_named_and_leaves_no_run(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_that_fails_when_an_environment_is_made_is_named_and_leaves_no_run(folder, capsys):
     assert envs(["check", "my_walk.py:Fails"]) == 1
     for main in (evaluate, grpo):
         with pytest.raises(SystemExit, match="1"):
@@ -128,9 +123,7 @@ def test_code_that_fails_when_an_environment_is_made_is_named_and_leaves_no_run(
     assert not [*folder.glob("runs/*")]
 
 
-def test_a_file_is_an_environment_of_every_command(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_is_an_environment_of_every_command(folder, tmp_path_factory, capsys):
     envs(["check", "my_walk.py:Walk"])
     assert "ok     has no step limit of its own" in capsys.readouterr().out
     evaluate(

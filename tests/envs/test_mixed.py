@@ -1,11 +1,8 @@
 """Several environments as one: the contract of every text environment, and whose episode is whose."""
 
-from typing import Any
-
 import gymnasium as gym
 import pytest
 
-import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.errors import ConfigError
 from eh_gym.testing import ExpertEnvContract
 from envs.mixed import mixed, read_environments
@@ -13,18 +10,18 @@ from envs.mixed import mixed, read_environments
 PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
 
 
-def make(*names: str, **arguments: Any) -> gym.Env[str, str]:
+def make(*names, **arguments):
     return gym.make(mixed({name: name for name in names}), **{"split": "dev", **arguments})
 
 
 class TestTheContract(ExpertEnvContract):
     unknown_task_ids = ("no-such-task", "", "dev-000001", f"{PLAIN}/no-such-task")
 
-    def make(self, **kwargs: Any) -> gym.Env[str, str]:
+    def make(self, **kwargs):
         return make(PLAIN, LOCKED, **kwargs)
 
 
-def test_each_episode_is_of_the_environment_that_its_task_names() -> None:
+def test_each_episode_is_of_the_environment_that_its_task_names():
     env = make(PLAIN, LOCKED)
     for name, answer in ((PLAIN, "error"), (LOCKED, "nothing"), (PLAIN, "error")):
         _, info = env.reset(options={"task_id": f"{name}/dev-000003"})
@@ -33,15 +30,15 @@ def test_each_episode_is_of_the_environment_that_its_task_names() -> None:
         assert env.step("unlock()")[0] == answer
 
 
-def test_arguments_are_for_all_or_for_one() -> None:
-    env: Any = make("EH-BFCL-v0", PLAIN, **{"EH-BFCL-v0": {"categories": ["base"]}}).unwrapped
+def test_arguments_are_for_all_or_for_one():
+    env = make("EH-BFCL-v0", PLAIN, **{"EH-BFCL-v0": {"categories": ["base"]}}).unwrapped
     assert set(env.parts) == {"EH-BFCL-v0", PLAIN}
     assert all("base" in task for task in env.parts["EH-BFCL-v0"])
     assert env.task_ids[1] == env.parts[PLAIN][0] == f"{PLAIN}/dev-000000"
 
 
-def test_the_tasks_come_in_turn_until_each_has_ended() -> None:
-    env: Any = make("EH-BFCL-v0", PLAIN).unwrapped
+def test_the_tasks_come_in_turn_until_each_has_ended():
+    env = make("EH-BFCL-v0", PLAIN).unwrapped
     few = len(env.parts["EH-BFCL-v0"])
     assert len(env.task_ids) == few + len(env.parts[PLAIN])
     assert [task.split("/")[0] for task in env.task_ids[2 * few - 2 : 2 * few + 3]] == ["EH-BFCL-v0", *[PLAIN] * 4]
@@ -51,19 +48,19 @@ def test_the_tasks_come_in_turn_until_each_has_ended() -> None:
         env.task_ids[len(env.task_ids)]
 
 
-def test_resets_without_a_seed_go_on_from_the_first_seed_in_every_environment() -> None:
-    def play() -> list[tuple[str, int]]:
+def test_resets_without_a_seed_go_on_from_the_first_seed_in_every_environment():
+    def play():
         env = make(PLAIN, LOCKED)
         env.reset(seed=3)  # seeds the one environment that plays
         names = [env.reset()[1]["environment"] for _ in range(8)]
-        parts: Any = env.unwrapped._envs  # type: ignore[attr-defined]
+        parts = env.unwrapped._envs
         assert set(names) == set(parts)
         return [(name, int(part.unwrapped.np_random.integers(10**6))) for name, part in parts.items()]
 
     assert play() == play()
 
 
-def test_wrong_parts_arguments_and_tasks_are_refused() -> None:
+def test_wrong_parts_arguments_and_tasks_are_refused():
     with pytest.raises(ConfigError, match="at least one"):
         make()
     with pytest.raises(ConfigError, match="CartPole"):
@@ -76,7 +73,7 @@ def test_wrong_parts_arguments_and_tasks_are_refused() -> None:
         make(PLAIN).unwrapped.step("list()")
 
 
-def test_the_text_of_env() -> None:
+def test_the_text_of_env():
     assert read_environments("a:b-v0") == {"a:b-v0": 1}
     assert read_environments(" a:b-v0:3 , c-v1") == {"a:b-v0": 3, "c-v1": 1}
     for wrong in ("", "a,", "a,a", "a:0", "a:2,a"):

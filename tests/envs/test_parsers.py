@@ -60,7 +60,6 @@ def texts(prefixes, length):
 
 
 def time_of(parse, text):
-    """Seconds of processor time."""
     began = time.thread_time()
     parse(text)
     return time.thread_time() - began

@@ -24,7 +24,6 @@ SHORT = {  # what stands in the cells, and what stands there in the short test
 
 
 def stored_notebook(name):
-    """The metadata and the code cells."""
     notebook = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text("utf-8"))
     return notebook["metadata"], [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
 

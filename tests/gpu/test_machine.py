@@ -9,9 +9,7 @@ from gpus import TINY, assert_sound, in_own_process, model_flops, need_gpu, new_
     ("tool", "hidden", "outcome"),
     [(None, None, "Skipped"), ("/usr/bin/nvidia-smi", None, "Failed"), ("/usr/bin/nvidia-smi", "", "Skipped")],
 )
-def test_a_gpu_that_torch_cannot_use_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, tool: str | None, hidden: str | None, outcome: str
-) -> None:
+def test_a_gpu_that_torch_cannot_use_is_a_failure(monkeypatch, tool, hidden, outcome):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("gpus.Path.glob", lambda *_: iter(()))
     monkeypatch.setattr("gpus.shutil.which", lambda _: tool)
@@ -23,16 +21,16 @@ def test_a_gpu_that_torch_cannot_use_is_a_failure(
     assert type(raised.value).__name__ == outcome
 
 
-def _fail() -> None:
+def _fail():
     raise SystemExit(3)
 
 
-def test_a_process_of_its_own_that_fails_fails_the_test() -> None:
+def test_a_process_of_its_own_that_fails_fails_the_test():
     with pytest.raises(AssertionError, match="it failed"):
         in_own_process(_fail)
 
 
-def test_model_flops_by_hand() -> None:
+def test_model_flops_by_hand():
     episodes = new_episodes(2, 128, 512)
     # A layer: q and o 64 x 64, k and v 64 x 32, biases 128; three of 64 x 128; two norms of 64. And one norm at the
     # end.
@@ -44,7 +42,7 @@ def test_model_flops_by_hand() -> None:
     assert layers == sum(p.numel() for name, p in policy.model.named_parameters() if "embed" not in name)
 
 
-def test_a_hand_over_that_lost_the_weights_is_found() -> None:
+def test_a_hand_over_that_lost_the_weights_is_found():
     row = {"rollout/policy_lag": 0, "rollout/environment_errors": 0, "train/skipped_steps": 0}
     sound = [row | {"train/logp_difference_mean": x} for x in (0.001, 0.001)]
     assert_sound(sound)

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,17 +24,17 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 # 0.007 nats.
 @pytest.mark.parametrize("lora", [(), ("--lora-rank", "4", "--learning-rate", "0.03")], ids=["all weights", "adapters"])
 @pytest.mark.parametrize("sampler", ["transformers", "vllm"])
-def test_the_sampler_and_the_trainer_agree(tmp_path: Path, sampler: str, lora: tuple[str, ...]) -> None:
+def test_the_sampler_and_the_trainer_agree(tmp_path, sampler, lora):
     if sampler == "vllm":
         pytest.importorskip("vllm")
     assert_sound(train(tmp_path / "run", "--sampler", sampler, *lora))
 
 
-def test_sampling_while_training(tmp_path: Path) -> None:
+def test_sampling_while_training(tmp_path):
     assert_sound(train(tmp_path / "run", "--max-staleness", "1", "--rollout", "streaming"), lag=1)
 
 
-def test_a_resumed_run_repeats_the_last_update(tmp_path: Path) -> None:
+def test_a_resumed_run_repeats_the_last_update(tmp_path):
     run = tmp_path / "run"
     whole = train(run, "--checkpoint-every", "1")
     shutil.rmtree(run / "checkpoints" / "update-000002")
@@ -48,7 +46,7 @@ def test_a_resumed_run_repeats_the_last_update(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["transformers", "vllm"])
-def test_two_ranks_compute_the_first_update_of_one(tmp_path: Path, sampler: str) -> None:
+def test_two_ranks_compute_the_first_update_of_one(tmp_path, sampler):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs 2 GPUs")
     if sampler == "vllm":
@@ -59,7 +57,7 @@ def test_two_ranks_compute_the_first_update_of_one(tmp_path: Path, sampler: str)
         assert two[0]["train/grad_norm"] == pytest.approx(one[0]["train/grad_norm"], rel=0.05)
 
 
-def test_a_server_takes_the_weights(tmp_path: Path) -> None:
+def test_a_server_takes_the_weights(tmp_path):
     pytest.importorskip("vllm")
     over_nccl = torch.cuda.device_count() > 1
     train(tmp_path / "other")  # the server begins with other weights
@@ -69,7 +67,7 @@ def test_a_server_takes_the_weights(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def server(model: Path, over_nccl: bool) -> Iterator[str]:
+def server(model, over_nccl):
     """A vLLM server as docs/vllm.md starts it, on the last GPU; yields its address."""
     with socket.socket() as kept:  # bound and not listening, it keeps the port for the server
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,7 +2,6 @@
 
 import statistics
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 BANDWIDTH = 0.75 * 3.35e12
 
 
-def packed_attention() -> None:
+def packed_attention():
     shape = QWEN_15B
     episodes = new_episodes(4, 1024, shape[0])  # their prompt is long enough to be shared
     policy = new_policy(shape, "cuda", initializer_range=0.05)
@@ -33,11 +32,11 @@ def packed_attention() -> None:
     assert (packed - alone).abs().mean() < 0.05  # nats
 
 
-def new_shapes() -> None:
+def new_shapes():
     """The widths of its cache are new to the first sampler, and not to the second."""
     policy = new_policy(QWEN_15B, "cuda")
 
-    def step() -> float:
+    def step():
         sampler = TransformersSampler(policy.model, max_context=1024)
         for i in range(16):
             sampler.submit(SampleRequest(i, range(3, 300 + i), 24, seed=i))
@@ -48,7 +47,7 @@ def new_shapes() -> None:
     assert first < 1.5 * again
 
 
-def engine(lora_rank: int) -> None:
+def engine(lora_rank):
     """Samples with an engine beside the model, lets it sleep, changes the weights and hands them over."""
     from harness.sampling.vllm.engine import VLLMSampler
 
@@ -59,7 +58,7 @@ def engine(lora_rank: int) -> None:
     sampler = VLLMSampler(policy.model, max_context=context, slots=at_once)
     prompts = np.random.default_rng(0).integers(3, shape[0], (at_once, context // 4)).tolist()
 
-    def sample() -> Any:
+    def sample():
         asked = [SampleRequest(i, prompt, context // 4, seed=i) for i, prompt in enumerate(prompts)]
         samples = sample_all(sampler, asked)
         for i in range(at_once):
@@ -95,22 +94,22 @@ def engine(lora_rank: int) -> None:
         assert at_once * context // 4 / seconds > at_once / step / 2
 
 
-def test_packed_episodes_are_scored_as_each_alone_in_float32() -> None:
+def test_packed_episodes_are_scored_as_each_alone_in_float32():
     in_own_process(packed_attention)
 
 
-def test_a_step_of_the_sampler_takes_no_longer_with_new_shapes() -> None:
+def test_a_step_of_the_sampler_takes_no_longer_with_new_shapes():
     in_own_process(new_shapes)
 
 
 @pytest.mark.parametrize("lora_rank", [0, 32])
-def test_an_engine_sleeps_and_takes_over_changed_weights(lora_rank: int) -> None:
+def test_an_engine_sleeps_and_takes_over_changed_weights(lora_rank):
     pytest.importorskip("vllm")
     in_own_process(engine, lora_rank)
 
 
 @pytest.mark.parametrize("trained", ["adapters", "all"])
-def test_a_compiled_update_has_half_of_the_speed_on_paper(trained: str) -> None:
+def test_a_compiled_update_has_half_of_the_speed_on_paper(trained):
     ranks = 1 if trained == "adapters" else min(torch.cuda.device_count(), 8)
     if trained == "all" and ranks < 2:
         pytest.skip("needs 2 GPUs")

@@ -39,7 +39,7 @@ moments = HostMoments(optimizer)
 episodes = new_episodes(2 * ranks.size, TOKENS, shape[0])
 
 
-def update() -> None:
+def update():
     moments.to_device()
     metrics = update_policy(policy, optimizer, episodes, Loss(), steps, temperature=1.0, seed=0, ranks=ranks)
     moments.to_host()

@@ -2,9 +2,8 @@
 
 import fcntl
 import os
-from collections.abc import Callable
+import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,8 @@ from rich.console import Console
 
 from harness.clone.clones import clone_expert
 from harness.machine.ranks import Ranks
-from harness.model.policy import Policy
 from harness.rollout.environment import task_environment
-from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
 from harness.terminal.display import Display
 from harness.training.first_policy import load
@@ -24,22 +22,22 @@ CLONED = changed(from_recipe("quickstart"), **{"warm_start.max_optimal_steps": 9
 """A clone that succeeds more often than that of the quick start."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """A lost request or answer hangs: 60 s end a test of the rollout or of agents, ten times what any but a training
     takes."""
     for item in items:
         folder, name = item.path.parent.parent, item.path.parent.name
-        if folder == Path(__file__).parent and name in ("agents", "rollout") and "quick" not in item.fixturenames:  # type: ignore[attr-defined]
+        if folder == Path(__file__).parent and name in ("agents", "rollout") and "quick" not in item.fixturenames:
             item.add_marker(pytest.mark.timeout(60))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
+def _one_thread():
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory):
     """A cache for warm starts that is this session's own, all its processes'; BFCL's virtualenv stays where it is."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
@@ -48,29 +46,30 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(cache, monkeypatch):
     """Runs in this process keep their warm starts there."""
     monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: cache)
     return cache
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> GRPOConfig:
+def signals_are_heard():
+    """The tests' own process may ignore Ctrl-C, as one in the background does."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        assert signal.signal(number, handler) is signal.default_int_handler  # a run leaves it as it was
+
+
+@pytest.fixture
+def quick(tmp_path):
     """A run of a few seconds that still has successes, failures and truncations."""
-    return changed(
-        CLONED,
-        updates=4,
-        tasks_per_update=4,
-        group_size=4,
-        eval_tasks=8,
-        checkpoint_every=1,
-        min_successes=2,
-        out=tmp_path / "run",
-    )
+    few = {"updates": 4, "tasks_per_update": 4, "group_size": 4, "eval_tasks": 8, "min_successes": 2}
+    return changed(CLONED, **few, checkpoint_every=1, out=tmp_path / "run")
 
 
 @pytest.fixture(scope="session")
-def trained(cache: Path) -> Policy:
+def trained(cache):
     """A tiny cabinet policy after its warm start."""
     config, ranks, display = CLONED, Ranks(), Display(Console(quiet=True))
     env = task_environment(config.environment, config.environment.env)
@@ -82,13 +81,13 @@ def trained(cache: Path) -> Policy:
 
 
 @pytest.fixture(scope="session")
-def child_env() -> dict[str, str]:
+def child_env():
     """The environment of a subprocess that trains."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
 @pytest.fixture
-def stand_in_server(monkeypatch: pytest.MonkeyPatch) -> Any:
+def stand_in_server(monkeypatch):
     """The module with the stand-ins for vLLM servers."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     import stand_in_server
@@ -97,6 +96,6 @@ def stand_in_server(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Callable[..., Path]:
+def sweep(tmp_path):
     """Writes a made-up sweep; `write_sweep` has the arguments."""
     return lambda **how: write_sweep(tmp_path / "sweep", **how)

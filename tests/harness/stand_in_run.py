@@ -17,13 +17,8 @@ log = folder / "metrics.jsonl"
 done = len(log.read_text().splitlines()) if log.exists() else 0
 print(f"starting at update {done}", flush=True)
 for update in range(done, config["updates"]):
-    row = {"update": update, "horizon/k": 10 + update, "rollout/success": 0.5}
-    row |= {
-        "tokens/update": 10.0,
-        "tokens/total": 10.0 * (update + 1),
-        "time/update_s": 1.0,
-        "time/total_s": update + 1.0,
-    }
+    row = {"update": update, "horizon/k": 10 + update, "rollout/success": 0.5, "tokens/update": 10.0}
+    row |= {"tokens/total": 10.0 * (update + 1), "time/update_s": 1.0, "time/total_s": update + 1.0}
     with log.open("a") as file:
         file.write(json.dumps(row) + "\n")
     if str(config["seed"]) == os.environ.get("FAIL"):

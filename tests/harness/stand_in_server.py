@@ -5,10 +5,8 @@ import copy
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from safetensors.torch import load_model
-from transformers import PreTrainedModel
 
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm.settings import WORKER_EXTENSION
@@ -18,14 +16,11 @@ from harness.types.sampler import SampleRequest, sample_all
 class StandIn:
     """Answers as a vLLM server does; every token of a sample is its seed."""
 
-    def __init__(self) -> None:
-        self.settings: dict[str, Any] = {
-            "model_config": {
-                "logprobs_mode": "processed_logprobs",
-                "max_model_len": 100,
-                "dtype": "torch.float32",
-                "hf_overrides": {},
-            },
+    def __init__(self):
+        self.settings = {
+            "model_config": dict(
+                logprobs_mode="processed_logprobs", max_model_len=100, dtype="torch.float32", hf_overrides={}
+            ),
             "parallel_config": {"worker_extension_cls": WORKER_EXTENSION, "data_parallel_size": 1},
             "cache_config": {},
             "weight_transfer_config": None,
@@ -33,32 +28,32 @@ class StandIn:
             "device_config": {"device": "cpu"},
         }
         self.vllm = "0.32.0"
-        self.calls: list[tuple[str, Any]] = []
+        self.calls = []
         self.version = "default"
         self.go = threading.Event()
         self.go.set()
         self.dead = False
-        self.refuse: dict[str, int] = {}
+        self.refuse = {}
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 outer.answer(self, None)
 
-            def do_POST(self) -> None:
+            def do_POST(self):
                 outer.answer(self, json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null"))
 
-            def log_message(self, *_: Any) -> None: ...
+            def log_message(self, *_): ...
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 
-    def answer(self, handler: BaseHTTPRequestHandler, body: Any) -> None:
+    def answer(self, handler, body):
         path = handler.path.split("?")[0]
         self.calls.append((path, body))
-        answer: Any = {}
+        answer = {}
         if path == "/server_info":
             answer = {"vllm_config": self.settings}
         elif path == "/version":
@@ -82,22 +77,22 @@ class StandIn:
         handler.end_headers()
         handler.wfile.write(json.dumps(answer).encode())
 
-    def forget(self) -> None:
+    def forget(self):
         """Is as a server that was started again."""
         self.version = "default"
 
-    def load(self, path: str) -> None:
+    def load(self, path):
         """Takes new weights."""
 
-    def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:
+    def sample(self, prompt, sampling):
         n = sampling["max_tokens"]
         return [sampling["seed"]] * n, [-0.5] * n
 
     @property
-    def seeds(self) -> list[int]:
+    def seeds(self):
         return [body["sampling_params"]["seed"] for path, body in self.calls if path == "/inference/v1/generate"]
 
-    def close(self) -> None:
+    def close(self):
         self.go.set()
         self._http.shutdown()
         self._http.server_close()
@@ -106,7 +101,7 @@ class StandIn:
 class ModelStandIn(StandIn):
     """One that samples with the weights it was sent, one request after another."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model):
         super().__init__()
         self.model = copy.deepcopy(model)
         self.settings["model_config"]["max_model_len"] = model.config.max_position_embeddings
@@ -115,10 +110,10 @@ class ModelStandIn(StandIn):
         self._sampler = TransformersSampler(self.model)
         self._turn = threading.Lock()
 
-    def load(self, path: str) -> None:
+    def load(self, path):
         load_model(self.model, path)
 
-    def sample(self, prompt: list[int], sampling: dict[str, Any]) -> tuple[list[int], list[float]]:
+    def sample(self, prompt, sampling):
         same = {name: sampling[name] for name in ("max_tokens", "seed", "temperature")}
         with self._turn:
             request = SampleRequest(0, prompt, stop_ids=frozenset(sampling["stop_token_ids"]), **same)

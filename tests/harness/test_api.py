@@ -8,13 +8,11 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +21,10 @@ import torch
 from eh_gym import ElasticHorizon, FixedHorizon
 from eh_gym.errors import ConfigError, EHError
 from envs.cabinet.env import CabinetEnv
-from harness import GRPOConfig, TrainResult, WarmStart, evaluate_policy, train
+from harness import GRPOConfig, WarmStart, evaluate_policy, train
 from harness.__main__ import COMMANDS
 from harness.agents.env import AgentEnv
-from harness.agents.program import Agent, find_agent
+from harness.agents.program import find_agent
 from harness.records.run_folder import prepare
 from harness.rollout.rollout import rollout
 from harness.settings.section import changed, in_python, python_names
@@ -35,24 +33,22 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(cache, monkeypatch):
     monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: cache)
 
 
 @pytest.fixture
-def short(quick: GRPOConfig) -> GRPOConfig:
+def short(quick):
     """Two updates."""
     return changed(quick, updates=2, eval_tasks=4)
 
 
-def without_times(result: TrainResult) -> list[dict[str, float]]:
+def without_times(result):
     return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in result.history]
 
 
-def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(
-    short: GRPOConfig, tmp_path: Path
-) -> None:
-    async def cell() -> list[TrainResult]:
+def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(short, tmp_path):
+    async def cell():
         return [train(changed(short, out=tmp_path / name, threads=1), show=False) for name in "ab"]
 
     torch.set_num_threads(2)
@@ -69,18 +65,18 @@ def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_o
     assert evaluate_policy(first.model, tasks=2, rollouts=1, max_action_tokens=6, show=False).episodes == 2
 
 
-def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRPOConfig, tmp_path: Path) -> None:
+def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short, tmp_path):
     config = changed(short, updates=3, checkpoint_every=10)
-    heard: list[tuple[int, float]] = []
+    heard = []
 
-    def hear(update: int, metrics: Mapping[str, float]) -> int:
+    def hear(update, metrics):
         heard.append((update, metrics["rollout/success"]))
         return 80  # as the `write` of a file; only True ends a run
 
     whole = train(changed(config, out=tmp_path / "whole"), on_update=hear, show=False)
     assert heard == [(row["update"], row["rollout/success"]) for row in whole.history]
 
-    def stop(update: int, metrics: Mapping[str, float]) -> bool:
+    def stop(update, metrics):
         return update == 1
 
     stopped = train(config, callbacks=[stop], on_update=hear, show=False)
@@ -96,29 +92,19 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short: GRP
     assert resumed.evaluations == whole.evaluations
 
 
-@pytest.fixture
-def _signals() -> Iterator[None]:
-    """The tests' own process may ignore Ctrl-C, as one in the background does."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_signals")
-def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
-    short: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("signals_are_heard")
+def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(short, tmp_path, monkeypatch):
     config = changed(short, updates=3, checkpoint_every=10)
     whole = train(changed(config, out=tmp_path / "whole"), show=False)
-    updates: list[int] = []
+    updates = []
 
-    def trains(update: int, metrics: Mapping[str, float]) -> None:
+    def trains(update, metrics):
         updates.append(update)
         if update == 1:
             for _ in range(signals):
                 signal.raise_signal(signal.SIGTERM)
 
-    def plays(*arguments: Any, **more: Any) -> Any:
+    def plays(*arguments, **more):
         if updates == [0, 1]:  # it is still playing for the next one
             signal.raise_signal(signal.SIGINT)
         return rollout(*arguments, **more)
@@ -135,23 +121,20 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(
         assert resumed.evaluations == whole.evaluations
 
 
-@pytest.mark.usefixtures("_signals")
-def test_what_is_interrupted_before_its_first_update_begins_again(
-    short: GRPOConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("signals_are_heard")
+def test_what_is_interrupted_before_its_first_update_begins_again(short, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("harness.training.build.clone_expert", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(KeyboardInterrupt, match=r"train\(resume=.*from its beginning"):
             train(short, show=False)
-    assert short.out is not None
     assert len(train(resume=short.out, show=False).history) == 2
 
 
-def make_cabinet(split: str = "train") -> CabinetEnv:
+def make_cabinet(split="train"):
     return CabinetEnv(split)
 
 
-def test_an_environment_and_a_controller_may_be_objects(short: GRPOConfig, tmp_path: Path) -> None:
+def test_an_environment_and_a_controller_may_be_objects(short, tmp_path):
     controller = ElasticHorizon(k0=10, min_successes=2)
     given = train(short, env=make_cabinet, controller=controller, show=False)
     named = train(changed(short, out=tmp_path / "named"), show=False)
@@ -167,9 +150,7 @@ def test_an_environment_and_a_controller_may_be_objects(short: GRPOConfig, tmp_p
     assert again.evaluations == given.evaluations
 
 
-def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(
-    short: GRPOConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(short, capsys):
     train(replace(short, updates=1, warm_start=WarmStart()), env=lambda: CabinetEnv("train"))
     assert "on 4 training tasks at K" in capsys.readouterr().out
     assert evaluate_policy("expert", lambda: CabinetEnv("test"), tasks=3, show=False).mean_at_k == 1.0
@@ -178,15 +159,15 @@ def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(
 class Tells(FixedHorizon):
     """Its metrics are those that it was made with."""
 
-    def __init__(self, metrics: Any) -> None:
+    def __init__(self, metrics):
         super().__init__(9)
         self.told = metrics
 
-    def update(self) -> Any:
+    def update(self):
         return self.told
 
 
-def says_nothing(task: dict[str, Any], base_url: str) -> None: ...
+def says_nothing(task, base_url) -> None: ...  # which is what is refused
 
 
 @pytest.mark.parametrize(
@@ -206,16 +187,16 @@ def says_nothing(task: dict[str, Any], base_url: str) -> None: ...
         {"controller": Tells({"custom/k": "three"})},
     ],
 )
-def test_wrong_objects_are_refused(wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wrong_objects_are_refused(wrong, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delattr("harness.training.build._make_policy")
     with pytest.raises(ConfigError, match=r"got|custom/"):
         train(**wrong)
 
 
-def test_an_environment_in_the_wrong_place_is_refused() -> None:
+def test_an_environment_in_the_wrong_place_is_refused():
     with pytest.raises(ConfigError, match=r"env must be an id, got .*make_cabinet.*train\(env=...\)"):
-        changed(GRPOConfig(), env=make_cabinet)  # type: ignore[arg-type]
+        changed(GRPOConfig(), env=make_cabinet)
     with pytest.raises(ConfigError, match="a function that returns an environment, got"):
         evaluate_policy("expert", CabinetEnv("test"), show=False)
 
@@ -228,22 +209,20 @@ def test_an_environment_in_the_wrong_place_is_refused() -> None:
         ({"updates": 0}, "updates must be a whole number >= 1, got 0"),
     ],
 )
-def test_what_a_resumed_run_can_not_take_is_refused(given: dict[str, Any], named: str, quick: GRPOConfig) -> None:
+def test_what_a_resumed_run_can_not_take_is_refused(given, named, quick):
     prepare(quick)
     with pytest.raises(ConfigError, match=named):
         train(resume=quick.out, show=False, **given)
 
 
 class Undefined(CabinetEnv):
-    """Its reward is no number."""
-
-    def step(self, action: str) -> Any:
+    def step(self, action):
         observation, _, *rest = super().step(action)
         return observation, np.nan, *rest
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_an_environment_that_would_be_trained_on_wrongly_is_refused(warm: bool, short: GRPOConfig) -> None:
+def test_an_environment_that_would_be_trained_on_wrongly_is_refused(warm, short):
     said = "^task '.*step 1: the reward must be a finite .* nan; .*TextEnvContract"
     with pytest.raises(EHError, match=said):
         train(short if warm else replace(short, warm_start=WarmStart()), env=Undefined, show=False)
@@ -254,15 +233,13 @@ def test_an_environment_that_would_be_trained_on_wrongly_is_refused(warm: bool, 
 class Graded(CabinetEnv):
     """Pays a hundredth for each step besides, and gives no verdict."""
 
-    def step(self, action: str) -> Any:
+    def step(self, action):
         observation, reward, *rest, info = super().step(action)
         return observation, 0.01 + reward, *rest, {name: x for name, x in info.items() if name != "success"}
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(
-    kept: bool, short: GRPOConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(kept, short, capsys):
     own = {"success_threshold": 1.0, "truncated_reward": "keep" if kept else "zero"}
     result = train(changed(short, updates=1, **own), env=Graded, show=False)
     [row] = result.history
@@ -283,9 +260,9 @@ def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(
     assert (evaluated.mean_at_k, evaluated.reward_mean > 1) == (0.0, True)
 
 
-def test_advice_is_python_and_names_settings_rather_than_flags(short: GRPOConfig) -> None:
+def test_advice_is_python_and_names_settings_rather_than_flags(short):
     class NoExpert(CabinetEnv):
-        def __getattribute__(self, name: str) -> Any:
+        def __getattribute__(self, name):
             if name == "expert":
                 raise AttributeError(name)
             return super().__getattribute__(name)
@@ -304,7 +281,7 @@ def test_advice_is_python_and_names_settings_rather_than_flags(short: GRPOConfig
     )
 
 
-def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path) -> None:
+def test_a_script_needs_no_main_block(child_env, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "from harness import GRPOConfig, train\n"
@@ -319,7 +296,7 @@ def test_a_script_needs_no_main_block(child_env: dict[str, str], tmp_path: Path)
     assert ran.stdout.splitlines()[-1] == "1 runs/EH-Cabinet-v0-elastic-seed0"
 
 
-def test_the_package_lists_its_commands_and_scripts_find_theirs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_package_lists_its_commands_and_scripts_find_theirs(capsys):
     import_module("harness.__main__").main()
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert listed == list(COMMANDS)
@@ -332,11 +309,11 @@ def test_the_package_lists_its_commands_and_scripts_find_theirs(capsys: pytest.C
         assert callable(getattr(import_module(module), function)), name
 
 
-def test_a_script_finds_an_agent_of_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_script_finds_an_agent_of_the_current_folder(monkeypatch, tmp_path):
     (tmp_path / "agent_of_this_folder.py").write_text("def play(task, base_url): ...")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as a script in another folder begins
-    found: list[Agent] = []
+    found = []
     command = SimpleNamespace(main=lambda: found.append(find_agent("agent_of_this_folder:play")))
     monkeypatch.setattr("harness.__main__.import_module", lambda _: command)
     import_module("harness.__main__").train()

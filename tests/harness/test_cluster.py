@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +19,7 @@ NETWORK = '[ "$GLOO_SOCKET_IFNAME$NCCL_SOCKET_IFNAME$PYTORCH_ALLOC_CONF" = ib0ib
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Any:
+def shell(tmp_path):
     """Runs a script with stand-ins for Slurm and torchrun; returns the words of its last command."""
     for name, does in (
         ("srun", f'{NETWORK}; [ "$SRUN_CPUS_PER_TASK" = 64 ] && printf "%q " "$@"'),  # else Slurm gives it one core
@@ -30,7 +29,7 @@ def shell(tmp_path: Path) -> Any:
         (tmp_path / name).write_text(f"#!/bin/bash\n{does}\n")
         (tmp_path / name).chmod(0o755)
 
-    def run(script: str, *words: str, **settings: str) -> list[str]:
+    def run(script, *words, **settings):
         env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NIC": "ib0", **settings}
         done = subprocess.run(
             ["bash", "-c", script, "bash", *words], env=env, capture_output=True, text=True, check=True
@@ -40,7 +39,7 @@ def shell(tmp_path: Path) -> Any:
     return run
 
 
-def check(words: list[str]) -> None:
+def check(words):
     """torchrun's own flags make 16 ranks, and the run's are understood."""
     own, flags = words[: words.index("-m")], words[words.index("-m") + 2 :]
     given = dict(zip(own[1::2], own[2::2], strict=True))
@@ -52,7 +51,7 @@ def check(words: list[str]) -> None:
     assert read_command(flags).config.out == Path("/shared/runs/14b")
 
 
-def test_slurm_s_command_begins_a_run_and_resumes_it(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_s_command_begins_a_run_and_resumes_it(shell, monkeypatch):
     monkeypatch.chdir(ROOT)
     script = (CLUSTER / "slurm.sh").read_text()
     settings = {"SLURM_JOB_NODELIST": "[a-b]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "64"}
@@ -61,9 +60,7 @@ def test_slurm_s_command_begins_a_run_and_resumes_it(shell: Any, monkeypatch: py
     assert "#SBATCH --nodes=2\n" in script
 
 
-def test_skypilot_s_command_begins_a_run_and_resumes_it(
-    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skypilot_s_command_begins_a_run_and_resumes_it(shell, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     task = yaml.safe_load((CLUSTER / "skypilot.yaml").read_text())
     settings = {
@@ -81,7 +78,7 @@ def test_skypilot_s_command_begins_a_run_and_resumes_it(
     assert "[train,lora,flash,vllm]" in task["setup"]  # what any recipe needs
 
 
-def test_torchrun_hands_every_flag_of_a_run_on() -> None:
+def test_torchrun_hands_every_flag_of_a_run_on():
     pages = (ROOT / "docs" / "reference" / "flags.md").read_text()
     for flag in re.findall(r"^\| `(--[\w.-]+)`", pages, re.MULTILINE):
         given = get_args_parser().parse_args(["--nproc-per-node", "2", "-m", "harness.grpo", flag, "x"])

@@ -19,7 +19,7 @@ RUNS = {
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("recipe", RUNS)
-def test_a_run_is_trained_evaluated_and_reported(request: pytest.FixtureRequest, tmp_path: Path, recipe: str) -> None:
+def test_a_run_is_trained_evaluated_and_reported(request, tmp_path, recipe):
     if recipe in all_backends():
         request.getfixturevalue(f"{recipe}_python")
     for command in (

@@ -1,10 +1,7 @@
 """Training on environments in Ray actors: the same run as with environments here, also while nodes are lost."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from quiet_run import rows_of_run as run
@@ -12,43 +9,38 @@ from quiet_run import rows_of_run as run
 from eh_gym.errors import MissingBackendError
 from envs.actors import ActorEnv, close_shared_actors
 from harness.rollout import environment
-from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
-def in_ray(quick: GRPOConfig, ray_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GRPOConfig]:
+def in_ray(quick, ray_nodes, tmp_path, monkeypatch):
     """`quick` in two actors, one on each node."""
     monkeypatch.setattr(environment, "ACTOR_SLOTS", 8)
     yield changed(quick, env_workers="ray", ray_address="auto", out=tmp_path / "ray")
     close_shared_actors()
 
 
-def test_metrics_are_those_of_local_environments(quick: GRPOConfig, in_ray: GRPOConfig) -> None:
+def test_metrics_are_those_of_local_environments(quick, in_ray):
     env = "EH-Cabinet-v0,EH-CabinetLocked-v0"
-    changes: dict[str, Any] = {"env": env, "updates": 2, "env_threads": 16, "eval_tasks": 2}
+    changes = {"env": env, "updates": 2, "env_threads": 16, "eval_tasks": 2}
     rows = run(changed(in_ray, **changes))
     assert rows == run(changed(quick, **changes))
     assert len(rows) == 2
     assert 0 < rows[0]["rollout/success"] < 1
     for name in env.split(","):
         assert rows[0][f"rollout/episodes_of/{name}"] == 8
-    assert in_ray.out is not None
-    assert quick.out is not None
     for name in ("evaluation.json", "episodes/update-000001.jsonl"):
         assert (in_ray.out / name).read_text() == (quick.out / name).read_text()
 
 
 @pytest.mark.campaign
-def test_a_node_lost_in_the_middle_costs_its_episodes_only(
-    quick: GRPOConfig, in_ray: GRPOConfig, ray_nodes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes: dict[str, Any] = {"updates": 2, "eval_tasks": 0, "env_threads": 16, "rollout": "streaming"}
+def test_a_node_lost_in_the_middle_costs_its_episodes_only(quick, in_ray, ray_nodes, monkeypatch):
+    changes = {"updates": 2, "eval_tasks": 0, "env_threads": 16, "rollout": "streaming"}
     plain_step, steps, doomed = ActorEnv.step, itertools.count(), 0
 
-    def step(env: Any, action: str) -> Any:
+    def step(env, action):
         nonlocal doomed
         if next(steps) == 24:  # of 16 environments: most are in their second step
             nodes, seats = env._pool.nodes, env._pool.seats
@@ -70,14 +62,12 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(
     assert {name: rows[0][name] for name in same} == {name: local[0][name] for name in same}
 
 
-def test_the_trainer_s_machine_needs_no_backend(
-    in_ray: GRPOConfig, bfcl_python: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_trainer_s_machine_needs_no_backend(in_ray, bfcl_python, monkeypatch, tmp_path):
     far = changed(in_ray, env="EH-BFCL-v0", env_args={"workers": 1}).environment
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))  # of this process; the nodes have another
     with pytest.raises(MissingBackendError):
         environment.task_environment(replace(far, env_workers="local", ray_address=""), far.env)
     env = environment.task_environment(far, environment.environment(far, slots=16, temperature=1.0))
-    assert len(env.unwrapped.task_ids) == 480  # type: ignore[attr-defined]
-    assert env.reset(seed=0)[1]["task_id"] in env.unwrapped.task_ids  # type: ignore[attr-defined]
+    assert len(env.unwrapped.task_ids) == 480
+    assert env.reset(seed=0)[1]["task_id"] in env.unwrapped.task_ids
     env.close()

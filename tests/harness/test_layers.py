@@ -13,23 +13,8 @@ from harness.__main__ import COMMANDS as LISTED
 ROOT = Path(harness.__file__).parent
 
 LAYERS = [
-    "types",
-    "agents",
-    "settings",
-    "records",
-    "terminal",
-    "chat",
-    "model",
-    "machine",
-    "rollout",
-    "sampling",
-    "update",
-    "clone",
-    "evaluation",
-    "training",
-    "export",
-    "sweep",
-    "report",
+    *("types", "agents", "settings", "records", "terminal", "chat", "model", "machine", "rollout", "sampling"),
+    *("update", "clone", "evaluation", "training", "export", "sweep", "report"),
 ]
 """The folders, the lowest first. The frameworks of tests/agents are beside agents/ without the packages of
 settings/."""
@@ -38,12 +23,12 @@ COMMANDS = ["evaluate", "grpo", "export.__main__", "report.__main__", "sweep.__m
 TORCH_FREE = {"types", "settings"}
 
 
-def _imports(file: Path) -> set[str]:
+def _imports(file):
     """The folders and files at the top of harness/ that a file imports."""
     return {name.split(".")[1] for name in _modules(file)}
 
 
-def _modules(file: Path) -> set[str]:
+def _modules(file):
     """The modules of harness/ that a file imports, inside functions too; type hints need nothing at run time."""
     found = set()
     tree = ast.parse(file.read_text("utf-8"))
@@ -63,7 +48,7 @@ def _modules(file: Path) -> set[str]:
     return found
 
 
-def test_every_folder_has_its_place_and_every_command_is_a_module() -> None:
+def test_every_folder_has_its_place_and_every_command_is_a_module():
     assert {p.name for p in ROOT.glob("*.py")} == {"__init__.py", "__main__.py", "evaluate.py", "grpo.py"}
     assert {p.parent.name for p in ROOT.glob("*/__init__.py")} == set(LAYERS)
     assert not set(LAYERS) & set(harness.__all__)  # a folder that is imported would take the name
@@ -73,14 +58,14 @@ def test_every_folder_has_its_place_and_every_command_is_a_module() -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_no_file_of_a_folder_names_one_above_it(layer: str) -> None:
+def test_no_file_of_a_folder_names_one_above_it(layer):
     below = set(LAYERS[: LAYERS.index(layer) + 1])
     for file in (ROOT / layer).rglob("*.py"):
         assert _imports(file) <= below, file
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
-    def module(file: Path) -> str:
+def test_no_files_import_each_other_in_a_circle():
+    def module(file):
         return ".".join(file.relative_to(ROOT.parent).with_suffix("").parts)
 
     needs = {module(file): _modules(file) for file in ROOT.rglob("*.py")}
@@ -90,12 +75,12 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     assert not needs
 
 
-def test_two_folders_have_no_file_of_one_name() -> None:
+def test_two_folders_have_no_file_of_one_name():
     names = [file.name for file in ROOT.glob("*/**/*.py") if "settings" not in file.parts and file.stem[:2] != "__"]
     assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
 
 
-def test_the_package_loads_nothing_and_its_settings_and_commands_no_torch() -> None:
+def test_the_package_loads_nothing_and_its_settings_and_commands_no_torch():
     modules = [f"harness.{name}" for name in COMMANDS]
     modules += [f"harness.{file.parent.name}.{file.stem}" for name in TORCH_FREE for file in (ROOT / name).glob("*.py")]
     imports = "; ".join(f"import {name.removesuffix('.__init__')}" for name in modules)
@@ -107,12 +92,12 @@ def test_the_package_loads_nothing_and_its_settings_and_commands_no_torch() -> N
     assert not loaded & {"torch", "transformers", "tokenizers", "tensorboard", "matplotlib", "jinja2"}
 
 
-def test_no_file_is_too_long() -> None:
+def test_no_file_is_too_long():
     lengths = {file: len(file.read_text("utf-8").splitlines()) for file in ROOT.rglob("*.py")}
     assert max(lengths.values()) <= 400, max(lengths, key=lambda file: lengths[file])
 
 
-def test_the_loop_reads_in_one_look() -> None:
+def test_the_loop_reads_in_one_look():
     tree = ast.parse((ROOT / "training" / "loop.py").read_text("utf-8"))
     [train] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "train"]
     inside = list(ast.walk(train))[1:]

@@ -1,9 +1,5 @@
 """Training while episodes are sampled, and training on environments that fail."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import gymnasium as gym
 import pytest
 from quiet_run import rows_of_run as run
@@ -13,7 +9,6 @@ from envs.cabinet.env import CabinetEnv
 from harness.evaluation.play import play_policy
 from harness.records.metrics import read_metrics
 from harness.rollout.environment import task_environment
-from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
 from harness.training import build
 
@@ -21,12 +16,12 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(autouse=True)
-def _sound_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+def _sound_teacher(monkeypatch):
     """The environment that plays the demonstrations never fails."""
 
-    def sound(*args: Any) -> gym.Env[str, str]:
+    def sound(*args):
         env = task_environment(*args)
-        env.unwrapped.fails, env.unwrapped._calls = False, 0  # type: ignore[attr-defined]  # it was reset once to look at it
+        env.unwrapped.fails, env.unwrapped._calls = False, 0  # it was reset once to look at it
         return env
 
     monkeypatch.setattr(build, "task_environment", sound)
@@ -37,36 +32,36 @@ class FlakyCabinet(CabinetEnv):
 
     fails = True
 
-    def __init__(self, split: str = "train") -> None:
+    def __init__(self, split="train"):
         super().__init__(split)
         self._calls = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         if self.fails:
             self._calls += 1
             if self._calls == 1:
                 raise WorkerDied("gone")
         return super().reset(seed=seed, options=options)
 
-    def step(self, action: str) -> Any:
+    def step(self, action):
         self._calls += bool(self._calls)
         if self._calls and self._calls % 41 == 0:
             return "failed", 0.0, False, True, {"environment_error": "WorkerDied: gone", "success": False}
         return super().step(action)
 
 
-NO_SUCCESS: dict[str, Any] = {"warm_start.episodes": 20, "warm_start.max_batches": 1, "warm_start.polish_batches": 0}
+NO_SUCCESS = {"warm_start.episodes": 20, "warm_start.max_batches": 1, "warm_start.polish_batches": 0}
 """Enough where success plays no part: every environment id is cloned anew, which takes 8 s."""
 
 
 @pytest.fixture
-def flaky() -> Iterator[str]:
+def flaky():
     gym.register("Flaky-Cabinet-v0", entry_point=lambda **arguments: FlakyCabinet(**arguments))
     yield "Flaky-Cabinet-v0"
     del gym.registry["Flaky-Cabinet-v0"]
 
 
-def test_training_goes_on_when_environments_fail(quick: GRPOConfig, flaky: str, tmp_path: Path) -> None:
+def test_training_goes_on_when_environments_fail(quick, flaky, tmp_path):
     config = changed(quick, updates=2, eval_tasks=0, slots=4, **NO_SUCCESS)
     sound = run(changed(config, out=tmp_path / "sound", env="EH-Cabinet-v0"))
     rows = run(changed(config, env=flaky))
@@ -83,26 +78,23 @@ class DeadCabinet(CabinetEnv):
 
     fails = True
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         if self.fails:
             raise WorkerDied("the disk of its machine is gone")
         return super().reset(seed=seed, options=options)
 
 
-def test_an_environment_that_stays_dead_ends_the_run(quick: GRPOConfig) -> None:
+def test_an_environment_that_stays_dead_ends_the_run(quick):
     gym.register("Dead-Cabinet-v0", entry_point=lambda **arguments: DeadCabinet(**arguments))
     try:
         with pytest.raises(UserCodeError, match=r"all 16 episodes .*machine is gone.* step 0"):
             run(changed(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", **NO_SUCCESS))
     finally:
         del gym.registry["Dead-Cabinet-v0"]
-    assert quick.out is not None
     assert len(read_metrics(quick.out / "metrics.jsonl")) == 2
 
 
-def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(
-    quick: GRPOConfig, flaky: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(quick, flaky, monkeypatch):
     monkeypatch.setattr("harness.rollout.episode.RETRIES", 0)
     rows = run(changed(quick, updates=2, eval_tasks=0, env=flaky, **NO_SUCCESS))
     assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
@@ -113,10 +105,10 @@ def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(
     assert rows[1]["rollout/episodes"] == 16 - rows[1]["rollout/environment_errors"] > 0
 
 
-def test_the_evaluation_is_played_as_the_training_is(quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_evaluation_is_played_as_the_training_is(quick, monkeypatch):
     seen = []
 
-    def spy(*args: Any, **kwargs: Any) -> Any:
+    def spy(*args, **kwargs):
         seen.append(args[4].rollout)
         return play_policy(*args, **kwargs)
 

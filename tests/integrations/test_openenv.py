@@ -213,7 +213,9 @@ class Careless(Scripted):
         return action, 0.0, False, False, odd
 
 
-def test_an_info_arrives_whatever_is_in_it_and_a_wrong_answer_is_refused_as_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_info_arrives_whatever_is_in_it_and_a_wrong_answer_is_refused_as_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(gym.registry, "Careless-v0", gym.envs.registration.EnvSpec("Careless-v0", Careless))
     with served_here("Careless-v0") as there, gym.make("EH-Remote-v0", **there) as remote:
         for _ in range(2):

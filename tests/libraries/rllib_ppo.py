@@ -4,8 +4,6 @@
 python tests/libraries/rllib_ppo.py
 """
 
-from __future__ import annotations
-
 import ray
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.tune.registry import register_env

@@ -4,8 +4,6 @@
 python tests/libraries/sb3_minigrid.py
 """
 
-from __future__ import annotations
-
 import gymnasium as gym
 import minigrid  # noqa: F401 - registers its environments
 from minigrid.wrappers import FlatObsWrapper
@@ -16,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 import eh_gym
 
 
-def make_grid() -> gym.Env:
+def make_grid():
     """Makes an empty room. MiniGrid's own limit, 100 steps, is above every K here."""
     env = FlatObsWrapper(gym.make("MiniGrid-Empty-5x5-v0"))
     return eh_gym.ElasticTimeLimit(env, controller, success=lambda obs, reward, *_: reward > 0)
@@ -25,16 +23,16 @@ def make_grid() -> gym.Env:
 class MoveK(BaseCallback):
     """Moves K between two rollouts."""
 
-    def _on_step(self) -> bool:
+    def _on_step(self):
         return True
 
-    def _on_rollout_end(self) -> None:
+    def _on_rollout_end(self):
         ks.append(controller.horizon)
         controller.update()
 
 
 controller = eh_gym.ElasticHorizon(k0=60, k_max=60, alpha=0.5, min_successes=10)
-ks: list[int] = []
+ks = []
 model = PPO(
     "MlpPolicy", DummyVecEnv([make_grid] * 4), n_steps=256, batch_size=256, learning_rate=1e-3, seed=0, device="cpu"
 )

@@ -4,8 +4,6 @@
 python tests/libraries/tianshou_ppo.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from survival import elastic, make_cartpole, report
@@ -32,11 +30,10 @@ policy = ProbabilisticActorPolicy(
 )
 algorithm = PPO(policy=policy, critic=DiscreteCritic(preprocess_net=net), optim=AdamOptimizerFactory(lr=1e-3))
 collector = Collector(algorithm, envs, VectorReplayBuffer(2048, 4))
-ks: list[int] = []
+ks = []
 
 
-def move_k(epoch: int, env_step: int) -> None:
-    """Called before each training step."""
+def move_k(epoch, env_step):
     if ks:
         controller.update()
     ks.append(controller.horizon)

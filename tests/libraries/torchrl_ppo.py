@@ -4,8 +4,6 @@
 python tests/libraries/torchrl_ppo.py
 """
 
-from __future__ import annotations
-
 import torch
 from survival import elastic, make_cartpole, report
 from tensordict.nn import TensorDictModule

@@ -50,33 +50,33 @@ GRPOConfig(updatez=3)
 MISTAKES = ("k0", "horizn", "updates", "kl_coeff", "updatez")
 
 
-def _run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def _run(*command, cwd):
     # With it the checkout would be found.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run([str(c) for c in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
 
 
-def _must(*command: str | Path, cwd: Path) -> str:
+def _must(*command, cwd):
     done = _run(*command, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
     _must(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
+def wheel(built):
     (path,) = built.glob("*.whl")
     return path
 
 
 @pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(wheel, tmp_path_factory):
     """The interpreter of a virtualenv that was empty, and has the wheel."""
     folder = tmp_path_factory.mktemp("user") / "venv"
     _must(sys.executable, "-m", "venv", folder, cwd=folder.parent)
@@ -85,7 +85,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def test_the_source_distribution_holds_every_tracked_file(built: Path) -> None:
+def test_the_source_distribution_holds_every_tracked_file(built):
     listed = _run("git", "ls-files", cwd=ROOT)
     if listed.returncode:
         pytest.skip("not a checkout")
@@ -97,7 +97,7 @@ def test_the_source_distribution_holds_every_tracked_file(built: Path) -> None:
     assert tracked - held == set()
 
 
-def test_the_wheel_holds_the_packages_and_the_recipes_whole_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_packages_and_the_recipes_whole_and_nothing_else(wheel):
     recipes = {f"harness/recipes/{path.name}": path.read_text("utf-8") for path in (ROOT / "recipes").glob("*.toml")}
     wanted = {*recipes} | {
         str(path.relative_to(ROOT))
@@ -111,32 +111,32 @@ def test_the_wheel_holds_the_packages_and_the_recipes_whole_and_nothing_else(whe
         assert {name: archive.read(name).decode() for name in recipes} == recipes
 
 
-def test_an_index_takes_both(built: Path) -> None:
+def test_an_index_takes_both(built):
     told = _must(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
     assert told.count("PASSED") == 2
 
 
-def test_the_version_is_the_citations_and_the_changelogs(wheel: Path) -> None:
+def test_the_version_is_the_citations_and_the_changelogs(wheel):
     version = wheel.name.split("-")[1]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
-def test_the_core_needs_numpy_and_gymnasium_alone(python: Path, tmp_path: Path) -> None:
+def test_the_core_needs_numpy_and_gymnasium_alone(python, tmp_path):
     listed = json.loads(_must(python, "-m", "pip", "list", "--format", "json", cwd=tmp_path))
     of_gymnasium = {Requirement(r).name.lower() for r in requires("gymnasium") or [] if "extra ==" not in r}
     wanted = {"elastic-horizon", "numpy", "gymnasium", *of_gymnasium}
     assert {entry["name"].lower().replace("_", "-") for entry in listed} - {"pip", "setuptools"} <= wanted
 
 
-def test_an_episode_and_a_command_run_from_the_installed_wheel(python: Path, tmp_path: Path) -> None:
+def test_an_episode_and_a_command_run_from_the_installed_wheel(python, tmp_path):
     reward, success, where = _must(python, "-c", EPISODE, cwd=tmp_path).split()
     assert (reward, success) == ("1.0", "True")
     assert Path(where).is_relative_to(python.parents[1])
     assert "EH-Cabinet-v0" in _must(python, "-m", "envs", "list", cwd=tmp_path)
 
 
-def test_types_are_seen_from_outside(python: Path, tmp_path: Path) -> None:
+def test_types_are_seen_from_outside(python, tmp_path):
     (tmp_path / "user.py").write_text(USER)
     done = _run(sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "user.py", cwd=tmp_path)
     errors = [line for line in done.stdout.splitlines() if ": error:" in line]

@@ -12,7 +12,7 @@ SETUP.read(ROOT / "setup.cfg")
 EXTRAS = SETUP["options.extras_require"]
 
 
-def test_every_extra_is_tried_alone() -> None:
+def test_every_extra_is_tried_alone():
     tox = ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini")
     sections = [name for name in tox.sections() if name.startswith("testenv:extra-")]
@@ -24,6 +24,6 @@ def test_every_extra_is_tried_alone() -> None:
         assert commands == (set(names) if len(names) > 1 else set())
 
 
-def test_the_commands_ask_for_all_packages_of_their_extra() -> None:
+def test_the_commands_ask_for_all_packages_of_their_extra():
     train = re.findall(r"^[a-z]\w+", EXTRAS["train"], re.MULTILINE)
     assert sorted(harness._NEEDED) == sorted({*train} - {"tomli"})

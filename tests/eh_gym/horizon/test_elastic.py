@@ -65,15 +65,8 @@ def test_the_arithmetic_of_one_update():
     succeed(controller, 3, 4, 5, 6, 7, 8, 9, 10, 11, 21)
     # P90 of ten lengths stands at place 0.9 * 9 = 8.1 from 0: 11 + 0.1 * (21 - 11) = 12. Target 12 + 10 = 22.
     # K = 0.9 * 15 + 0.1 * 22 = 15.7, of which 15 is applied.
-    assert controller.update() == pytest.approx(
-        {
-            "horizon/k": 15,
-            "horizon/k_real": 15.7,
-            "horizon/boundary": 12,
-            "horizon/target": 22,
-            "horizon/buffer_size": 10,
-        }
-    )
+    expected = {"k": 15, "k_real": 15.7, "boundary": 12, "target": 22, "buffer_size": 10}
+    assert controller.update() == pytest.approx({f"horizon/{name}": value for name, value in expected.items()})
     # K = 0.9 * 15.7 + 0.1 * 22 = 16.33.
     assert controller.update()["horizon/k_real"] == pytest.approx(16.33)
     assert controller.horizon == 16

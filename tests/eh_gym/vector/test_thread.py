@@ -173,7 +173,9 @@ def test_a_wrong_number_of_actions_is_refused(toys, actions):
 
 def test_a_failing_slot_raises_after_the_others_have_stepped(toys):
     toys.reset()
-    with pytest.raises(OSError, match=r"b broke\nslot 1 raised this and needs a reset; the others have done their step"):
+    with pytest.raises(
+        OSError, match=r"b broke\nslot 1 raised this and needs a reset; the others have done their step"
+    ):
         toys.step(("0.02", "boom", "0.02"))
     assert toys.get_attr("steps") == (1, 0, 1)
     with pytest.raises(ResetNeeded, match=r"slots \[1\]"):

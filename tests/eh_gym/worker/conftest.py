@@ -1,5 +1,7 @@
 """Little real backends, written to a folder and served by this interpreter."""
 
+import os
+import signal
 import sys
 import textwrap
 
@@ -80,6 +82,25 @@ ECHO = """
             return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
         raise KeyError(method)
 """
+
+
+@pytest.fixture
+def holds_in_a_fork():
+    """holds_in_a_fork(check) -> whether it raises nothing in a forked copy, which is ended if it deadlocks."""
+
+    def run(check):
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(120)
+            try:
+                check()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    return run
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-import os
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -90,7 +88,7 @@ def test_a_slow_start_does_not_hold_up_the_other_workers(make_backend, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_pool_forked_while_its_locks_are_held_begins_anew(pool):
+def test_a_pool_forked_while_its_locks_are_held_begins_anew(pool, holds_in_a_fork):
     session = pool.session()
     pid = session.call("pid", timeout_s=120)
     held, go = threading.Event(), threading.Event()
@@ -103,20 +101,15 @@ def test_a_pool_forked_while_its_locks_are_held_begins_anew(pool):
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait(120)
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(120)  # ends a deadlocked copy
-        try:
-            assert pool.loads == [0, 0, 0]
-            assert not session.alive
-            session.close()
-            assert pool.session().call("pid", timeout_s=60) != pid
-            pool.close()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def check():
+        assert pool.loads == [0, 0, 0]
+        assert not session.alive
+        session.close()
+        assert pool.session().call("pid", timeout_s=60) != pid
+        pool.close()
+
+    assert holds_in_a_fork(check)
     go.set()
     thread.join()
     assert session.call("pid", timeout_s=120) == pid

@@ -400,22 +400,16 @@ def test_workers_agree_on_the_order_of_a_set_and_see_no_python_settings(make_wor
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_copy_forked_during_a_call_does_not_deadlock_and_may_neither_call_nor_kill_it(worker):
+def test_a_copy_forked_during_a_call_does_not_deadlock_and_may_neither_call_nor_kill_it(worker, holds_in_a_fork):
+    def check():
+        for use in (worker.start, lambda: worker.call("pid", timeout_s=120)):
+            with pytest.raises(WorkerDied, match="belongs to process"):
+                use()
+        worker.close()
+        worker.kill()
+
     with calling(worker, "sleep", {"s": 1.0}) as call:
-        child = os.fork()
-        if child == 0:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(120)  # ends a deadlocked copy
-            try:
-                for use in (worker.start, lambda: worker.call("pid", timeout_s=120)):
-                    with pytest.raises(WorkerDied, match="belongs to process"):
-                        use()
-                worker.close()
-                worker.kill()
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert holds_in_a_fork(check)
         assert call.result() is None
 
 

@@ -204,7 +204,10 @@ def test_success_from_another_key_and_from_a_function(scripted, journal):
         ((0, 0.0, False, False, None), "the info must be a dict, got None"),
         ((0, 0.0, None, False, {}), "terminated must be True or False, got None"),
         *(((0, wrong, False, False, {}), "the reward must be a number") for wrong in (None, "1")),
-        *(((0, wrong, False, False, {}), "the reward must be a finite number") for wrong in (float("nan"), -np.inf, 1e13)),
+        *(
+            ((0, wrong, False, False, {}), "the reward must be a finite number")
+            for wrong in (float("nan"), -np.inf, 1e13)
+        ),
     ],
 )
 @pytest.mark.parametrize("k", [1, 2, 9])
@@ -220,7 +223,7 @@ def test_what_the_harness_refuses_is_refused_with_its_step(scripted, journal, st
 def test_a_reset_without_an_info_is_refused(scripted, journal):
     inner = scripted()
     inner.reset = lambda **_: (0, None)
-    with pytest.raises(UserCodeError, match="^reset: the info must be a dict"):
+    with pytest.raises(UserCodeError, match=r"^reset: the info must be a dict"):
         ElasticTimeLimit(inner, journal(3)).reset()
 
 

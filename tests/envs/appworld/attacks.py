@@ -304,7 +304,7 @@ _MEMORY = [
         "for size in (2**34, 2**40):\n    print(libc.malloc(ctypes.c_size_t(size)))  # past Python",
         "everything = bytearray(10**12)",
         shows="0\n0.*MemoryError",
-    ),
+    )
 ]
 _OUTPUT = [
     _attack(
@@ -364,7 +364,7 @@ _PROCESSES = [
         attempt("popen", lambda: __import__("subprocess").Popen.__init__(object.__new__(__import__("subprocess").Popen), "ls"))
         """,
         shows="fork -1 True.*vfork -1 True.*daemon -1 True.*exec failed: PermissionError.*spawn failed: PermissionError",
-    ),
+    )
 ]
 
 _ENDS = [
@@ -385,7 +385,7 @@ _ENGINE = [
         """,
         "import os, subprocess\nattempt('forking', os.fork)\nattempt('opening', open, '/etc/passwd')",
         shows="forking failed: PermissionError.*opening failed: PermissionError",
-    ),
+    )
 ]
 
 _ARCHIVE = """
@@ -416,8 +416,7 @@ _LEFT_OUT = [
     ),
     _lost_out("end itself when the task is completed", "posix._exit(1)"),
     _lost_out(
-        "say half an outcome when the task is completed",
-        "write(struct.pack('>II', 99, 0) + b'{')\nposix._exit(0)",
+        "say half an outcome when the task is completed", "write(struct.pack('>II', 99, 0) + b'{')\nposix._exit(0)"
     ),
     _lost_out(
         "say that the host has failed when the task is completed",
@@ -476,15 +475,10 @@ ATTACKS = [replace(attack, kind=kind) for kind, attacks in _KINDS.items() for at
 
 @dataclass
 class Outcome:
-    """What came of an attack.
+    """What came of an attack: the sum of its rewards, its observations, and the last step's info.
 
     Attributes:
-        attack: The attack.
-        reward: The sum of its rewards.
-        ended: "verdict", "world lost", "goes on" (the task was not completed) or "environment error".
-        slowest_s: Seconds of its slowest step.
-        said: Its observations.
-        info: The last step's.
+        ended: As an attack's `ends`, or "environment error".
         healed: Whether the next episode, of the same task by its reference solution, was as it had been before. Tried after
             each attack that loses its world, and after one more of each kind; else None.
     """
@@ -520,7 +514,6 @@ class Target:
         self.tools = f"{TOOLS}\nLIMIT, MEMORY_MB, DATA, GENRE = {(int(limit), MEMORY_MB, root, genre)!r}"
 
     def play(self, attack):
-        """An episode of an attack."""
         outcome = Outcome(attack)
         self.env.reset(options={"task_id": self.tasks[attack.task]})
         tools = f"{self.tools}\nTASK = {self.tasks[attack.task]!r}"

@@ -12,7 +12,7 @@ from pathlib import Path
 _BACKEND = Path(__file__).resolve().parents[3] / "envs" / "appworld" / "backend"
 
 
-def _backend(name):
+def backend(name):
     if "backend" not in sys.modules:
         spec = importlib.util.spec_from_file_location(
             "backend", _BACKEND / "__init__.py", submodule_search_locations=[str(_BACKEND)]
@@ -22,7 +22,7 @@ def _backend(name):
     return importlib.import_module(f"backend.{name}")
 
 
-children, link = _backend("children"), _backend("link")
+children, link = backend("children"), backend("link")
 _children = None
 
 

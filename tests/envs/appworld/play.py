@@ -28,14 +28,9 @@ def stock(request):
         said = [world.execute(code) for code in request["steps"]]
         verdict = world.evaluate()
         left = state(world.output_db_home_path_on_disk)
-    failures = [failure["requirement"] for failure in verdict.failures]
-    verdict = {
-        "success": verdict.success,
-        "passed": verdict.pass_count,
-        "total": verdict.num_tests,
-        "failures": failures,
-    }
-    return {"said": said, "verdict": verdict, "state": left}
+    found = {"success": verdict.success, "passed": verdict.pass_count, "total": verdict.num_tests}
+    found["failures"] = [failure["requirement"] for failure in verdict.failures]
+    return {"said": said, "verdict": found, "state": left}
 
 
 def apart(request):
@@ -50,7 +45,6 @@ def lane(requests):
 
 
 def main():
-    """One job."""
     job = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory(prefix="eh-play-") as folder:
         os.chdir(folder)

@@ -233,7 +233,6 @@ def host(appworld_python, root):
 
 @pytest.fixture(scope="module")
 def ours(host, requests, tmp_path_factory):
-    """The results of our worlds."""
     found = []
     for request in requests:
         world, folder = host.open(request["task_id"], record=True), tmp_path_factory.mktemp("outputs")

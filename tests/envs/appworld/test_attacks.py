@@ -3,24 +3,20 @@
 The first and the last attack of each kind are always made, the others in the campaign.
 """
 
-import importlib.util
 import os
 import platform
 import re
-import sys
+import runpy
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from envs.appworld import hosts, turns
 
-_SPEC = importlib.util.spec_from_file_location("attacks", Path(__file__).with_name("attacks.py"))
-attacks = importlib.util.module_from_spec(_SPEC)
-sys.modules["attacks"] = attacks
-_SPEC.loader.exec_module(attacks)
-
+attacks = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("attacks.py"))))
 SLACK_S = 20.0  # for the verdict, the kill, and a busy machine
 ALWAYS = {a.name for each in (attacks.ATTACKS, attacks.ATTACKS[::-1]) for a in {a.kind: a for a in each}.values()}
 HAS_SECCOMP = os.path.exists("/proc/sys/kernel/seccomp") and platform.machine() in ("x86_64", "aarch64")

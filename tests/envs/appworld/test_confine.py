@@ -35,7 +35,7 @@ LIMITS = confine.Limits(memory_bytes=256 * MIB, cpu_s=30, threads=16)
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-# ------------------------------------------------------------------ hosts, and what each can do
+# Hosts, and what each can do.
 def in_a_fork(function):
     """The exit status of a process: what the function returns, 255 if it raises, -n if signal n killed it."""
     pid = os.fork()
@@ -193,7 +193,7 @@ def content(path):
     return read
 
 
-# ------------------------------------------------------------------ what is in force
+# What is in force.
 def test_names_the_layers_that_the_host_has(host, scratch):
     assert confined(host, scratch, in_force) == ("returned", host.layers)
 
@@ -238,7 +238,7 @@ def test_no_right_is_left(host, scratch):
     assert fields["Seccomp"] == ("2" if host.seccomp else "0")
 
 
-# ------------------------------------------------------------------ what is refused
+# What is refused.
 def open_with(flags, path="file"):
     return lambda: os.open(path, flags, 0o600)
 
@@ -388,7 +388,7 @@ def test_a_hidden_folder_cannot_be_found(host, scratch):
             assert confined(host, scratch, lambda look=look: bool(look(installed))) == ("raised", errno.EACCES)
 
 
-# ------------------------------------------------------------------ what is limited
+# What is limited.
 def test_memory_is_limited(host, scratch):
     assert confined(host, scratch, lambda: bytearray(128 * MIB)[0]) == ("returned", 0)
     # Mapped, because an earlier test may have left this process more free memory than the limit is.
@@ -452,7 +452,7 @@ def test_descriptors_are_limited(any_host, scratch):
     assert confined(any_host, scratch, lambda: [os.pipe() for _ in range(1000)]) == ("raised", errno.EMFILE)
 
 
-# ------------------------------------------------------------------ its end
+# Its end.
 def test_a_world_ends_with_its_zygote(host, scratch):
     told, tell = os.pipe()
 
@@ -477,7 +477,7 @@ def test_a_world_ends_with_its_zygote(host, scratch):
         assert pipe.read(1) == b""
 
 
-# ------------------------------------------------------------------ what it is prepared with
+# What it is prepared with.
 def test_only_the_descriptors_named_stay_open():
     def close():
         pipe = os.pipe()
@@ -517,7 +517,7 @@ def test_this_project_is_not_readable_where_it_is_installed_in_the_interpreters_
     assert not covered(sysconfig.get_path("stdlib"))
 
 
-# ------------------------------------------------------------------ the filter, interpreted
+# The filter, interpreted.
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 EPERM, EACCES, ENOSYS = (0x00050000 | e for e in (errno.EPERM, errno.EACCES, errno.ENOSYS))
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -13,7 +13,6 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def installed():
-    """The root of an installed benchmark."""
     root = data.benchmark_dir() / "root-0"
     write_world(root, train=["a_1", "a_2", "b_1"], dev=["c_1"])
     return root
@@ -45,11 +44,7 @@ def test_a_reference_is_the_recorded_steps_or_the_solutions_code(installed):
 
 
 @pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        ("datasets/dev.txt", "dev lists 0 tasks"),
-        ("tasks/a_2/specs.json", r"a_2 .*specs\.json"),
-    ],
+    ("missing", "message"), [("datasets/dev.txt", "dev lists 0 tasks"), ("tasks/a_2/specs.json", r"a_2 .*specs\.json")]
 )
 def test_data_with_a_missing_file_fail_the_check_that_whole_data_pass(installed, missing, message):
     data.check_root(installed, {"train": 3, "dev": None})

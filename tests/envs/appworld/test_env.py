@@ -11,7 +11,6 @@ import psutil
 import pytest
 from processes import gone
 
-import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.appworld import data, hosts, outputs
 from envs.appworld import env as appworld_env

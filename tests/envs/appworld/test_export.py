@@ -12,7 +12,6 @@ import subprocess
 import gymnasium as gym
 import pytest
 
-import eh_gym  # noqa: F401 - registers the ids
 from envs.appworld import data
 from harness.evaluation.folder import EvaluationFolder
 from harness.evaluation.requests import evaluation_requests

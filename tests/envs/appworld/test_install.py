@@ -93,7 +93,6 @@ def served(tmp_path, monkeypatch):
 
 
 def pack(path, root):
-    """A bundle of the files in ``root``."""
     with zipfile.ZipFile(path, "w") as bundle:
         for file in sorted(root.rglob("*")):
             bundle.write(file, file.relative_to(root).as_posix())

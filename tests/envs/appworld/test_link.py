@@ -1,18 +1,13 @@
 """What may cross between the two processes of a world, and what ends it."""
 
-import importlib.util
 import socket
 import struct
 import sys
 import traceback
-from pathlib import Path
 
 import pytest
 
-_PATH = Path(__file__).resolve().parents[3] / "envs" / "appworld" / "backend" / "link.py"
-_SPEC = importlib.util.spec_from_file_location("eh_link", _PATH)
-link = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(link)
+from envs.appworld.backend import link
 
 
 class Apps(link.Code):

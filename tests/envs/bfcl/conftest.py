@@ -1,13 +1,13 @@
-import importlib.util
+import runpy
 import subprocess
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
 
-import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.worker import Worker, backend_command
 from envs.backends import locked
 from envs.cache import cache_dir
@@ -19,10 +19,7 @@ OFFICIAL = HERE / "official.py"
 @pytest.fixture(scope="session")
 def perturbed():
     """The module that makes scripts out of the ground truth."""
-    spec = importlib.util.spec_from_file_location("perturbed", HERE / "perturbed.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(HERE / "perturbed.py")))
 
 
 @pytest.fixture(scope="session")

@@ -11,18 +11,8 @@ NONSENSE += ["send-message", "functions.send-message", "cd-ls", "3-pwd", "", "pw
 KINDS = ["drop", "double", "swap", "alter", "alter", "alter", "forget", "wrong", "nonsense", "extra", "extra", "empty"]
 KINDS += ["move", "again", "spell"]
 THOUGHTS = ["<think>a <tool_call>\n</think>\n", "[ls()]</think>\n\n", "<think>a</think>\r\n", "a</think>b</think>\n \n"]
-CHATTER = [
-    "I am not sure.",
-    "[]",
-    "",
-    "ls(",
-    "[ls()",
-    "<tool_call>\n{broken}\n</tool_call>",
-    "f(a=1",
-    "{}",
-    "[3]",
-    "None",
-]
+CHATTER = ["I am not sure.", "[]", "", "ls(", "[ls()", "<tool_call>\n{broken}\n</tool_call>", "f(a=1", "{}", "[3]"]
+CHATTER += ["None"]
 
 
 def expert_calls(env, task_id):
@@ -170,15 +160,8 @@ def written(rng, value):
     if isinstance(value, str):
         forms = ["{0!r} + ''", "'' + ('' + {0!r})", "{0!r} * 1", "2 * {0!r}"]
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        forms = [
-            "{0!r} + 0",
-            "3 * {0!r} - 2 * ({0!r})",
-            "({0!r} + 7) % 5",
-            "(7 - {0!r}) / 2",
-            "{0!r} ** 1 // 1",
-            "+{0!r}",
-        ]
-        forms += ["{0!r}" + " - 0" * 20, "1j * {0!r}", "2 ** 5 - {0!r}"]
+        forms = ["{0!r} + 0", "3 * {0!r} - 2 * ({0!r})", "({0!r} + 7) % 5", "(7 - {0!r}) / 2", "{0!r} ** 1 // 1"]
+        forms += ["+{0!r}", "{0!r}" + " - 0" * 20, "1j * {0!r}", "2 ** 5 - {0!r}"]
     elif isinstance(value, list):
         forms = ["tuple_ + {0!r}", "({0!r},)", "{0!r}[0]", "...", "{{**{0!r}}}"]
     return rng.choice(forms).format(value) if forms and rng.random() < 0.2 else repr(value)

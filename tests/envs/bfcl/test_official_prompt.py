@@ -93,13 +93,9 @@ def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make,
             return {"body": body}
 
         with chat_server.serve(answer) as server:
-            [ours] = play_with_endpoint(
-                lambda url=server.url: ChatEndpoint("m", Endpoint(base_url=url)),
-                environments,
-                evaluation_requests([task_id], 1, 0),
-                Rollout(),
-                horizon=200,
-            )
+            endpoint = Endpoint(base_url=server.url)
+            asked = environments, evaluation_requests([task_id], 1, 0), Rollout()
+            [ours] = play_with_endpoint(lambda at=endpoint: ChatEndpoint("m", at), *asked, horizon=200)
         sent = [{name: request[name] for name in ("messages", "tools")} for request in server.requests]
         assert sent == [{**request, "messages": answered(request["messages"])} for request in theirs["requests"]]
         assert ours.success == theirs["valid"]

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 
-import eh_gym  # noqa: F401 - registers the ids
 from eh_gym.worker import Worker, backend_command
 from harness.evaluate import main as evaluate
 from harness.export.__main__ import main as export

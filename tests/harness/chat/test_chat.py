@@ -2,7 +2,6 @@
 
 import pytest
 from byte_tokenizer import CHATML, byte_tokenizer
-from transformers import PreTrainedTokenizerFast
 
 from eh_gym.errors import ConfigError
 from harness.chat.chat import ChatFormat
@@ -17,16 +16,16 @@ TINY = (
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<obs>", "<act>", "<eos>", "<end>"]
 
 
-def tokenizer(template: str | None, eos: str | None = "<end>") -> PreTrainedTokenizerFast:
+def tokenizer(template, eos="<end>"):
     return byte_tokenizer(template, control=SPECIAL, eos_token=eos)
 
 
-def message(text: str) -> dict[str, str]:
+def message(text):
     return {"role": "user", "content": text}
 
 
 @pytest.mark.parametrize(("template", "ending"), [(CHATML, "<|im_end|>"), (TINY, "<eos>")], ids=["chatml", "tiny"])
-def test_a_reply_ends_with_the_template_s_own_end_also_if_it_was_cut_off(template: str, ending: str) -> None:
+def test_a_reply_ends_with_the_template_s_own_end_also_if_it_was_cut_off(template, ending):
     t = tokenizer(template)
     chat = ChatFormat(t)
     end, eos = t.convert_tokens_to_ids(ending), t.convert_tokens_to_ids("<end>")
@@ -40,7 +39,7 @@ def test_a_reply_ends_with_the_template_s_own_end_also_if_it_was_cut_off(templat
     assert cut[0] in chat.stop_ids
 
 
-def test_a_long_observation_loses_its_middle_and_says_so() -> None:
+def test_a_long_observation_loses_its_middle_and_says_so():
     t = tokenizer(CHATML)
     chat = ChatFormat(t, Model(max_observation_tokens=20))
     text = " ".join(str(i) for i in range(200))
@@ -53,7 +52,7 @@ def test_a_long_observation_loses_its_middle_and_says_so() -> None:
     assert chat.text(asked) == shown  # an agent's was cut twice
 
 
-def test_half_a_surrogate_pair_is_read_as_its_escape() -> None:
+def test_half_a_surrogate_pair_is_read_as_its_escape():
     t = tokenizer(CHATML)
     chat = ChatFormat(t, Model(max_observation_tokens=64))
     assert chat.prompt_ids("a\ud83d", "b\ude42") == chat.prompt_ids(r"a\ud83d", r"b\ude42")
@@ -68,6 +67,6 @@ def test_half_a_surrogate_pair_is_read_as_its_escape() -> None:
         ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "does not keep the messages"),
     ],
 )
-def test_unusable_templates_are_refused(template: str | None, message: str) -> None:
+def test_unusable_templates_are_refused(template, message):
     with pytest.raises(ConfigError, match=message):
         ChatFormat(tokenizer(template))

@@ -6,17 +6,14 @@ byte-level tokenizer that has the template's own control tokens. The table in do
 """
 
 import functools
-import importlib.util
 import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from byte_tokenizer import byte_tokenizer
 from tokenizers import processors
-from transformers import PreTrainedTokenizerFast
 
 from eh_gym.errors import ConfigError
 from harness.agents.protocol import ModelCall
@@ -84,31 +81,28 @@ TOOLS = [
 ]
 
 
-def template_of(name: str) -> str:
-    spec = importlib.util.find_spec("trl")
-    assert spec is not None
-    assert spec.origin is not None
-    return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+def template_of(name):
+    return (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 
-def tokenizer_for(template: str, eos: str = "</s>") -> PreTrainedTokenizerFast:
+def tokenizer_for(template, eos="</s>"):
     found = sorted(set(_CONTROL.findall(template)))
     words = [token for token in found if _NOT_SPECIAL.fullmatch(token)]
     return byte_tokenizer(template, words, [t for t in found if t not in words], eos_token=eos, bos_token="<s>")
 
 
 @functools.cache
-def tokenizer_of(family: str) -> PreTrainedTokenizerFast:
+def tokenizer_of(family):
     name = FAMILIES[family]
     return tokenizer_for(template_of(name), _EOS.get(name, "</s>"))
 
 
 @functools.cache
-def chat_of(family: str) -> ChatFormat:
+def chat_of(family):
     return ChatFormat(tokenizer_of(family))
 
 
-def has_tools(family: str) -> bool:
+def has_tools(family):
     try:
         chat_of(family).tool_format()
     except ConfigError:
@@ -116,17 +110,17 @@ def has_tools(family: str) -> bool:
     return True
 
 
-def calling(*calls: tuple[str, dict[str, Any]]) -> str:
+def calling(*calls):
     made = [{"type": "function", "function": {"name": name, "arguments": arguments}} for name, arguments in calls]
     return json.dumps({"role": "assistant", "content": "", "tool_calls": made})
 
 
-def results_ids(chat: ChatFormat, action: str, results: list[str], *, stopped: bool = True) -> list[int]:
+def results_ids(chat, action, results, *, stopped=True):
     answers = chat.result_messages(action, results)
     return chat.following_ids([answer["name"] for answer in answers], answers, stopped=stopped)
 
 
-def written(chat: ChatFormat, thought: str, answer: str) -> str:
+def written(chat, thought, answer):
     """A reply as the family's model writes it."""
     style = chat.reasoning
     if style.name == "none":
@@ -134,14 +128,11 @@ def written(chat: ChatFormat, thought: str, answer: str) -> str:
     return ("" if style.name == "opened" else style.opening) + thought + style.end + answer
 
 
-def five_turns(family: str) -> tuple[str, str]:
+def five_turns(family):
     """The text of an episode that grew, and the template's own for the same messages."""
     chat, tokenizer = chat_of(family), tokenizer_of(family)
     stop = chat.reply_ids("x")[-1:]
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "start c"},
-    ]
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "start c"}]
     ids = chat.prompt_ids("Be brief.", "start c")
     for turn in range(5):
         reply = tokenizer.encode(written(chat, f"Thought {turn}.", f"call({turn})"), add_special_tokens=False) + stop
@@ -156,7 +147,7 @@ def five_turns(family: str) -> tuple[str, str]:
     return chat.text(ids), chat._template(messages)
 
 
-def row(family: str) -> str:
+def row(family):
     chat = chat_of(family)
     grown, whole = five_turns(family)
     assert grown == whole or any("strips the thinking" in note for note in chat.notes)
@@ -167,7 +158,7 @@ def row(family: str) -> str:
     return f"| {family} | {thought} | {tools} | {equal} |"
 
 
-def test_the_table_of_families_is_in_the_docs() -> None:
+def test_the_table_of_families_is_in_the_docs():
     head = "| family | thoughts | native tools | five turns are the template's own text |"
     table = "\n".join([head, "| --- | --- | --- | --- |", *map(row, FAMILIES)])
     page = PAGE.read_text(encoding="utf-8")
@@ -179,7 +170,7 @@ def test_the_table_of_families_is_in_the_docs() -> None:
 
 
 @ALL
-def test_a_thought_is_no_part_of_the_action(family: str) -> None:
+def test_a_thought_is_no_part_of_the_action(family):
     chat, tokenizer = chat_of(family), tokenizer_of(family)
     demonstrated = chat.reply_ids("call(3)")
     assert demonstrated[-1] in chat.stop_ids
@@ -201,7 +192,7 @@ def test_a_thought_is_no_part_of_the_action(family: str) -> None:
 
 
 @ALL
-def test_calls_and_results_go_through_the_family_s_own_form(family: str) -> None:
+def test_calls_and_results_go_through_the_family_s_own_form(family):
     if not has_tools(family):
         with pytest.raises(ConfigError, match="format of actions"):
             chat_of(family).prompt_ids("Be brief.", "start", TOOLS)
@@ -224,11 +215,9 @@ def test_calls_and_results_go_through_the_family_s_own_form(family: str) -> None
     assert json.loads(words.action) == {"role": "assistant", "content": "I am done."}
 
 
-def agents_turn(
-    conversation: AgentConversation, episode: Trajectory, reply: list[int], *, stop_ids: frozenset[int]
-) -> dict[str, Any]:
+def agents_turn(conversation, episode, reply, *, stop_ids):
     """What an agent gets for a reply, as the message that it sends with its next request."""
-    finish: Any = "stop" if reply[-1] in stop_ids else "length"
+    finish = "stop" if reply[-1] in stop_ids else "length"
     turn, answer = conversation.act(Sample(reply, [-1.0] * len(reply), finish, 0))
     episode.turns.append(turn)
     assert answer.finish_reason == ("tool_calls" if answer.calls else finish)
@@ -237,12 +226,9 @@ def agents_turn(
 
 @pytest.mark.parametrize("tools", [False, True])
 @ALL
-def test_an_agents_conversation_grows_by_its_new_messages_alone(family: str, tools: bool) -> None:
+def test_an_agents_conversation_grows_by_its_new_messages_alone(family, tools):
     chat = chat_of(family)
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Where is c?"},
-    ]
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is c?"}]
     offered = TOOLS if tools else []
     episode = Trajectory("task", 0)
     conversation = AgentConversation(chat, 10_000, episode, {"call": ModelCall(messages, offered)}, Rollout())
@@ -275,7 +261,7 @@ def test_an_agents_conversation_grows_by_its_new_messages_alone(family: str, too
     assert not episode.earlier
 
 
-def test_a_call_that_can_t_be_read_is_malformed() -> None:
+def test_a_call_that_can_t_be_read_is_malformed():
     chat, tokenizer = chat_of("Qwen3"), tokenizer_of("Qwen3")
     for text in (
         '<tool_call>\n{"name": \n</tool_call>',
@@ -288,12 +274,12 @@ def test_a_call_that_can_t_be_read_is_malformed() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt-oss", "Llama 3.2", "Muse Glimmer"])
-def test_a_date_does_not_move(family: str) -> None:
+def test_a_date_does_not_move(family):
     text = chat_of(family).text(chat_of(family).prompt_ids("", "start"))
     assert re.search(r"(2024-07-26|26 Jul 2024)", text)
 
 
-def test_variables_of_the_template() -> None:
+def test_variables_of_the_template():
     tokenizer = tokenizer_of("Qwen3")
     quiet = ChatFormat(tokenizer, Model(chat_template_kwargs={"enable_thinking": False}))
     for ids in (quiet.prompt_ids("", "start"), quiet.observation_ids("ok", stopped=True)):
@@ -302,7 +288,7 @@ def test_variables_of_the_template() -> None:
         ChatFormat(tokenizer, Model(chat_template_kwargs={"enable_thinkin": False}))
 
 
-def test_a_text_begins_once_where_the_tokenizer_begins_each_of_its_own() -> None:
+def test_a_text_begins_once_where_the_tokenizer_begins_each_of_its_own():
     tokenizer = tokenizer_for(template_of("llama3_2"))
     begin = [("<s>", tokenizer.convert_tokens_to_ids("<s>"))]
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=begin)
@@ -312,7 +298,7 @@ def test_a_text_begins_once_where_the_tokenizer_begins_each_of_its_own() -> None
     assert chat.text(ids).startswith("<s>")
 
 
-def test_tags_that_no_family_has_can_be_set() -> None:
+def test_tags_that_no_family_has_can_be_set():
     tokenizer = tokenizer_for(
         "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}"
         "{% else %}{{ '<|q|>' + m.content + '<|a|>' }}{% endif %}{% endfor %}"
@@ -322,8 +308,8 @@ def test_tags_that_no_family_has_can_be_set() -> None:
     assert (read.reasoning, read.action) == ("Where is c?", "open(c)")
 
 
-def test_arguments_nested_too_deeply_for_the_template_are_an_error_of_ours() -> None:
-    nested: Any = []
+def test_arguments_nested_too_deeply_for_the_template_are_an_error_of_ours():
+    nested = []
     for _ in range(5000):
         nested = [nested]
     template = ChatFormat(

@@ -1,9 +1,8 @@
 """The warm start: when it stops, and the folder that it leaves. A real model is in sampling/test_pretrained.py."""
 
+import copy
 import dataclasses
 import io
-from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,13 +10,11 @@ import pytest
 import torch
 from rich.console import Console
 
-import eh_gym  # noqa: F401 - registers the environments
 from eh_gym.errors import ConfigError
 from harness.clone.clones import clone_expert
 from harness.clone.cloning import clone_key, demonstrations, warm_start
 from harness.clone.tiny import new_tiny_policy
 from harness.machine.ranks import Ranks
-from harness.model.policy import Policy
 from harness.rollout.environment import task_environment
 from harness.settings.grpo import from_recipe
 from harness.settings.model import Model
@@ -32,11 +29,11 @@ QUIET = Display(Console(quiet=True))
 
 
 @pytest.fixture
-def env() -> gym.Env[str, str]:
+def env():
     return gym.make("EH-Cabinet-v0", split="train")
 
 
-def test_a_loss_target_stops_earlier_and_without_one_all_batches_are_taken(env: gym.Env[str, str]) -> None:
+def test_a_loss_target_stops_earlier_and_without_one_all_batches_are_taken(env):
     assert warm_start(env, new_tiny_policy(env, seed=0), FEW, seed=0).batches == 3
     loose = dataclasses.replace(FEW, max_batches=23, loss_target=1e3)
     done = warm_start(env, new_tiny_policy(env, seed=0), loose, seed=0)
@@ -45,16 +42,14 @@ def test_a_loss_target_stops_earlier_and_without_one_all_batches_are_taken(env: 
 
 
 @pytest.mark.parametrize("limit", [{"max_tokens": 3}, {"max_optimal_steps": 1}])
-def test_without_a_demonstration_the_error_says_which_limit_to_raise(
-    env: gym.Env[str, str], limit: dict[str, int]
-) -> None:
-    env.unwrapped.task_ids = env.unwrapped.task_ids[:20]  # type: ignore[attr-defined]
-    settings = WarmStart(episodes=2, **limit)  # type: ignore[arg-type]
+def test_without_a_demonstration_the_error_says_which_limit_to_raise(env, limit):
+    env.unwrapped.task_ids = env.unwrapped.task_ids[:20]
+    settings = WarmStart(episodes=2, **limit)
     with pytest.raises(ConfigError, match="or max_tokens in a recipe"):
         demonstrations(env, new_tiny_policy(env, seed=0), settings, waste=0.0, count=2, seed=0)
 
 
-def swapped(policy: Policy) -> Policy:
+def swapped(policy):
     """With two words of the vocabulary in each other's places."""
     vocabulary, text = policy.tokenizer.get_vocab(), policy.tokenizer.backend_tokenizer.to_str()
     a, b = vocabulary["open("], vocabulary["read("]
@@ -64,43 +59,40 @@ def swapped(policy: Policy) -> Policy:
     return policy
 
 
-def longer(policy: Policy) -> Policy:
+def longer(policy):
     """With other rotary frequencies, as with another --max-context for LongRoPE; `state_dict` has them not."""
     policy.model.base_model.rotary_emb.inv_freq /= 2
     return policy
 
 
-def test_what_a_clone_depends_on_never_meets_an_old_one(
-    env: gym.Env[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def key(policy: Policy, lora_rank: int = 0, device: str = "cpu") -> str:
+def test_what_a_clone_depends_on_never_meets_an_old_one(env, monkeypatch):
+    def key(policy, lora_rank=0, device="cpu"):
         return clone_key(env, policy, FEW, lora_rank=lora_rank, seed=0, device=device)
 
+    policy = new_tiny_policy(env, seed=0)
     keys = [
-        key(new_tiny_policy(env, seed=0)),
+        key(policy),
         key(new_tiny_policy(env, seed=1)),
         key(new_tiny_policy(env, seed=0, settings=Model(max_observation_tokens=64))),
-        key(longer(new_tiny_policy(env, seed=0))),
-        key(swapped(new_tiny_policy(env, seed=0))),
-        key(new_tiny_policy(env, seed=0), lora_rank=4),
-        key(new_tiny_policy(env, seed=0), device="cuda"),
+        key(longer(copy.deepcopy(policy))),
+        key(swapped(copy.deepcopy(policy))),
+        key(policy, lora_rank=4),
+        key(policy, device="cuda"),
     ]
     assert len(set(keys)) == len(keys)
     assert key(new_tiny_policy(env, seed=0)) == keys[0]
     monkeypatch.setattr(type(env.unwrapped), "expert", lambda self: self.random_action(np.random.default_rng(0)))
-    assert key(new_tiny_policy(env, seed=0)) not in keys
+    assert key(policy) not in keys
 
 
 @pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])
 @pytest.mark.parametrize("flags", [{}, {"lora_rank": 4}])
-def test_runs_of_other_seeds_can_share_a_clone(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any], seed: int, same: bool
-) -> None:
+def test_runs_of_other_seeds_can_share_a_clone(own_cache, monkeypatch, flags, seed, same):
     if "lora_rank" in flags:
         pytest.importorskip("peft")
         # its clone is then in the adapters
         monkeypatch.setattr("harness.clone.clones.is_pretrained", lambda policy: True)
-    found: list[Path] = []
+    found = []
     for run in (0, 0, 1):
         config = changed(dataclasses.replace(CONFIG, seed=run, warm_start=dataclasses.replace(FEW, seed=seed)), **flags)
         env = task_environment(config.environment, "EH-Cabinet-v0")  # a new one, whose episodes have the first hints
@@ -109,7 +101,7 @@ def test_runs_of_other_seeds_can_share_a_clone(
     assert (found[1] == found[2]) is same
 
 
-def test_a_clone_is_loaded_as_it_was_trained(env: gym.Env[str, str], own_cache: Path) -> None:
+def test_a_clone_is_loaded_as_it_was_trained(env, own_cache):
     config, policy = CONFIG, new_tiny_policy(env, seed=0)
     clone = clone_expert(config, env, policy, "cpu", QUIET, own_cache)
     loaded = load(config, env, "cpu", Ranks(), QUIET, clone=clone)
@@ -122,9 +114,7 @@ def test_a_clone_is_loaded_as_it_was_trained(env: gym.Env[str, str], own_cache: 
     assert loaded.chat.prompt_ids("s", "start c") == policy.chat.prompt_ids("s", "start c")
 
 
-def test_the_clone_of_a_program_s_own_environment_is_in_the_run_s_folder(
-    env: gym.Env[str, str], tmp_path: Path
-) -> None:
+def test_the_clone_of_a_program_s_own_environment_is_in_the_run_s_folder(env, tmp_path):
     config, said = changed(CONFIG, env="given:make"), io.StringIO()
     display = Display(Console(file=said, width=400))
     assert clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", display, tmp_path) == tmp_path / "clone"
@@ -132,9 +122,7 @@ def test_the_clone_of_a_program_s_own_environment_is_in_the_run_s_folder(
     assert "3 batches of 6 demonstrations, " in said.getvalue()
 
 
-def test_a_cache_that_cannot_be_written_is_told_before_the_clone_is_made(
-    env: gym.Env[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_told_before_the_clone_is_made(env, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: tmp_path / "file")
     with pytest.raises(ConfigError, match="EH_CACHE_DIR"):

@@ -23,7 +23,6 @@ from harness.records.run_folder import prepare
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import Changes, changed
-from harness.types.trajectory import Trajectory
 
 SMALL = changed(EvaluateConfig(), **{"policy": "random", "tasks": 4, "rollouts": 3, "horizon": 6})  # type: ignore[arg-type]
 

@@ -1,7 +1,6 @@
 """harness.export: episodes as a benchmark's files. tests/envs has their contents, and the benchmarks' own verdicts."""
 
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -15,9 +14,7 @@ QUIET = Console(quiet=True)
 
 
 @pytest.mark.usefixtures("bfcl_python")
-def test_the_first_episode_of_each_task_is_written_and_the_command_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_episode_of_each_task_is_written_and_the_command_is_said(tmp_path, capsys):
     args = json.dumps({"prompt": "official", "categories": ["miss_func"], "workers": 1})
     settings = {"env": "EH-BFCL-v0", "split": "all", "env_args": args, "horizon": 200}
     run(changed(EvaluateConfig(), **settings, policy="expert", tasks=2, rollouts=2, out=tmp_path / "kept"), QUIET)  # type: ignore[arg-type]
@@ -29,7 +26,7 @@ def test_the_first_episode_of_each_task_is_written_and_the_command_is_said(
     assert "bfcl evaluate --model Qwen/Qwen3-8B --test-category multi_turn --result-dir '/" in said
 
 
-def test_a_wrong_folder_or_name_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_folder_or_name_ends_with_one_line(tmp_path, capsys):
     kept = tmp_path / "kept"
     run(changed(EvaluateConfig(), policy="expert", tasks=1, out=kept), QUIET)
     for words, names in (

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import torch
 import torch.distributed as dist
 from one_step import update
 from rich.console import Console
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from eh_gym.errors import StateError
@@ -35,7 +33,7 @@ from harness.records.metrics import read_metrics
 from harness.records.run_folder import checkpoints_in, prepare
 from harness.rollout.rollout import rollout
 from harness.sampling.make import make_sampler
-from harness.settings.grpo import GRPOConfig, from_recipe
+from harness.settings.grpo import from_recipe
 from harness.settings.optimizer import Optimizer
 from harness.settings.section import changed
 from harness.terminal.display import Display
@@ -49,14 +47,12 @@ from harness.update.optimizer import HostMoments, make_optimizer, parameters_of
 from harness.update.try_update import try_update
 
 
-def on_ranks(
-    size: int, work: Callable[[Ranks], Any], *, timeout_s: float = 300, silent: int | None = None
-) -> list[Any]:
+def on_ranks(size, work, *, timeout_s=300, silent=None):
     """What `work` returns on each of `size` forked ranks; of a `silent` one nothing is waited for, and it is killed."""
     context = multiprocessing.get_context("fork")
     answers, ports = context.SimpleQueue(), context.SimpleQueue()
 
-    def child(rank: int) -> None:
+    def child(rank):
         # A rank that hangs says where, and ends before its test's time is over.
         faulthandler.dump_traceback_later(240, exit=True)
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports.get(), "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -75,7 +71,7 @@ def on_ranks(
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     for _ in processes:
         ports.put(str(store.port))
-    found: dict[int, Any] = {}
+    found = {}
     wanted = [rank for rank in range(size) if rank != silent]
     try:
         while len(found) < len(wanted):
@@ -95,7 +91,7 @@ def on_ranks(
     return [found[rank] for rank in wanted]
 
 
-def episodes(policy: Policy, groups: int = 3) -> list[Trajectory]:
+def episodes(policy, groups=3):
     """Groups of four episodes of one to four turns, with the log-probabilities that the policy gives them, a little
     off."""
     rng = np.random.default_rng(0)
@@ -128,9 +124,7 @@ class Way:
     checkpointing: bool = False
 
 
-def one_update(
-    trained: Policy, way: Way, ranks: Ranks, *, tokens: int = 10_000, dtype: torch.dtype = torch.float32
-) -> tuple[dict[str, float], list[np.ndarray]]:
+def one_update(trained, way, ranks, *, tokens=10_000, dtype=torch.float32):
     """The metrics and the weights after two steps of SGD, on this rank."""
     settings = {"minibatches": 2, "max_grad_norm": 0.5, "tokens_per_microbatch": tokens, **way.changes}
     trajectories = episodes(trained)
@@ -157,7 +151,7 @@ def one_update(
     ranks.shard(policy, "cpu")
     assert policy.model.get_input_embeddings().weight is policy.model.get_output_embeddings().weight  # tied as before
     if ranks.sharded:
-        held = sum(p.to_local().numel() for p in policy.model.parameters())  # type: ignore[attr-defined]
+        held = sum(p.to_local().numel() for p in policy.model.parameters())
         assert held < (0.05 + 1 / ranks.size) * policy.model.num_parameters()
     optimizer = torch.optim.SGD([p for p in policy.model.parameters() if p.requires_grad], lr=0.1)
     metrics = update(policy, optimizer, trajectories, reference=reference, ranks=ranks, **settings)
@@ -179,9 +173,7 @@ SPLITS = ((1, 10_000), (2, 1), (4, 60))
     ],
     ids=["plain", "all terms", "padded, checkpointed", "checkpointed, attention kept", "LoRA"],
 )
-def test_an_update_is_the_same_on_any_number_of_ranks_however_it_is_split(
-    trained: Policy, way: Way, splits: tuple[tuple[int, int], ...]
-) -> None:
+def test_an_update_is_the_same_on_any_number_of_ranks_however_it_is_split(trained, way, splits):
     expected, weights = one_update(trained, way, Ranks())
     assert expected["train/clip_fraction"] > 0
     assert expected["train/grad_norm"] > 0.5  # clipping did something
@@ -195,13 +187,13 @@ def test_an_update_is_the_same_on_any_number_of_ranks_however_it_is_split(
                 np.testing.assert_allclose(a, b, atol=2e-6, rtol=1e-5)
 
 
-def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained: Policy) -> None:
+def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained):
     """The shards are float32, so that the step, of 1e-3 and less of the weights, is off by the gradient's rounding
     alone."""
     rounded = dataclasses.replace(trained, model=copy.deepcopy(trained.model).bfloat16().float())
     before = torch.cat([p.detach().flatten() for p in rounded.model.parameters()])
 
-    def step(ranks: Ranks, dtype: torch.dtype) -> Tensor:
+    def step(ranks, dtype):
         policy = dataclasses.replace(rounded, model=copy.deepcopy(rounded.model).to(dtype))
         policy = ranks.hand_out(policy if ranks.first else None)
         ranks.shard(policy, "cpu")
@@ -214,9 +206,8 @@ def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained: Poli
         assert 1e-4 < (torch.from_numpy(narrow) - wide).norm() / wide.norm() < 0.1
 
 
-def played(config: GRPOConfig, ranks: Ranks = Ranks(), *, resume: bool = False) -> list[dict[str, Any]]:  # noqa: B008
+def played(config, ranks=Ranks(), *, resume=False):  # noqa: B008
     """Trains; the rows of the metrics, and on any rank last the success after training."""
-    assert config.out is not None
     if ranks.first and not resume:
         prepare(config)
     evaluations = train(config, config.out, Display(Console(quiet=True)), resume=resume, ranks=ranks)
@@ -226,7 +217,7 @@ def played(config: GRPOConfig, ranks: Ranks = Ranks(), *, resume: bool = False) 
 
 
 @pytest.fixture
-def slow(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
+def slow(quick, own_cache):
     """A learning rate with which rounding stays rounding.
 
     AdamW's steps are near their full size also where a gradient is all rounding.
@@ -235,27 +226,17 @@ def slow(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[GRPOConfig, list[dict[str, Any]]]:
+def alone(tmp_path_factory, cache):
     """A run of one process and its metrics."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
-        config = changed(
-            from_recipe("quickstart"),
-            updates=3,
-            tasks_per_update=4,
-            group_size=4,
-            eval_tasks=2,
-            checkpoint_every=1,
-            min_successes=2,
-            learning_rate=1e-5,
-            out=tmp_path_factory.mktemp("alone") / "run",
-        )
+        few = {"updates": 3, "tasks_per_update": 4, "group_size": 4, "eval_tasks": 2, "min_successes": 2}
+        few |= {"checkpoint_every": 1, "learning_rate": 1e-5, "out": tmp_path_factory.mktemp("alone") / "run"}
+        config = changed(from_recipe("quickstart"), **few)
         return config, played(config)
 
 
-def test_a_run_is_the_same_on_four_ranks_and_each_had_the_same_k(
-    alone: tuple[GRPOConfig, list[dict[str, Any]]], slow: GRPOConfig, tmp_path: Path
-) -> None:
+def test_a_run_is_the_same_on_four_ranks_and_each_had_the_same_k(alone, slow, tmp_path):
     one, expected = alone
     assert [row["horizon/k"] for row in expected[:-1]] != [10] * one.updates
     config = changed(one, out=tmp_path / "4")
@@ -264,17 +245,16 @@ def test_a_run_is_the_same_on_four_ranks_and_each_had_the_same_k(
             assert_close(row, other)
         # Every rank's episodes had the K of the one controller.
         assert all(row["horizon/k"] == row["horizon/k_mean"] for row in found[:-1])
-    assert one.out is not None
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "4" / "model")
     plain = AutoModelForCausalLM.from_pretrained(one.out / "model")
     for a, b in zip(saved.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=0)
 
 
-def test_two_ranks_sample_while_they_train_and_resume(slow: GRPOConfig, tmp_path: Path) -> None:
+def test_two_ranks_sample_while_they_train_and_resume(slow, tmp_path):
     config = changed(slow, updates=3, max_staleness=1, rollout="streaming")
 
-    def twice(ranks: Ranks) -> list[list[dict[str, Any]]]:
+    def twice(ranks):
         rows = played(config, ranks)
         if ranks.first:
             for update in (2, 3):
@@ -291,9 +271,7 @@ def test_two_ranks_sample_while_they_train_and_resume(slow: GRPOConfig, tmp_path
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
-    slow: GRPOConfig, trained: Policy, tmp_path: Path, stand_in_server: Any, rank: int
-) -> None:
+def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(slow, trained, tmp_path, stand_in_server, rank):
     if rank:
         pytest.importorskip("peft")
     config = changed(slow, updates=3, tasks_per_update=2, k0=6, lora_rank=rank)
@@ -301,10 +279,10 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
     server = stand_in_server.ModelStandIn(trained.model)
     served = changed(config, sampler="vllm-server", url=server.url, env_threads=2)
 
-    def train_and_tell(ranks: Ranks) -> tuple[list[dict[str, Any]], str]:
+    def train_and_tell(ranks):
         where = []
 
-        def spy(config: GRPOConfig, policy: Policy, **rest: Any) -> Any:
+        def spy(config, policy, **rest):
             where.append(policy.model.device.type)
             return make_sampler(config, policy, **rest)
 
@@ -329,12 +307,10 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(
 
 
 @pytest.mark.parametrize("lora_rank", [0, 2])
-def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
-    trained: Policy, tmp_path: Path, lora_rank: int
-) -> None:
+def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained, tmp_path, lora_rank):
     trajectories = episodes(trained)
 
-    def start(ranks: Ranks, scale: float) -> tuple[Policy, torch.optim.Optimizer]:
+    def start(ranks, scale):
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
         if lora_rank:  # the frozen weights are not in a checkpoint
             add_lora(policy.model, lora_rank, seed=int(10 * scale))
@@ -343,24 +319,24 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
         ranks.shard(policy, "cpu")
         return policy, make_optimizer(policy.model, Optimizer(learning_rate=1e-3, adam_beta2=0.99, weight_decay=0.0))
 
-    def state(policy: Policy, optimizer: torch.optim.Optimizer) -> list[np.ndarray]:
+    def state(policy, optimizer):
         """Every weight and every moment, whole. Each update sets its learning rate."""
         moments = ("exp_avg", "exp_avg_sq", "step")
         kept = [optimizer.state[p][name] for p in parameters_of(optimizer) for name in moments]
         return [whole(tensor).detach().numpy() for tensor in [*policy.model.parameters(), *kept]]
 
-    def save(ranks: Ranks) -> list[np.ndarray]:
+    def save(ranks):
         policy, optimizer = start(ranks, 1.0)
         update(policy, optimizer, trajectories, ranks=ranks)
 
-        def write(folder: Path) -> None:
+        def write(folder):
             write_training_state(folder, {"next_update": 7}, model=policy.model, optimizer=optimizer, ranks=ranks)
 
         for number in (6, 7):
             save_checkpoint(tmp_path, number, write=write, keep=1, ranks=ranks)
         return state(policy, optimizer)
 
-    def load(ranks: Ranks) -> list[np.ndarray]:
+    def load(ranks):
         policy, optimizer = start(ranks, 0.5)
         extra = load_training_state(tmp_path / "update-000007", model=policy.model, optimizer=optimizer, ranks=ranks)
         assert extra == {"next_update": 7}
@@ -374,13 +350,11 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(
                 np.testing.assert_array_equal(a, b)
 
 
-def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_checkpoint(
-    trained: Policy, tmp_path: Path
-) -> None:
+def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_checkpoint(trained, tmp_path):
     trajectories = episodes(trained)
     config = changed(from_recipe("quickstart"), max_context=200, tokens_per_microbatch=512, learning_rate=1e-3)
 
-    def train_twice(ranks: Ranks, host: bool, resumed: bool) -> list[np.ndarray]:
+    def train_twice(ranks, host, resumed):
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
         ranks.shard(policy, "cpu")
         optimizer = make_optimizer(policy.model, Optimizer(learning_rate=1e-3, adam_beta2=0.99, weight_decay=0.01))
@@ -412,13 +386,13 @@ def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_check
         (None, "[gloo] Connection closed by peer", RuntimeError),
     ],
 )
-def test_only_other_ranks_failures_are_called_theirs(group: object, said: str, told: type[Exception]) -> None:
+def test_only_other_ranks_failures_are_called_theirs(group, said, told):
     with pytest.raises(told) as error, Ranks(0, 2, group=group).together():
         raise RuntimeError(said)
     assert type(error.value) is told
 
 
-def assert_close(row: dict[str, Any], other: dict[str, Any]) -> None:
+def assert_close(row, other):
     """Two rows of metrics, but for the clock's, are the same within rounding that a few updates have amplified."""
     assert row.keys() == other.keys()
     for name, value in other.items():
@@ -426,18 +400,18 @@ def assert_close(row: dict[str, Any], other: dict[str, Any]) -> None:
             assert row[name] == (value if value is None else pytest.approx(value, rel=5e-3, abs=1e-5)), name
 
 
-def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def untimed(rows):
     """The rows less what a clock makes."""
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
-def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow: GRPOConfig) -> None:
+def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow):
     config = changed(slow, updates=3, checkpoint_every=10)
 
-    def work(ranks: Ranks) -> list[str]:
-        calls: list[int] = []
+    def work(ranks):
+        calls = []
 
-        def plays(*arguments: Any, **more: Any) -> Any:
+        def plays(*arguments, **more):
             calls.append(ranks.rank)
             if calls == [1, 1]:
                 signal.raise_signal(signal.SIGTERM)
@@ -447,7 +421,6 @@ def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow: GRP
             patch.setattr("harness.rollout.rollout.rollout", plays)
             with pytest.raises(Stopped):
                 played(config, ranks)
-        assert config.out is not None
         return [path.name for path in checkpoints_in(config.out / "checkpoints")]
 
     assert on_ranks(2, work) == 2 * [["update-000000", "update-000001"]]
@@ -455,12 +428,8 @@ def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow: GRP
 
 @pytest.mark.campaign
 def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same_metrics(
-    alone: tuple[GRPOConfig, list[dict[str, Any]]],
-    slow: GRPOConfig,
-    tmp_path: Path,
-    cache: Path,
-    child_env: dict[str, str],
-) -> None:
+    alone, slow, tmp_path, cache, child_env
+):
     killed = changed(alone[0], out=tmp_path / "killed")
     prepare(killed)
     log = tmp_path / "killed" / "metrics.jsonl"
@@ -476,7 +445,6 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
         time.sleep(0.01)
     [last] = [child for child in psutil.Process(process.pid).children() if child.environ().get("RANK") == "1"]
     last.kill()
-    assert process.stdout is not None
     said = process.stdout.read().decode()
     assert process.wait() != 0
     assert re.search(r"SIGKILL|Signal 9", said)
@@ -486,29 +454,25 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
         assert_close(row, other)
 
 
-def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(
-    slow: GRPOConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = f"--updates 2 --eval-tasks 0 --out {tmp_path / 'run'} --rank-timeout-s 7 --device cpu".split()
-
-    def work(ranks: Ranks) -> Any:
+def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(slow, tmp_path, capfd):
+    def work(ranks, out):
         if not ranks.first:
             os.kill(os.getpid(), signal.SIGSTOP)
         joined = []
 
-        def joins(**settings: Any) -> Ranks:
+        def joins(**settings):
             joined.append(settings)
             return ranks
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("harness.training.carry_out.join", joins)
             with pytest.raises(SystemExit) as end:
-                main(words)
+                main(f"--updates 2 --eval-tasks 0 --out {out} --rank-timeout-s 7 --device cpu".split())
         return end.value.code, joined
 
     for limit_s in (5, 60):  # in which they have to find each other first, on a machine that may be busy
         try:
-            found = on_ranks(2, work, timeout_s=limit_s, silent=1)
+            found = on_ranks(2, lambda ranks, k=limit_s: work(ranks, tmp_path / f"{k}"), timeout_s=limit_s, silent=1)
             break
         except AssertionError:
             if limit_s == 60:

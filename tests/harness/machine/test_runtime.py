@@ -8,9 +8,7 @@ from harness.machine import runtime
 
 
 @pytest.mark.parametrize(("units", "chosen"), [(False, "float32"), (True, "bfloat16")])
-def test_the_type_that_is_left_to_the_machine_is_the_one_that_it_has_units_for(
-    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, units: bool, chosen: str
-) -> None:
+def test_the_type_that_is_left_to_the_machine_is_the_one_that_it_has_units_for(monkeypatch, recwarn, units, chosen):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, "amx_bf16": units})
     assert runtime.choose_dtype("auto", "cpu") == chosen
     assert runtime.choose_dtype("auto", "cuda:1") == "bfloat16"
@@ -18,7 +16,7 @@ def test_the_type_that_is_left_to_the_machine_is_the_one_that_it_has_units_for(
     assert not recwarn
 
 
-def test_a_device_is_picked_if_the_machine_has_it_without_a_tensor_on_gpu_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_picked_if_the_machine_has_it_without_a_tensor_on_gpu_0(monkeypatch):
     assert runtime.pick_device("cpu") == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert runtime.pick_device("auto") == "cpu"
@@ -29,8 +27,8 @@ def test_a_device_is_picked_if_the_machine_has_it_without_a_tensor_on_gpu_0(monk
         assert runtime.pick_device(name) == "cuda"
 
 
-def test_a_missing_gpu_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
+def test_a_missing_gpu_is_told_in_one_line(monkeypatch):
+    def fail(*_, **__):
         raise RuntimeError(
             "CUDA error: invalid device ordinal\nCompile with `TORCH_USE_CUDA_DSA` to enable assertions."
         )

@@ -2,39 +2,36 @@
 
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import matplotlib
 import pytest
 from made_up_runs import HOSTILE, write_run
 from matplotlib.figure import Figure
 
-from harness.report.drawings import Drawing, draw_suite
+from harness.report.drawings import draw_suite
 from harness.sweep.analysis import suite_table
-from harness.sweep.runs import Suite, read_suites
+from harness.sweep.runs import read_suites
 
 
-def draw(suite: Suite) -> dict[str, Drawing]:
+def draw(suite):
     return {drawing.title: drawing for drawing in draw_suite(suite, suite_table(suite))}
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+def drawn(monkeypatch):
     """The figures as matplotlib has them, in the order in which they are drawn."""
-    seen: list[Figure] = []
+    seen = []
     real = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: seen.append(figure) or real(figure, *a, **k))
     return seen
 
 
-def named_lines(figure: Figure) -> dict[str, Any]:
+def named_lines(figure):
     lines = {str(line.get_label()): line for line in figure.axes[0].get_lines()}
     return {label: line for label, line in lines.items() if not label.startswith("_")}
 
 
-def test_the_mean_over_seeds_is_the_thick_line(tmp_path: Path, drawn: list[Figure]) -> None:
+def test_the_mean_over_seeds_is_the_thick_line(tmp_path, drawn):
     folders = [write_run(tmp_path / str(k), updates=3, seed=k, k_from=k, k_to=k) for k in (10, 30)]
     draw(read_suites(folders)[0])
     (k,) = [figure for figure in drawn if figure.axes[0].get_ylabel() == "K (steps)"]
@@ -43,7 +40,7 @@ def test_the_mean_over_seeds_is_the_thick_line(tmp_path: Path, drawn: list[Figur
     assert [x.get_ydata()[0] for x in k.axes[0].get_lines() if x is not line] == [10, 30]
 
 
-def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[Figure]) -> None:
+def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path, drawn):
     folder = write_run(tmp_path / "run", updates=7, ended=False)
     tokens = [10, 20, 30, None, 40, 50, 60]
     same = {"rollout/success": 0.5, "time/total_s": 1.0}
@@ -55,7 +52,7 @@ def test_noisy_metrics_are_the_mean_of_five_updates(tmp_path: Path, drawn: list[
     assert list(line.get_ydata()) == pytest.approx([10, 15, 20, 25, 30, 40])  # the last: (20 + 30 + 40 + 50 + 60) / 5
 
 
-def test_runs_without_metrics_or_without_evaluations_have_no_line(tmp_path: Path, drawn: list[Figure]) -> None:
+def test_runs_without_metrics_or_without_evaluations_have_no_line(tmp_path, drawn):
     folders = [write_run(tmp_path / "whole", updates=6), write_run(tmp_path / "killed", updates=2, ended=False, seed=1)]
     assert "updates=2: not recorded" in draw(read_suites(folders)[0])["Success by update"].alternative
     for folder in folders:
@@ -68,7 +65,7 @@ def test_runs_without_metrics_or_without_evaluations_have_no_line(tmp_path: Path
 
 
 @pytest.mark.parametrize("label", ["$x^$", HOSTILE, "Δ={a}"])
-def test_any_label_can_be_drawn(sweep: Callable[..., Path], label: str) -> None:
+def test_any_label_can_be_drawn(sweep, label):
     out = sweep(seeds=1, updates=2, only=("ema",))
     manifest = out / "suites" / "ema.json"
     said = json.loads(manifest.read_text())
@@ -79,7 +76,7 @@ def test_any_label_can_be_drawn(sweep: Callable[..., Path], label: str) -> None:
         assert label in drawing.alternative
 
 
-def test_the_same_runs_give_the_same_bytes_and_matplotlib_stays_as_it_was(tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_bytes_and_matplotlib_stays_as_it_was(tmp_path):
     suite = read_suites([write_run(tmp_path / "run", updates=2)])[0]
     before = dict(matplotlib.rcParams)
     assert draw(suite) == draw(suite)

@@ -8,9 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,16 +20,15 @@ from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm.engine import VLLMSampler
 from harness.sampling.vllm.server import VLLMServerSampler
 from harness.sampling.vllm.settings import WORKER_EXTENSION
-from harness.types.sampler import Sampler
 
 
-def new_tokenizer() -> PreTrainedTokenizerFast:
+def new_tokenizer():
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=words, eos_token=f"w{STOP}", pad_token="w0")
 
 
-def need_vllm() -> None:
+def need_vllm():
     if find_spec("vllm") is None:
         assert not os.environ.get("EH_REQUIRE_VLLM"), "vLLM is not installed, and EH_REQUIRE_VLLM is set"
         pytest.skip("vLLM is not installed: tox run -e vllm")
@@ -39,19 +36,18 @@ def need_vllm() -> None:
     core = importlib.import_module("vllm.v1.engine.core")
     # A run has one engine. This process has many, and an engine that is collected would end torch.distributed for all
     # of them.
-    core.cleanup_dist_env_and_memory = lambda: None  # type: ignore[attr-defined]
+    core.cleanup_dist_env_and_memory = lambda: None
 
 
 @pytest.fixture
-def real_vllm() -> None:
-    """vLLM is installed."""
+def real_vllm():
     need_vllm()
 
 
 class Server:
     """A `vllm serve` process on this machine."""
 
-    def __init__(self, folder: Path, log: Path) -> None:
+    def __init__(self, folder, log):
         self._folder, self._log = folder, log
         # Bound and not listening, it keeps the port for the server, also while that is down, and from everybody else.
         self._kept = socket.socket()
@@ -61,30 +57,21 @@ class Server:
         self.url = f"http://127.0.0.1:{self._port}"
         self.start()
 
-    def start(self) -> None:
+    def start(self):
         flags = {
             "model": self._folder,
             "port": self._port,
-            "host": "127.0.0.1",
             "hf-overrides": '{"head_dtype": "float32"}',
-            "dtype": "float32",
-            "block-size": 32,
             "kv-cache-memory-bytes": 64 << 20,
-            "logprobs-mode": "processed_logprobs",
-            "generation-config": "vllm",
             "worker-extension-cls": WORKER_EXTENSION,
         }
         # As `vllm serve` does; that command needs the name of the GPU package.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--enable-scale-out"]
         command += ["--no-enable-chunked-prefill"]  # docs/vllm.md says why
-        settings = {
-            "VLLM_SERVER_DEV_MODE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "TORCHDYNAMO_DISABLE": "1",
-            "OMP_NUM_THREADS": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
+        command += ["--host", "127.0.0.1", "--dtype", "float32", "--block-size", "32", "--generation-config", "vllm"]
+        command += ["--logprobs-mode", "processed_logprobs"]
+        on = ("VLLM_SERVER_DEV_MODE", "TORCHDYNAMO_DISABLE", "OMP_NUM_THREADS", "VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE")
+        settings = {**dict.fromkeys(on, "1"), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         self._process = subprocess.Popen(
             [*command, *(word for name, value in flags.items() for word in (f"--{name}", str(value)))],
             stdout=self._log.open("ab"),
@@ -93,7 +80,7 @@ class Server:
             start_new_session=True,
         )
 
-    def wait(self, timeout_s: float = 600) -> None:
+    def wait(self, timeout_s=600):
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             assert self._process.poll() is None, f"the server ended:\n{self._log.read_text()[-4000:]}"
@@ -104,7 +91,7 @@ class Server:
                 time.sleep(0.3)
         raise AssertionError(f"the server did not come up:\n{self._log.read_text()[-4000:]}")
 
-    def stop(self) -> None:
+    def stop(self):
         """Lets it give back its shared memory."""
         self._process.terminate()
         try:
@@ -113,11 +100,11 @@ class Server:
             self.kill()
         self._kept.close()
 
-    def hold(self) -> None:
+    def hold(self):
         """Stops it until it is killed."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
-    def kill(self) -> None:
+    def kill(self):
         """The whole family at once, as when a machine goes."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -125,7 +112,7 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+def servers(tmp_path_factory):
     """Two servers, which hold other weights than any test's model until they are sent some."""
     need_vllm()
     folder = tmp_path_factory.mktemp("model")
@@ -142,15 +129,12 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
             server.stop()
 
 
-Made = tuple[Qwen2ForCausalLM, Sampler]
-
-
 @pytest.fixture(scope="session")
-def made(request: pytest.FixtureRequest) -> Callable[[str], Made]:
+def made(request):
     """Makes each kind of sampler once, with a model of its own."""
-    kinds: dict[str, Made] = {}
+    kinds = {}
 
-    def make(kind: str) -> Made:
+    def make(kind):
         if kind not in kinds:
             model = new_model(tied="untied" not in kind)
             if "bfloat16" in kind:

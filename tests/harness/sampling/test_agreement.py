@@ -1,7 +1,5 @@
 """A model type that no test has is compared with its own forward pass before any work, and refused where it differs."""
 
-from typing import Any
-
 import pytest
 import torch
 from transformers import (
@@ -10,8 +8,6 @@ from transformers import (
     FalconMambaConfig,
     GPTNeoConfig,
     HeliumConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
     Qwen2Config,
     Qwen2MoeConfig,
 )
@@ -22,8 +18,8 @@ from harness.sampling import agreement
 from harness.sampling.agreement import TESTED, check_agreement
 from harness.sampling.transformers import TransformersSampler
 
-SIZES: dict[str, Any] = {"vocab_size": 99, "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4}
-WINDOWS: dict[str, Any] = {
+SIZES = {"vocab_size": 99, "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4}
+WINDOWS = {
     "use_sliding_window": True,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"] * 2,
     "num_key_value_heads": 2,
@@ -31,7 +27,7 @@ WINDOWS: dict[str, Any] = {
 WINDOWED = ("gemma2", "gemma3_text", "qwen2", "qwen3")
 
 
-def model_of(config: PreTrainedConfig) -> PreTrainedModel:
+def model_of(config):
     """A model as `load_policy` leaves it, without weights."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -39,16 +35,14 @@ def model_of(config: PreTrainedConfig) -> PreTrainedModel:
     return model
 
 
-def helium() -> PreTrainedModel:
+def helium():
     return model_of(HeliumConfig(**SIZES, head_dim=16, num_key_value_heads=2))
 
 
 @pytest.mark.parametrize(
     ("kind", "more"), [*((kind, {}) for kind in sorted(TESTED)), *((kind, WINDOWS) for kind in WINDOWED)]
 )
-def test_the_tested_types_agree_and_are_not_compared_again(
-    kind: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tested_types_agree_and_are_not_compared_again(kind, more, monkeypatch):
     config = AutoConfig.for_model(
         kind, **{**SIZES, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0, **more}
     )
@@ -73,25 +67,23 @@ def test_the_tested_types_agree_and_are_not_compared_again(
     ],
     ids=lambda value: getattr(value, "model_type", ""),
 )
-def test_what_differs_from_the_models_own_forward_pass_is_refused(
-    config: PreTrainedConfig, how: dict[str, bool], named: str
-) -> None:
+def test_what_differs_from_the_models_own_forward_pass_is_refused(config, how, named):
     with pytest.raises(ConfigError, match=rf"{named}.*nats"):
         check_agreement(model_of(config), **how)
 
 
-def test_the_comparison_draws_nothing_from_the_run_s_seeds() -> None:
+def test_the_comparison_draws_nothing_from_the_run_s_seeds():
     torch.manual_seed(3)
     before = torch.get_rng_state()
     assert check_agreement(helium()) == ""
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_window_that_is_switched_off_is_not_used() -> None:
+def test_a_window_that_is_switched_off_is_not_used():
     assert attention_windows(Qwen2Config(**SIZES, sliding_window=5, use_sliding_window=False)) == [None] * 6
 
 
-def test_layers_other_than_attention_are_refused() -> None:
+def test_layers_other_than_attention_are_refused():
     model = AutoModelForCausalLM.from_config(FalconMambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=1))
     with pytest.raises(ConfigError, match=r"attention.*--sampler vllm"):
         TransformersSampler(model)

@@ -1,26 +1,24 @@
 """One conformance suite over every sampler: the policy's own module, vLLM in this process, a vLLM server."""
 
 import copy
-from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from small_model import STOP, VOCAB, ask, forward_logprobs, wait
-from transformers import Qwen2ForCausalLM
 
 from eh_gym.errors import ConfigError
-from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
+from harness.types.sampler import sample_all
 
 KINDS = ["transformers", "transformers-small-prefill", "transformers-untied", "vllm", "vllm-untied", "vllm-server"]
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def kind(request):
+    return request.param
 
 
 @pytest.fixture
-def model(kind: str, made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]) -> Iterator[Qwen2ForCausalLM]:
+def model(kind, made):
     """The weights and the sampler are afterwards as they were before."""
     model, sampler = made(kind)
     before = copy.deepcopy(model.state_dict())
@@ -32,11 +30,11 @@ def model(kind: str, made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]) ->
 
 
 @pytest.fixture
-def sampler(kind: str, model: Qwen2ForCausalLM, made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]) -> Sampler:
+def sampler(kind, model, made):
     return made(kind)[1]
 
 
-def change(model: Qwen2ForCausalLM) -> None:
+def change(model):
     """A real optimizer step, large enough to be seen."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.02)
     model.train()
@@ -46,23 +44,21 @@ def change(model: Qwen2ForCausalLM) -> None:
     model.zero_grad()
 
 
-def test_logprobs_equal_a_plain_forward_pass_over_several_turns(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
+def test_logprobs_equal_a_plain_forward_pass_over_several_turns(sampler, model):
     prompts = {s: [1 + s, 2, 3] + [4] * s for s in range(5)}  # of unequal length
     for turn in range(4):
         requests = [ask(s, p, seed=100 * turn + s, temperature=0.7 + 0.1 * (s % 7)) for s, p in prompts.items()]
         for request, sample in zip(requests, sample_all(sampler, requests), strict=True):
             expected = forward_logprobs(model, list(request.prompt_ids), sample.ids, request.temperature)
             assert sample.logprobs == pytest.approx(expected, abs=1e-4)
-            prompts[request.session] = [*request.prompt_ids, *sample.ids, 9, *([8] * turn)]  # type: ignore[index]
+            prompts[request.session] = [*request.prompt_ids, *sample.ids, 9, *([8] * turn)]
         if turn == 1:  # an episode leaves, another comes
             sampler.end_session(1)
             del prompts[1]
             prompts[17] = [5, 5]
 
 
-def test_logprobs_equal_a_plain_forward_pass_after_every_optimizer_step(
-    sampler: Sampler, model: Qwen2ForCausalLM
-) -> None:
+def test_logprobs_equal_a_plain_forward_pass_after_every_optimizer_step(sampler, model):
     prompt = [3, *range(10, 45), *range(10, 45), *range(10, 40)]  # 101 tokens: three whole blocks of vLLM's cache
     first = sample_all(sampler, [ask(0, prompt)])[0]
     for update in range(1, 4):
@@ -76,7 +72,7 @@ def test_logprobs_equal_a_plain_forward_pass_after_every_optimizer_step(
             assert sample.versions == ((first.policy_version + update, len(sample.ids)),)
 
 
-def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler: Sampler) -> None:
+def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler):
     prompt = list(range(1, 41))
     group = sample_all(sampler, [ask(s, prompt, seed=2**62 + s) for s in range(8)])
     assert len({tuple(s.ids) for s in group}) > 1
@@ -85,7 +81,7 @@ def test_a_group_of_one_prompt_draws_as_each_would_alone(sampler: Sampler) -> No
         assert sample_all(sampler, [ask(s, prompt, seed=2**62 + s)])[0].ids == group[s].ids
 
 
-def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausalLM, kind: str) -> None:
+def test_samples_follow_the_distribution(sampler, model, kind):
     slow = any(part in kind for part in ("server", "small-prefill"))  # of which a draw takes milliseconds
     n = 2000 if kind == "vllm" else 500 if slow else 4000
     samples = sample_all(sampler, [ask(s, [1, 2, 3], seed=s, max_tokens=1, temperature=1.5) for s in range(n)])
@@ -96,7 +92,7 @@ def test_samples_follow_the_distribution(sampler: Sampler, model: Qwen2ForCausal
     assert ((counts - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt() + 1e-3).all()
 
 
-def test_temperature_zero_takes_the_most_likely_token(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
+def test_temperature_zero_takes_the_most_likely_token(sampler, model):
     both = [ask(0, [1, 2, 3], temperature=0.0, stop_ids=frozenset()), ask(1, [1, 2, 3], temperature=2.0)]
     sample = sample_all(sampler, both)[0]
     ids = [1, 2, 3]
@@ -107,7 +103,7 @@ def test_temperature_zero_takes_the_most_likely_token(sampler: Sampler, model: Q
     assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 3], sample.ids), abs=1e-4)
 
 
-def test_stop_token_ends_and_belongs_to_the_sample(sampler: Sampler) -> None:
+def test_stop_token_ends_and_belongs_to_the_sample(sampler):
     samples = sample_all(sampler, [ask(s, [1, 2], seed=s, max_tokens=60, temperature=2.0) for s in range(8)])
     stopped = [s for s in samples if s.finish_reason == "stop"]
     assert stopped
@@ -115,8 +111,8 @@ def test_stop_token_ends_and_belongs_to_the_sample(sampler: Sampler) -> None:
     assert all(len(s.ids) == 60 and STOP not in s.ids for s in samples if s.finish_reason == "length")
 
 
-def test_requests_come_back_as_they_finish(sampler: Sampler) -> None:
-    def come() -> list[list[object]]:
+def test_requests_come_back_as_they_finish(sampler):
+    def come():
         sampler.submit(ask(1, [1, 2], max_tokens=100, stop_ids=frozenset()))
         sampler.submit(ask(0, [1, 2], max_tokens=1))
         batches = [[r.session for r, _ in wait(sampler)]]
@@ -135,7 +131,7 @@ def test_requests_come_back_as_they_finish(sampler: Sampler) -> None:
     assert sampler.step() == []
 
 
-def test_an_ended_session_drops_its_request(sampler: Sampler) -> None:
+def test_an_ended_session_drops_its_request(sampler):
     sampler.submit(ask(0, [1, 2], max_tokens=100, stop_ids=frozenset()))
     sampler.submit(ask(1, [1, 2], max_tokens=3, stop_ids=frozenset()))
     sampler.end_session(0)
@@ -146,13 +142,13 @@ def test_an_ended_session_drops_its_request(sampler: Sampler) -> None:
     assert [(r.session, len(s.ids)) for r, s in wait(sampler)] == [(0, 2)]
 
 
-def test_weights_may_change_while_a_request_runs(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
+def test_weights_may_change_while_a_request_runs(sampler, model):
     prompt = list(range(1, 21))
     steps = 10
     for attempt in range(40):  # a server does not say how far it is: it may not have begun, or be through
         before = copy.deepcopy(model)
         sampler.submit(ask(attempt, prompt, seed=attempt, max_tokens=100, stop_ids=frozenset()))
-        early: list[tuple[SampleRequest, Sample]] = []
+        early = []
         for _ in range(steps):
             if early := sampler.step():
                 break
@@ -171,7 +167,7 @@ def test_weights_may_change_while_a_request_runs(sampler: Sampler, model: Qwen2F
     assert sample.logprobs[n_old:] == pytest.approx(by_new[n_old:], abs=1e-4)
 
 
-def test_sleep_lasts_until_the_weights_change(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
+def test_sleep_lasts_until_the_weights_change(sampler, model):
     prompt = list(range(1, 41))
     sample_all(sampler, [ask(0, prompt)])
     sampler.sleep()
@@ -193,18 +189,14 @@ def test_sleep_lasts_until_the_weights_change(sampler: Sampler, model: Qwen2ForC
         ([1] * 125, {}, "context of 128"),
     ],
 )
-def test_impossible_requests_are_refused(
-    sampler: Sampler, prompt: list[int], changes: dict[str, object], names: str
-) -> None:
+def test_impossible_requests_are_refused(sampler, prompt, changes, names):
     with pytest.raises(ConfigError, match=names):
         sampler.submit(ask(0, prompt, **changes))
     assert sampler.pending == 0
 
 
 @pytest.mark.parametrize("narrow", ["transformers-bfloat16", "vllm-bfloat16"])
-def test_logits_of_a_bfloat16_model_are_not_rounded_to_bfloat16(
-    made: Callable[[str], tuple[Qwen2ForCausalLM, Sampler]], narrow: str
-) -> None:
+def test_logits_of_a_bfloat16_model_are_not_rounded_to_bfloat16(made, narrow):
     """Between two tokens of one place, log-probabilities differ as logits do. bfloat16 from 1/2 on has multiples of
     1/256."""
     sampler = made(narrow)[1]
@@ -219,7 +211,7 @@ def test_logits_of_a_bfloat16_model_are_not_rounded_to_bfloat16(
         sampler.weights_changed()
 
 
-def test_a_changed_conversation_is_computed_anew(sampler: Sampler, model: Qwen2ForCausalLM) -> None:
+def test_a_changed_conversation_is_computed_anew(sampler, model):
     sample_all(sampler, [ask(0, [1, 2, 3, 4, 5])])
     sample = sample_all(sampler, [ask(0, [1, 2, 9, 9])])[0]
     assert sample.logprobs == pytest.approx(forward_logprobs(model, [1, 2, 9, 9], sample.ids), abs=1e-4)

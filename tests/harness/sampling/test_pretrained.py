@@ -3,8 +3,6 @@
 import copy
 import dataclasses
 import io
-from collections.abc import Sequence
-from pathlib import Path
 
 import gymnasium as gym
 import pytest
@@ -14,7 +12,6 @@ from small_model import of_written, plain_logprobs
 from smollm2 import smollm2_folder
 from transformers import AutoModelForCausalLM
 
-import eh_gym  # noqa: F401 - registers the environments
 from harness.clone.clones import clone_expert
 from harness.evaluation.play import evaluation_requests, play_policy
 from harness.model.policy import Policy, load_policy
@@ -26,34 +23,32 @@ from harness.settings.rollout import Rollout
 from harness.settings.section import changed
 from harness.settings.warm_start import WarmStart
 from harness.terminal.display import Display
-from harness.types.sampler import Sampler
-from harness.types.trajectory import Trajectory
 
 CABINET, BFCL = "EH-Cabinet-v0", "EH-BFCL-v0"
 in_campaign = pytest.mark.campaign
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Policy:
+def smollm2():
     """The model in float32. Tests that train it copy its model first."""
     return load_policy(smollm2_folder())
 
 
 @pytest.fixture
-def trainable(smollm2: Policy) -> Policy:
+def trainable(smollm2):
     """A copy of the model that a test may change."""
     return Policy(copy.deepcopy(smollm2.model), smollm2.tokenizer, smollm2.chat)
 
 
-def play(sampler: Sampler, policy: Policy, env: str, *, episodes: int, steps: int) -> list[Trajectory]:
+def play(sampler, policy, env, *, episodes, steps):
     """Sampled episodes of the environment's first training task."""
     environments = Environments(env, {"split": "train"}, slots=4, threads=0)
-    task = gym.make(env, split="train").unwrapped.task_ids[:1]  # type: ignore[attr-defined]
+    task = gym.make(env, split="train").unwrapped.task_ids[:1]
     requests = evaluation_requests(task, episodes, seed=0)
     return play_policy(environments, sampler, policy.chat, requests, Rollout(max_action_tokens=12), horizon=steps)
 
 
-def right_logprobs(trajectory: Trajectory) -> list[float]:
+def right_logprobs(trajectory):
     """Those of the written tokens from transformers' own forward pass over the whole episode, without any of our
     code."""
     model = AutoModelForCausalLM.from_pretrained(smollm2_folder(), dtype=torch.float32, attn_implementation="eager")
@@ -61,7 +56,7 @@ def right_logprobs(trajectory: Trajectory) -> list[float]:
 
 
 @torch.no_grad()
-def packed_logprobs(policy: Policy, trajectories: Sequence[Trajectory]) -> list[list[float]]:
+def packed_logprobs(policy, trajectories):
     policy.model.eval()
     batch = policy.batch(trajectories)
     logp, _ = policy.score(batch, 1.0)
@@ -69,7 +64,7 @@ def packed_logprobs(policy: Policy, trajectories: Sequence[Trajectory]) -> list[
 
 
 @pytest.mark.parametrize("env", [CABINET, pytest.param(BFCL, marks=in_campaign)])
-def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2: Policy, env: str) -> None:
+def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2, env):
     """Three ways to the same numbers: sampled in turns from a cache, packed with a shared prompt, and one plain
     pass."""
     assert smollm2.packs
@@ -83,15 +78,13 @@ def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2: Policy, env: st
 
 
 @pytest.mark.parametrize("env", [CABINET, BFCL])
-def test_vllm_agrees_with_a_plain_forward_pass(real_vllm: None, smollm2: Policy, env: str) -> None:
+def test_vllm_agrees_with_a_plain_forward_pass(real_vllm, smollm2, env):
     sampler = VLLMSampler(smollm2.model, max_context=2048)
     for trajectory in play(sampler, smollm2, env, episodes=2, steps=2):
         assert of_written(trajectory.logprobs, trajectory) == pytest.approx(right_logprobs(trajectory), abs=3e-4)
 
 
-def test_adapters_learn_the_expert_and_become_part_of_the_clone(
-    smollm2: Policy, trainable: Policy, own_cache: Path
-) -> None:
+def test_adapters_learn_the_expert_and_become_part_of_the_clone(smollm2, trainable, own_cache):
     """With LoRA the optimizer of the warm start has the adapters alone; what they learnt is then in the folder's
     weights."""
     start = WarmStart(

@@ -1,12 +1,9 @@
 """The recipes for GPUs on a CPU: each trains a tiny random model of its model's family, with either sampler."""
 
-from pathlib import Path
-
 import pytest
 from quiet_run import rows_of_run
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
-from harness.model.policy import Policy
 from harness.settings.grpo import from_recipe
 from harness.settings.recipe import recipes
 from harness.settings.section import changed
@@ -27,9 +24,7 @@ class Coin(CabinetEnv):
 @pytest.mark.filterwarnings("ignore:this CPU has no units for bfloat16")
 @pytest.mark.parametrize("sampler", ["transformers", "vllm"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_trains_a_tiny_model_of_its_family(
-    request: pytest.FixtureRequest, trained: Policy, tmp_path: Path, name: str, sampler: str
-) -> None:
+def test_a_recipe_trains_a_tiny_model_of_its_family(request, trained, tmp_path, name, sampler):
     recipe = from_recipe(name)
     assert recipe.sampling.sampler == "vllm"
     if sampler == "vllm":

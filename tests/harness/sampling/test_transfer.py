@@ -1,15 +1,11 @@
 """How weights reach vLLM: what is moved, in which order, and what vLLM's own source says about it."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses
 import sys
 import threading
-from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -34,18 +30,18 @@ class Engine:
     test_vllm_over_nccl.py has the real one.
     """
 
-    made: list[Engine] = []  # noqa: RUF012
+    made = []  # noqa: RUF012
 
-    def __init__(self, where: Any, client: Any, source: Any) -> None:
+    def __init__(self, where, client, source):
         self.client, self.source, self.closed = client, source, False
         client.init_weight_transfer_engine({"rank_offset": 1, "world_size": where})
         self.made.append(self)
 
     @classmethod
-    def trainer_init(cls, where: Any, *, client: Any, source: Any) -> Engine:
+    def trainer_init(cls, where, *, client, source):
         return cls(where, client, source)
 
-    def send_weights(self) -> None:
+    def send_weights(self):
         meta = self.source.metadata()
         self.client.start_weight_update()
         self.client.update_weights({"names": [m.name for m in meta]})
@@ -53,58 +49,53 @@ class Engine:
             assert (name, tensor.dtype, tuple(tensor.shape)) == (expected.name, expected.dtype, expected.shape)
         self.client.finish_weight_update()
 
-    def shutdown(self) -> None:
+    def shutdown(self):
         self.closed = True
 
 
 class Client:
     """vLLM's client of one server. Its `init` waits for the others, as NCCL does."""
 
-    calls: list[tuple[Any, ...]]
-    together: threading.Barrier
+    def __init__(self, url, timeout): ...
 
-    def __init__(self, url: str, timeout: float) -> None: ...
-
-    def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
+    def init_weight_transfer_engine(self, info):
         self.together.wait(timeout=30)
         self.calls.append(("init", info["rank_offset"], info["world_size"]))
 
-    def start_weight_update(self) -> None:
+    def start_weight_update(self):
         self.calls.append(("start",))
 
-    def update_weights(self, info: dict[str, Any]) -> None:
+    def update_weights(self, info):
         self.together.wait(timeout=30)
         self.calls.append(("update", len(info["names"])))
 
-    def finish_weight_update(self) -> None:
+    def finish_weight_update(self):
         self.calls.append(("finish",))
 
 
-def replace_modules(monkeypatch: pytest.MonkeyPatch, parts: dict[str, dict[str, Any]]) -> None:
-    for name, content in parts.items():
+def replace_modules(monkeypatch, parts):
+    """Replaces modules by what is given of each, and the packages above them by empty ones."""
+    for name in sorted({"vllm", *parts, *(name.rpartition(".")[0] for name in parts)}):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        vars(sys.modules[name]).update(content)
+        vars(sys.modules[name]).update(parts.get(name, {}))
 
 
-def servers(*gpus: int) -> list[Any]:
+def servers(*gpus):
     Client.together = threading.Barrier(len(gpus))
     return [SimpleNamespace(url="http://gpu:8000", world_size=lambda n=n: n) for n in gpus]
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def calls(monkeypatch):
     """vLLM's sender and clients and torch's GPU calls are replaced; what is called, in order."""
-    found: list[tuple[Any, ...]] = []
-    parts: dict[str, dict[str, Any]] = {
-        "vllm": {},
+    found = []
+    parts = {
         "vllm.distributed": {},
-        "vllm.distributed.weight_transfer": {},
         "vllm.distributed.weight_transfer.clients": {"HTTPVLLMWeightSyncClient": Client},
         "vllm.distributed.weight_transfer.nccl_engine": {
             "NCCLTrainerInitInfo": lambda host, port, world_size, rank: world_size,
             "NCCLTrainerWeightTransferEngine": Engine,
         },
-        "vllm.utils": {},
         "vllm.utils.network_utils": {"get_ip": lambda: "192.0.2.2", "get_open_port": lambda: 29500},
     }
     replace_modules(monkeypatch, parts)
@@ -116,23 +107,21 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_the_optimizer_s_step_is_waited_for(calls: list[tuple[Any, ...]]) -> None:
+def test_the_optimizer_s_step_is_waited_for(calls):
     sender = NCCLSender(new_model(), servers(2, 1), META)
     calls.clear()
     sender.send()
     assert [call[0] for call in calls] == ["synchronize", *["start"] * 2, *["update"] * 2, *["finish"] * 2]
 
 
-def test_the_gpu_that_sends_is_the_named_one_or_the_present_one(
-    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gpu_that_sends_is_the_named_one_or_the_present_one(calls, monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: calls.append(("set", gpu.index)))
     for device in ("cuda", "cuda:3"):
         NCCLSender(new_model(), servers(1), torch.device(device))
     assert [call for call in calls if call[0] == "set"] == [("set", 3)]
 
 
-def test_adapters_are_merged_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_are_merged_once_a_pass(monkeypatch):
     pytest.importorskip("peft")
     model, merged, delta = new_model(), [], lora._delta
     add_lora(model, 2, seed=0)
@@ -144,41 +133,39 @@ def test_adapters_are_merged_once_a_pass(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(merged) == 2 * 7  # two layers of seven matrices
 
 
-def test_a_copy_for_an_engine_is_in_the_host_s_memory() -> None:
+def test_a_copy_for_an_engine_is_in_the_host_s_memory():
     with FakeTensorMode():
-        model: Any = nn.Module()
+        model = nn.Module()
         model.head = model.embedding = nn.Parameter(torch.empty(4, 4, device="cuda"))
         model.register_buffer("frequencies", torch.empty(4, device="cuda"))
-        copied: Any = _on_host(model)
+        copied = _on_host(model)
         assert {p.device.type for p in model.parameters()} == {"cuda"}
         assert {p.device.type for p in (*copied.parameters(), *copied.buffers())} == {"cpu"}
         assert copied.head is copied.embedding
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def started(monkeypatch):
     """vLLM's engine is replaced by one that does not start; what it was asked for."""
     seen = SimpleNamespace()
 
     names = ("model", "dtype", "max_model_len", "gpu_memory_utilization", "enable_sleep_mode")
 
-    class EngineArgs(dataclasses.make_dataclass("EngineArgs", names)):  # type: ignore[misc]
-        def __init__(self, **options: Any) -> None:
+    class EngineArgs(dataclasses.make_dataclass("EngineArgs", names)):
+        def __init__(self, **options):
             seen.options = options
 
-        def create_engine_config(self, _: Any) -> Any:
+        def create_engine_config(self, _):
             return SimpleNamespace(device_config=SimpleNamespace(device=torch.device("cuda")))
 
-    def engine(*, vllm_config: Any, **_: Any) -> None:
+    def engine(*, vllm_config, **_):
         seen.device = vllm_config.device_config.device
         raise seen.error
 
     parts = {
         "vllm": {"EngineArgs": EngineArgs},
-        "vllm.usage": {},
         "vllm.usage.usage_lib": {"UsageContext": SimpleNamespace(LLM_CLASS=None)},
         "vllm.v1": {},
-        "vllm.v1.engine": {},
         "vllm.v1.engine.llm_engine": {"LLMEngine": engine},
         "vllm.v1.executor": {"Executor": SimpleNamespace(get_class=lambda _: None)},
     }
@@ -189,9 +176,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize(
     "error", [ValueError("Free memory is less\nthan desired"), torch.OutOfMemoryError("Free memory")]
 )
-def test_an_engine_is_on_the_policy_s_own_gpu_and_names_the_flag_to_lower_if_it_does_not_start(
-    started: SimpleNamespace, error: Exception
-) -> None:
+def test_an_engine_is_on_the_policy_s_own_gpu_and_names_the_flag_to_lower_if_it_does_not_start(started, error):
     started.error = error
     with pytest.raises(ConfigError, match=r"Free memory.*--gpu-memory-util.*--offload-optimizer"):
         VLLMSampler(new_model(), device="cuda:1")
@@ -199,38 +184,34 @@ def test_an_engine_is_on_the_policy_s_own_gpu_and_names_the_flag_to_lower_if_it_
     assert started.options["enable_sleep_mode"]
 
 
-def test_the_thread_of_a_rollout_steps_the_engine_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    present: list[torch.device | None] = [None]
+def test_the_thread_of_a_rollout_steps_the_engine_on_its_own_gpu(monkeypatch):
+    present = [None]
 
     @contextlib.contextmanager
-    def device(gpu: torch.device) -> Iterator[None]:
+    def device(gpu):
         present.append(gpu)
         yield
         present.pop()
 
     monkeypatch.setattr(torch.cuda, "device", device)
-    steps: list[torch.device | None] = []
-    sampler: Any = VLLMSampler.__new__(VLLMSampler)
+    steps = []
+    sampler = VLLMSampler.__new__(VLLMSampler)
     sampler._device, sampler._on_gpu, sampler._running = torch.device("cuda:1"), True, {"0": None}
     sampler._engine = SimpleNamespace(step=lambda: steps.append(present[-1]) or [])
     assert sampler.step() == []
     assert steps == [torch.device("cuda:1")]
 
 
-def test_vllm_s_executor_reads_the_gpu_from_the_device(real_vllm: None) -> None:
+def test_vllm_s_executor_reads_the_gpu_from_the_device(real_vllm):
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    stub: Any = SimpleNamespace(
-        vllm_config=SimpleNamespace(device_config=SimpleNamespace(device=torch.device("cuda:1")))
-    )
+    stub = SimpleNamespace(vllm_config=SimpleNamespace(device_config=SimpleNamespace(device=torch.device("cuda:1"))))
     assert UniProcExecutor._distributed_args(stub)[2] == 1
 
 
-def test_a_server_that_fails_inside_the_group_ends_the_run(
-    calls: list[tuple[Any, ...]], stand_in_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_fails_inside_the_group_ends_the_run(calls, stand_in_server, monkeypatch):
 
-    def refuse(_: Client) -> None:
+    def refuse(_):
         raise OSError("500 Server Error")  # as requests, which vLLM's client uses
 
     servers = [stand_in_server.StandIn() for _ in range(2)]

@@ -1,8 +1,5 @@
 """What the sampler over the trained module does by itself: rows that change places while episodes come, wait and go."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,20 +8,19 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from harness.sampling.slot_cache import SlotCache
 from harness.sampling.transformers import TransformersSampler
-from harness.types.sampler import Sampler, sample_all
+from harness.types.sampler import sample_all
 
-Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
 WINDOWS = {"use_sliding_window": True, "sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]}
 
 
 @pytest.mark.parametrize(("seed", "windows"), [(0, {}), (1, WINDOWS)])
-def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(seed: int, windows: dict[str, Any]) -> None:
+def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(seed, windows):
     small = new_model()
     model = Qwen2ForCausalLM(Qwen2Config(**{**small.config.to_dict(), **windows})).eval()
     model.load_state_dict(small.state_dict())
     sampler, rng = TransformersSampler(model), np.random.default_rng(seed)
-    waiting: dict[int, list[int]] = {}  # conversations whose environment has the word
-    running: set[int] = set()
+    waiting = {}  # conversations whose environment has the word
+    running = set()
     begun = finished = 0
     while finished < 60:
         match rng.choice(["begin", "go on", "end", "step", "step", "step"]):
@@ -40,7 +36,7 @@ def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(seed: in
                 waiting.pop(session, None)
                 running.discard(session)
         for request, sample in sampler.step():
-            prompt, session = list(request.prompt_ids), int(request.session)  # type: ignore[call-overload]
+            prompt, session = list(request.prompt_ids), int(request.session)
             assert sample.logprobs == pytest.approx(forward_logprobs(model, prompt, sample.ids), abs=1e-3)
             finished += 1
             running.remove(session)
@@ -51,9 +47,9 @@ def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(seed: in
 
 
 @pytest.fixture
-def fed(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def fed(made, monkeypatch):
     """The rows and padded length of every forward pass."""
-    shapes: list[tuple[int, int]] = []
+    shapes = []
     place = SlotCache.place
     monkeypatch.setattr(
         SlotCache,
@@ -65,7 +61,7 @@ def fed(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return shapes
 
 
-def test_the_prompt_of_a_group_is_computed_once(made: Made, fed: list[tuple[int, int]]) -> None:
+def test_the_prompt_of_a_group_is_computed_once(made, fed):
     sampler, prompt = TransformersSampler(made("transformers")[0]), list(range(8, 48)) * 2
     requests = [ask(s, prompt, seed=s, stop_ids=frozenset()) for s in range(4)]
     sample_all(sampler, requests)
@@ -74,9 +70,9 @@ def test_the_prompt_of_a_group_is_computed_once(made: Made, fed: list[tuple[int,
     assert fed == [(1, 80), *[(4, 1)] * 5, (3, 1)]
 
 
-def test_no_pass_takes_cudnn_s_attention_which_makes_a_plan_for_each_shape(made: Made) -> None:
+def test_no_pass_takes_cudnn_s_attention_which_makes_a_plan_for_each_shape(made):
     model = made("transformers")[0]
-    allowed: list[tuple[bool, bool]] = []
+    allowed = []
     cuda = torch.backends.cuda
     model.register_forward_pre_hook(lambda *_: allowed.append((cuda.cudnn_sdp_enabled(), cuda.flash_sdp_enabled())))
     before = cuda.cudnn_sdp_enabled(), cuda.flash_sdp_enabled()

@@ -4,8 +4,6 @@ Its sender, its client and its receivers run as they are. CUDA's streams and NCC
 broadcast goes through queues.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import json
@@ -17,7 +15,6 @@ import zipfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -32,28 +29,28 @@ from harness.sampling.vllm.transfer import NCCLSender
 class Stream:
     """A stream of CUDA, on a CPU: everything is done at once."""
 
-    def __init__(self, **_: Any) -> None: ...
+    def __init__(self, **_): ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self): ...
 
-    def wait_event(self, event: Any) -> None: ...
+    def wait_event(self, event): ...
 
-    def record(self, stream: Stream) -> None: ...
+    def record(self, stream): ...
 
 
 class Communicator:
     """NCCL's communicator: what rank 0 broadcasts goes into the queues of the others."""
 
-    group: dict[int, Communicator] = {}  # noqa: RUF012
-    sent: list[int] = []  # noqa: RUF012  # the bytes of each broadcast
+    group = {}  # noqa: RUF012
+    sent = []  # noqa: RUF012  # the bytes of each broadcast
 
-    def __init__(self, where: SimpleNamespace, device: Any) -> None:
-        self._queue: queue.Queue[Tensor] = queue.Queue()
+    def __init__(self, where, device):
+        self._queue = queue.Queue()
         assert where.rank not in self.group
         assert where.rank < where.world_size
         self.group[where.rank] = self
 
-    def broadcast(self, tensor: Tensor, src: int, stream: Any = None) -> None:
+    def broadcast(self, tensor, src, stream=None):
         assert src == 0
         if self is not self.group[0]:
             tensor.copy_(self._queue.get(timeout=30))
@@ -63,12 +60,12 @@ class Communicator:
             if rank:
                 other._queue.put(tensor.clone())
 
-    def destroy(self) -> None:
+    def destroy(self):
         self.group.clear()
 
 
 @pytest.fixture(params=["installed", "next"])
-def sources(real_vllm: None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sources(real_vllm, request, tmp_path, monkeypatch):
     """The folder of vLLM's modules: the installed ones, or those of vLLM 0.33's wheel, whose hand-over then runs."""
     import vllm.distributed
 
@@ -90,7 +87,7 @@ def sources(real_vllm: None, request: pytest.FixtureRequest, tmp_path: Path, mon
 
 
 @pytest.fixture
-def without_gpus(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_gpus(sources, monkeypatch):
     """CUDA, NCCL and vLLM's layers are replaced."""
     from vllm.distributed import utils
     from vllm.distributed.device_communicators import pynccl
@@ -120,11 +117,11 @@ def without_gpus(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Model(torch.nn.Module):
     """vLLM's model: what it was given in each update."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.updates: list[dict[str, Tensor]] = []
+        self.updates = []
 
-    def load_weights(self, weights: Any) -> None:
+    def load_weights(self, weights):
         self.updates[-1] |= {name: tensor.clone() for name, tensor in weights}
 
 
@@ -132,7 +129,7 @@ class Server:
     """A server of some GPUs: a receiver of vLLM's for each of them. vLLM's client posts to it through JSON, as over
     HTTP."""
 
-    def __init__(self, url: str, gpus: int) -> None:
+    def __init__(self, url, gpus):
         from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
 
         self.url, self.models = url, [Model() for _ in range(gpus)]
@@ -142,10 +139,10 @@ class Server:
             config = SimpleNamespace(parallel_config=parallel, model_config=None)
             self._workers.append(NCCLWeightTransferEngine(None, config, torch.device("cpu"), model))
 
-    def world_size(self) -> int:
+    def world_size(self):
         return len(self._workers)
 
-    def post(self, path: str, body: dict[str, Any] | None) -> None:
+    def post(self, path, body):
         sent = json.loads(json.dumps(body or {}))
         for worker in self._workers:
             if path == "init_weight_transfer_engine":
@@ -155,9 +152,7 @@ class Server:
 
 
 @pytest.mark.parametrize("adapters", [False, True])
-def test_every_gpu_of_every_server_receives_the_policy_s_weights_in_every_update(
-    without_gpus: None, adapters: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_gpu_of_every_server_receives_the_policy_s_weights_in_every_update(without_gpus, adapters, monkeypatch):
     from vllm.distributed.weight_transfer import clients, nccl_engine
 
     small = partial(nccl_engine.NCCLTrainerInitInfo, packed_buffer_size_bytes=20_000)
@@ -165,7 +160,7 @@ def test_every_gpu_of_every_server_receives_the_policy_s_weights_in_every_update
     model = new_model()
     if adapters:
         add_lora(model, 4, seed=0)
-    servers: dict[str, Any] = {url: Server(url, gpus) for url, gpus in (("http://a:1", 1), ("http://b:2", 2))}
+    servers = {url: Server(url, gpus) for url, gpus in (("http://a:1", 1), ("http://b:2", 2))}
     client = clients.HTTPVLLMWeightSyncClient
     monkeypatch.setattr(client, "_post", lambda self, path, json=None: servers[self.base_url].post(path, json))
     sender = NCCLSender(model, list(servers.values()), torch.device("cpu"))
@@ -187,8 +182,8 @@ def test_every_gpu_of_every_server_receives_the_policy_s_weights_in_every_update
     assert not Communicator.group
 
 
-def test_vllm_s_servers_have_the_routes_and_flags_that_are_used(sources: Path) -> None:
-    def text(start: str) -> str:
+def test_vllm_s_servers_have_the_routes_and_flags_that_are_used(sources):
+    def text(start):
         """The source of vLLM's modules under this path."""
         path = sources / start
         return "\n".join(file.read_text() for file in (path.rglob("*.py") if path.is_dir() else [path]))

@@ -4,28 +4,23 @@ import copy
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from small_model import ask, forward_logprobs
-from transformers import MixtralConfig, MixtralForCausalLM, Qwen2ForCausalLM
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
 from harness.sampling.vllm.http import ServerGone, VLLMServer
 from harness.sampling.vllm.server import VLLMServerSampler
 from harness.sampling.vllm.settings import check_server
 from harness.sampling.weights import SampledWeights
-from harness.types.sampler import Sample, Sampler, SampleRequest, sample_all
-
-Made = Callable[[str], tuple[Qwen2ForCausalLM, Sampler]]
-Pair = tuple[Any, Any]  # of stand_in_server.StandIn
+from harness.types.sampler import sample_all
 
 
 @pytest.fixture
-def pair(stand_in_server: Any) -> Iterator[Pair]:
+def pair(stand_in_server):
     servers = stand_in_server.StandIn(), stand_in_server.StandIn()
     yield servers
     for server in servers:
@@ -33,18 +28,16 @@ def pair(stand_in_server: Any) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def model(made: Made) -> Qwen2ForCausalLM:
+def model(made):
     return copy.deepcopy(made("transformers")[0])
 
 
 @pytest.fixture
-def sampler(model: Qwen2ForCausalLM, pair: Pair) -> VLLMServerSampler:
+def sampler(model, pair):
     return VLLMServerSampler(model, [server.url for server in pair])
 
 
-def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
-    sampler: VLLMServerSampler, pair: Pair
-) -> None:
+def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(sampler, pair):
     sample_all(sampler, [ask(s, [s], seed=s) for s in range(6)])
     sample_all(sampler, [ask(s, [s, 2], seed=s) for s in range(6)])
     a, b = (sorted(server.seeds) for server in pair)
@@ -55,7 +48,7 @@ def test_an_episode_stays_with_its_server_and_a_new_one_goes_where_fewest_are(
     assert {10, 11} < set(pair[0].seeds)
 
 
-def test_the_servers_say_how_much_their_caches_hold(model: Qwen2ForCausalLM, pair: Pair) -> None:
+def test_the_servers_say_how_much_their_caches_hold(model, pair):
     urls, cache = [server.url for server in pair], pair[0].settings["cache_config"]
     cache |= {"num_gpu_blocks": 100, "block_size": 16}
     assert VLLMServerSampler(model, urls).cache_of(0) == (urls[0], 1600)
@@ -77,20 +70,18 @@ def test_the_servers_say_how_much_their_caches_hold(model: Qwen2ForCausalLM, pai
         ({"weight_versions": None}, "docs/vllm.md"),
     ],
 )
-def test_an_answer_without_what_training_needs_is_refused_with_a_sentence(
-    sampler: VLLMServerSampler, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], names: str
-) -> None:
+def test_an_answer_without_what_training_needs_is_refused_with_a_sentence(sampler, monkeypatch, changed, names):
     generate = VLLMServer.generate
     monkeypatch.setattr(VLLMServer, "generate", lambda *arguments: generate(*arguments) | changed)
     with pytest.raises(SamplerError, match=names):
         sample_all(sampler, [ask(0, [1])])
 
 
-def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(sampler: VLLMServerSampler, pair: Pair) -> None:
+def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(sampler, pair):
     pair[1].go.clear()
     for s in range(8):
         sampler.submit(ask(s, [s + 1], seed=s))
-    done: list[tuple[SampleRequest, Sample]] = []
+    done = []
     while len(done) < 4:
         done += sampler.step()
     assert sampler.pending == 4
@@ -106,14 +97,12 @@ def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(sampler: VL
 
 
 @pytest.mark.parametrize("samples", [True, False])
-def test_a_request_that_waits_for_its_turn_does_not_bury_a_server_that_samples_for_others(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, samples: bool
-) -> None:
-    def sample(prompt: list[int], sampling: dict[str, float]) -> tuple[list[int], list[float]]:
+def test_a_request_that_waits_for_its_turn_does_not_bury_a_server_that_samples_for_others(pair, monkeypatch, samples):
+    def sample(prompt, sampling):
         time.sleep(sampling["wait"])
         return prompt, [-0.5]
 
-    def others() -> None:
+    def others():
         for _ in range(12):
             server.generate("other", [2], {"wait": 0.1}) if samples else server.weight_version()
 
@@ -132,7 +121,7 @@ def test_a_request_that_waits_for_its_turn_does_not_bury_a_server_that_samples_f
         thread.join()
 
 
-def test_a_server_that_is_back_takes_part_after_the_next_weight_update(sampler: VLLMServerSampler, pair: Pair) -> None:
+def test_a_server_that_is_back_takes_part_after_the_next_weight_update(sampler, pair):
     pair[1].dead = True
     sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(4)])
     sampler.weights_changed()
@@ -145,9 +134,7 @@ def test_a_server_that_is_back_takes_part_after_the_next_weight_update(sampler: 
     assert {s.versions for s in samples} == {((2, 6),)}
 
 
-def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_from(
-    sampler: VLLMServerSampler, pair: Pair
-) -> None:
+def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_from(sampler, pair):
     pair[0].forget()
     samples = sample_all(sampler, [ask(s, [s + 1], seed=s) for s in range(4)])
     assert [(sample.ids[0], sample.policy_version) for sample in samples] == [(s, 0) for s in range(4)]
@@ -157,15 +144,13 @@ def test_a_server_that_was_started_again_between_two_requests_is_not_sampled_fro
 
 
 @pytest.mark.parametrize("call", ["/pause", "/collective_rpc"])
-def test_a_server_that_fails_in_an_update_gives_up_its_requests(
-    sampler: VLLMServerSampler, pair: Pair, call: str
-) -> None:
+def test_a_server_that_fails_in_an_update_gives_up_its_requests(sampler, pair, call):
     pair[1].go.clear()
     for s in range(4):
         sampler.submit(ask(s, [s + 1], seed=s))
     pair[1].refuse[call] = 500
     sampler.weights_changed()
-    done: list[tuple[SampleRequest, Sample]] = []
+    done = []
     while sampler.pending:  # though the failed server does not answer
         done += sampler.step()
     pair[1].go.set()
@@ -176,7 +161,7 @@ def test_a_server_that_fails_in_an_update_gives_up_its_requests(
     assert sorted(pair[0].seeds) == [0, 1, 2, 3]
 
 
-def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerSampler, pair: Pair) -> None:
+def test_without_a_server_left_the_run_ends_with_a_sentence(sampler, pair):
     for server in pair:
         server.dead = True
     with pytest.raises(SamplerError, match=r"servers.*--resume"):
@@ -185,10 +170,10 @@ def test_without_a_server_left_the_run_ends_with_a_sentence(sampler: VLLMServerS
         sampler.weights_changed()
 
 
-def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSampler, pair: Pair) -> None:
+def test_the_end_of_a_run_drops_what_servers_still_sample(sampler, pair):
     pair[0].go.clear()
     sampler.submit(ask(0, [1]))
-    weights = SampledWeights(SimpleNamespace(model=sampler._model), ahead=False, ranks=SimpleNamespace(sharded=False))  # type: ignore[arg-type]
+    weights = SampledWeights(SimpleNamespace(model=sampler._model), ahead=False, ranks=SimpleNamespace(sharded=False))
     weights._sampler = sampler
     threading.Timer(0.2, pair[0].go.set).start()
     weights.close()
@@ -205,17 +190,13 @@ def test_the_end_of_a_run_drops_what_servers_still_sample(sampler: VLLMServerSam
         ("scheduler_config", "enable_chunked_prefill", True, "--no-enable-chunked-prefill"),
     ],
 )
-def test_a_server_set_up_otherwise_is_refused(
-    model: Qwen2ForCausalLM, pair: Pair, part: str, key: str, value: object, names: str
-) -> None:
+def test_a_server_set_up_otherwise_is_refused(model, pair, part, key, value, names):
     pair[0].settings[part][key] = value
     with pytest.raises(ConfigError, match=names):
         VLLMServerSampler(model, [pair[0].url])
 
 
-def test_addresses_versions_and_lengths_are_checked(
-    model: Qwen2ForCausalLM, pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_addresses_versions_and_lengths_are_checked(model, pair, monkeypatch):
     for wrong in ("gpu1:8000", "http://gpu1:8000/v1", "http://gpu1:80a0", "http://gpu1:99999", "http://[::1"):
         with pytest.raises(ConfigError, match=f"'{re.escape(wrong)}' is no address"):
             VLLMServerSampler(model, [wrong])
@@ -241,21 +222,16 @@ def test_addresses_versions_and_lengths_are_checked(
         VLLMServerSampler(model, [pair[1].url])
 
 
-def test_a_model_whose_weights_vllm_would_not_know_is_refused(pair: Pair) -> None:
-    sizes = {
-        "vocab_size": 97,
-        "hidden_size": 32,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_local_experts": 2,
-    }
-    model = MixtralForCausalLM(MixtralConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
+def test_a_model_whose_weights_vllm_would_not_know_is_refused(pair):
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    model = MixtralForCausalLM(MixtralConfig(**sizes, **heads, num_local_experts=2))
     assert "model.layers.0.mlp.experts.down_proj" in model.state_dict()  # vLLM has block_sparse_moe there
     with pytest.raises(ConfigError, match=r"'mixtral'.*--sampler transformers"):
         VLLMServerSampler(model, [pair[0].url])
 
 
-def test_a_real_server_killed_midway_loses_nothing_and_comes_back(servers: Any, model: Qwen2ForCausalLM) -> None:
+def test_a_real_server_killed_midway_loses_nothing_and_comes_back(servers, model):
     sampler = VLLMServerSampler(model, [server.url for server in servers])
     requests = [ask(s, [1 + s % 5, 2, 3], seed=s, max_tokens=100, stop_ids=frozenset()) for s in range(40)]
     undisturbed = sample_all(sampler, requests)
@@ -263,7 +239,7 @@ def test_a_real_server_killed_midway_loses_nothing_and_comes_back(servers: Any, 
         sampler.end_session(s)
     for request in requests[:20]:
         sampler.submit(request)
-    done: dict[Any, Sample] = {request.session: sample for request, sample in sampler.step()}
+    done = {request.session: sample for request, sample in sampler.step()}
     servers[1].hold()  # what it has from now on it cannot answer
     for request in requests[20:]:
         sampler.submit(request)
@@ -284,12 +260,7 @@ def test_a_real_server_killed_midway_loses_nothing_and_comes_back(servers: Any, 
         assert sample.versions == ((1, 100),)
 
 
-def test_running_requests_are_paused_while_the_weights_change(sampler: VLLMServerSampler, pair: Pair) -> None:
+def test_running_requests_are_paused_while_the_weights_change(sampler, pair):
     pair[0].calls.clear()
     sampler.weights_changed()
-    assert [path for path, _ in pair[0].calls] == [
-        "/pause",
-        "/collective_rpc",
-        "/update_weight_version",
-        "/resume",
-    ]
+    assert [path for path, _ in pair[0].calls] == ["/pause", "/collective_rpc", "/update_weight_version", "/resume"]

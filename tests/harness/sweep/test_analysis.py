@@ -1,35 +1,18 @@
 """Every number of the tables, against hand-computed examples."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from harness.sweep.analysis import SuiteTable, cell, plateau, run_numbers, success_curve, suite_table
+from harness.sweep.analysis import cell, plateau, run_numbers, success_curve, suite_table
 from harness.sweep.runs import Arm, Suite, SweptRun
 
 
-def a_run(
-    seed: int = 0,
-    *,
-    k: list[float],
-    tokens: list[float] | None = None,
-    success: list[float | None] | None = None,
-    held_out: Mapping[int, float] = {},
-    after: float | None = None,
-    lengths: list[int] | None = None,
-    before: float = 0.0,
-) -> SweptRun:
+def a_run(seed=0, *, k, tokens=None, success=None, held_out=(), after=None, lengths=None, before=0.0):
     """A run of an update per K, with 100 tokens each unless said otherwise, which has ended if `after` is given."""
-    rows: dict[str, Any] = {
-        "update": range(len(k)),
-        "horizon/k": k,
-        "tokens/update": tokens or [100.0] * len(k),
-        "time/update_s": 2.0,
-    }
+    rows = {"update": range(len(k)), "horizon/k": k, "tokens/update": tokens or [100.0] * len(k), "time/update_s": 2.0}
     table = pd.DataFrame(rows, dtype=float)
     table["tokens/total"] = table["tokens/update"].cumsum()
     table["rollout/success"] = success or 0.5
@@ -40,23 +23,21 @@ def a_run(
     return SweptRun(Path(f"seed{seed}"), {"seed": seed}, table.astype(float), ended if after is not None else {})
 
 
-def table(
-    name: str, arms: Mapping[str, tuple[dict[str, Any], list[SweptRun]]], *, threshold: float = 0.5
-) -> SuiteTable:
+def table(name, arms, *, threshold=0.5):
     made = [Arm(label, settings, runs) for label, (settings, runs) in arms.items()]
     return suite_table(Suite("", name, "", "", threshold, made, []))
 
 
-def fixed(k: int) -> dict[str, Any]:
+def fixed(k):
     return {"wrapper": "fixed", "k0": k}
 
 
-def test_the_curve_takes_held_out_evaluations_and_starts_before_training() -> None:
+def test_the_curve_takes_held_out_evaluations_and_starts_before_training():
     curve = success_curve(a_run(k=[10] * 4, held_out={1: 0.4, 3: 0.6}, after=0.6, before=0.2), held_out=True)
     assert curve.to_numpy().tolist() == [[0, 0, 0.2], [2, 200, 0.4], [4, 400, 0.6]]
 
 
-def test_without_evaluations_the_curve_is_the_mean_of_five_training_updates() -> None:
+def test_without_evaluations_the_curve_is_the_mean_of_five_training_updates():
     run = a_run(k=[10] * 7, success=[0.0, 0.1, 0.2, None, 0.3, 0.4, 0.5], after=0.9, before=0.9)
     curve = success_curve(run, held_out=False)
     assert list(curve["updates"]) == [0, 1, 2, 4, 5, 6]  # update 3 had no valid episode
@@ -65,7 +46,7 @@ def test_without_evaluations_the_curve_is_the_mean_of_five_training_updates() ->
     assert success_curve(run, held_out=True).empty
 
 
-def test_a_run_s_numbers() -> None:
+def test_a_run_s_numbers():
     run = a_run(
         k=[10, 20, 30, 30, 30, 30, 26, 30],
         held_out={3: 0.5, 5: 0.7, 7: 0.7},
@@ -83,37 +64,34 @@ def test_a_run_s_numbers() -> None:
     }, nan_ok=True)  # fmt: skip
 
 
-def test_k_is_the_real_one_where_the_controller_keeps_one() -> None:
+def test_k_is_the_real_one_where_the_controller_keeps_one():
     run = a_run(k=[10, 11, 12, 13])
     run.rows["horizon/k_real"] = [math.nan, 11.6, math.nan, 13.4]
     assert list(run.metric("horizon/k_real", "horizon/k")) == [10.0, 11.6, 12.0, 13.4]
     assert run.metric("horizon/none").empty
 
 
-def test_a_run_without_records_has_no_numbers() -> None:
+def test_a_run_without_records_has_no_numbers():
     empty = SweptRun(Path("x"), {"seed": 0}, pd.DataFrame(), {})
     assert all(math.isnan(x) for x in run_numbers(empty, 0.5, True, fixed_k=8).values())
 
 
-def test_the_plateau_is_what_one_standard_error_does_not_tell_from_the_best() -> None:
+def test_the_plateau_is_what_one_standard_error_does_not_tell_from_the_best():
     # means .15, .55, .61, .60; variances .005, .005, .0002, .0002 with one degree of freedom each:
     # pooled .0104 / 4 = .0026; standard error of a difference of two means of two: sqrt(.0026) = .051
     seeds = {10: [0.1, 0.2], 20: [0.5, 0.6], 30: [0.6, 0.62], 40: [0.59, 0.61]}
     found = plateau(seeds)
-    assert found is not None
     assert (found.low, found.high, found.best) == (30, 40, 30)  # 20 lies .06 below
     assert found.tolerance == pytest.approx(math.sqrt(0.0026))
     one = plateau({10: [0.79], 20: [0.5], 30: [0.8], 40: [0.79], 50: [0.7]})  # no gap, and no second seed
-    assert one is not None
     assert (one.low, one.high, one.best, one.tolerance) == (30, 40, 30, 0.02)
     below = plateau({10: [0.5], 20: [0.79], 30: [0.8]})
-    assert below is not None
     assert (below.low, below.high, below.best) == (20, 30, 30)
     assert plateau({10: [], 20: [0.8, 0.9]}) is None  # one arm shows no level
 
 
-def test_the_comparison_saves_seed_by_seed_against_the_largest_fixed_k() -> None:
-    def runs(*curves: dict[int, float]) -> list[SweptRun]:
+def test_the_comparison_saves_seed_by_seed_against_the_largest_fixed_k():
+    def runs(*curves):
         return [a_run(i, k=[15] * 4, held_out=curve, after=0.8) for i, curve in enumerate(curves)]
 
     found = table("comparison", {
@@ -127,7 +105,7 @@ def test_the_comparison_saves_seed_by_seed_against_the_largest_fixed_k() -> None
     assert found.cells(["savings"]).loc["K=15"].to_list() == ["2", "—"]
 
 
-def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts() -> None:
+def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts():
     arms = {f"K={k}": (fixed(k), [a_run(k=[k], after=0.8, lengths=[5, 9, 15, 16])]) for k in (8, 10, 20, 30)}
     found = table("saturation", arms)
     assert list(found.spreads["success_at_k"]["mean"]) == pytest.approx([0.2, 0.4, 0.8, 0.8])
@@ -142,8 +120,8 @@ def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts() 
     assert "gap between elastic K0=10 and elastic K0=50 in the last quarter: 3.5 steps" in found.notes
 
 
-def test_learning_compares_with_the_best_fixed_k_seed_by_seed() -> None:
-    def run(seed: int, final: float, *, tokens: float, half: float) -> SweptRun:
+def test_learning_compares_with_the_best_fixed_k_seed_by_seed():
+    def run(seed, final, *, tokens, half):
         return a_run(seed, k=[20, 20], tokens=[tokens / 2] * 2, held_out={0: half, 1: final}, after=final)
 
     found = table("learning", {
@@ -158,9 +136,7 @@ def test_learning_compares_with_the_best_fixed_k_seed_by_seed() -> None:
 
 
 @pytest.mark.parametrize(("held_out", "what"), [({1: 0.4}, "held-out"), ({}, "training")])
-def test_the_cheapest_arm_has_a_success_at_equal_tokens_of_the_kind_that_the_note_names(
-    held_out: dict[int, float], what: str
-) -> None:
+def test_the_cheapest_arm_has_a_success_at_equal_tokens_of_the_kind_that_the_note_names(held_out, what):
     run = a_run(k=[20] * 3, held_out=held_out, success=[0.4, 0.4, 0.4], after=0.5)
     found = table("pretrained", {"K=15": (fixed(15), [run])})
     assert found.spreads["success_at_equal_tokens"].loc["K=15", "mean"] == pytest.approx(0.4)
@@ -168,7 +144,7 @@ def test_the_cheapest_arm_has_a_success_at_equal_tokens_of_the_kind_that_the_not
     assert ("no held-out evaluations" in found.notes[-1]) == (not held_out)
 
 
-def test_cells_show_how_many_seeds_had_a_value() -> None:
+def test_cells_show_how_many_seeds_had_a_value():
     assert cell("tokens", 1_234_000, 10_000, 2, seeds=3) == "1.23 ± 0.01M (2/3)"
     assert cell("tokens", 900, math.nan, 1, seeds=1) == "900"
     assert cell("tokens", math.nan, math.nan, 0, seeds=3) == "—"

@@ -5,8 +5,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -17,19 +15,17 @@ from harness.records.files import lock_folder
 from harness.sweep.jobs import Job, job_slots, run_jobs
 
 
-def job(folder: Path, name: str, code: str) -> Job:
+def job(folder, name, code):
     return Job(name, f"the job {name}", (sys.executable, "-c", code), folder / f"{name}.log")
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> Iterator[int]:
+def lock(tmp_path):
     with lock_folder(tmp_path, "it is busy") as held:
         yield held
 
 
-def test_jobs_run_in_order_as_many_at_once_as_there_are_slots_and_a_failure_stops_none(
-    tmp_path: Path, lock: int
-) -> None:
+def test_jobs_run_in_order_as_many_at_once_as_there_are_slots_and_a_failure_stops_none(tmp_path, lock):
     codes = {
         "a": "print('hello', flush=True)",
         "b": "for i in range(20): print('line', i)\nexit(3)",
@@ -37,7 +33,7 @@ def test_jobs_run_in_order_as_many_at_once_as_there_are_slots_and_a_failure_stop
         "d": "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])",
     }
     jobs = [job(tmp_path, name, code) for name, code in codes.items()]
-    said: list[str] = []
+    said = []
     slots = [{"CUDA_VISIBLE_DEVICES": "3"}] * 2
     assert run_jobs(jobs, slots, said.append, done=3, lock=lock) == {"a": 0, "b": 3, "c": -9, "d": 0}
     assert [line for line in said if line.startswith("start")] == [f"start   the job {name}" for name in "abcd"]
@@ -51,25 +47,23 @@ def test_jobs_run_in_order_as_many_at_once_as_there_are_slots_and_a_failure_stop
     assert jobs[3].log.read_text() == "3\n5\n"  # a log is continued
 
 
-def test_slots_are_gpus_or_cores() -> None:
+def test_slots_are_gpus_or_cores():
     assert job_slots(0, gpus=[], per_job=1, cores=4, threads=1) == [{"OMP_NUM_THREADS": "1"}] * 4
     assert len(job_slots(0, gpus=[], per_job=1, cores=4, threads=2)) == 2
     assert job_slots(0, gpus=[], per_job=1, cores=4, threads=0) == [{"OMP_NUM_THREADS": "4"}]
     assert job_slots(0, gpus=[], per_job=2, cores=4, threads=1) == [{"OMP_NUM_THREADS": "1"}] * 2
     assert job_slots(0, gpus=[], per_job=2, cores=4, threads=0) == [{"OMP_NUM_THREADS": "2"}]
     assert len(job_slots(3, gpus=[], per_job=1, cores=1, threads=1)) == 3
-    pairs = [
-        s["CUDA_VISIBLE_DEVICES"] for s in job_slots(0, gpus=["0", "1", "2", "5", "6"], per_job=2, cores=1, threads=1)
-    ]
-    assert pairs == ["0,1", "2,5"]
-    shared = [s["CUDA_VISIBLE_DEVICES"] for s in job_slots(3, gpus=["0", "1"], per_job=1, cores=1, threads=1)]
-    assert shared == ["0", "1", "0"]
+    pairs = job_slots(0, gpus=["0", "1", "2", "5", "6"], per_job=2, cores=1, threads=1)
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in pairs] == ["0,1", "2,5"]
+    shared = job_slots(3, gpus=["0", "1"], per_job=1, cores=1, threads=1)
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in shared] == ["0", "1", "0"]
     with pytest.raises(ConfigError, match=r"4 GPUs .*2 are visible"):
         job_slots(0, gpus=["0", "1"], per_job=4, cores=1, threads=1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends the children on Linux alone")
-def test_jobs_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_jobs_end_with_a_parent_that_is_killed(tmp_path):
     code = f"""
 import sys
 from pathlib import Path
@@ -92,8 +86,8 @@ run_jobs([Job(n, n, (sys.executable, "-c", sleep), folder / n) for n in "ab"], [
     assert gone(*children)
 
 
-def test_an_interrupt_ends_the_jobs(tmp_path: Path, lock: int) -> None:
-    def interrupt(line: str) -> None:
+def test_an_interrupt_ends_the_jobs(tmp_path, lock):
+    def interrupt(line):
         raise KeyboardInterrupt
 
     before = psutil.Process().children()
@@ -102,12 +96,12 @@ def test_an_interrupt_ends_the_jobs(tmp_path: Path, lock: int) -> None:
     assert not [p for p in psutil.Process().children() if p not in before and lives(p)]
 
 
-def test_a_job_leads_its_session_and_holds_the_lock(tmp_path: Path, lock: int) -> None:
+def test_a_job_leads_its_session_and_holds_the_lock(tmp_path, lock):
     code = f"import os; assert os.getsid(0) == os.getpid(); os.fstat({lock})"  # fails where the descriptor is not open
     assert run_jobs([job(tmp_path, "leads", code)], [{}], print, done=0, lock=lock) == {"leads": 0}
 
 
-def test_a_folder_is_one_process_s_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_one_process_s_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr("harness.records.files._PATIENCE_S", 0.2)
     with lock_folder(tmp_path, "it is busy") as lock:
         child = subprocess.Popen(["sleep", "600"], pass_fds=(lock,))

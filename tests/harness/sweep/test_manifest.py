@@ -16,17 +16,17 @@ BASE = from_recipe("quickstart")
 ARMS = {f"α={alpha}": ({"alpha": alpha}, changed(BASE, alpha=alpha)) for alpha in (0.1, 1.0)}
 
 
-def test_a_run_is_named_for_its_settings_and_seed_alone() -> None:
+def test_a_run_is_named_for_its_settings_and_seed_alone():
     name = run_name(BASE)
     assert name.startswith("EH-Cabinet-v0-elastic-")
     assert name.endswith("-seed0")
     assert run_name(changed(BASE, out=Path("a"))) == name
     assert run_name(changed(BASE, seed=1)) == name.replace("seed0", "seed1")
     others = [{"k0": 11}, {"wrapper": "fixed"}, {"alpha": 0.3}]
-    assert len({name, *(run_name(changed(BASE, **o)) for o in others)}) == 4  # type: ignore[arg-type]
+    assert len({name, *(run_name(changed(BASE, **o)) for o in others)}) == 4
 
 
-def test_a_setting_that_is_new_and_left_alone_renames_no_run() -> None:
+def test_a_setting_that_is_new_and_left_alone_renames_no_run():
     @dataclasses.dataclass(frozen=True)
     class Later(GRPOConfig):
         invented: int = 3
@@ -36,7 +36,7 @@ def test_a_setting_that_is_new_and_left_alone_renames_no_run() -> None:
     assert run_name(Later(**values, invented=4)) != run_name(BASE)
 
 
-def test_a_manifest_keeps_the_seeds_of_earlier_sweeps_and_refuses_other_settings(tmp_path: Path) -> None:
+def test_a_manifest_keeps_the_seeds_of_earlier_sweeps_and_refuses_other_settings(tmp_path):
     for seeds in ([4, 5], [6]):
         write_manifest(tmp_path, "ema", BASE, ARMS, seeds, 0.8)
     content = read_object(tmp_path / "suites" / "ema.json")
@@ -50,7 +50,7 @@ def test_a_manifest_keeps_the_seeds_of_earlier_sweeps_and_refuses_other_settings
         write_manifest(tmp_path, "ema", other, ARMS, [4], 0.8)
 
 
-def test_a_damaged_manifest_is_named_and_written_again(tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_named_and_written_again(tmp_path):
     write_manifest(tmp_path, "ema", BASE, ARMS, [4], 0.8)
     path = tmp_path / "suites" / "ema.json"
     whole = path.read_text()

@@ -1,9 +1,6 @@
 """Which runs a report is about, how they belong together, and what is said of folders that are none."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from made_up_runs import write_run, write_sweep
@@ -14,7 +11,7 @@ from harness.settings.section import Changes, marks
 from harness.sweep.runs import all_runs, read_run, read_suites
 
 
-def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callable[..., Path]) -> None:
+def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep):
     out = sweep(seeds=2, updates=3, only=("ema",))
     (out / "runs" / "ema-1-seed0" / "config.json").unlink()
     (out / "runs" / "ema-1-seed1" / "metrics.jsonl").unlink()
@@ -33,14 +30,14 @@ def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep: Callab
     assert [len(arm.ended) for arm in suite.arms] == [2, 0, 1, 2, 1]  # those that have ended
 
 
-def test_a_run_that_its_program_ended_early_has_ended(tmp_path: Path) -> None:
+def test_a_run_that_its_program_ended_early_has_ended(tmp_path):
     folder = write_run(tmp_path / "run", updates=3)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "updates": 60}))
     assert not read_suites([folder])[0].missing
 
 
-def test_a_run_that_two_suites_share_is_one(sweep: Callable[..., Path]) -> None:
+def test_a_run_that_two_suites_share_is_one(sweep):
     out = sweep(seeds=1, updates=3, only=("ema", "headroom"))
     manifest = out / "suites" / "ema.json"
     said = json.loads(manifest.read_text())
@@ -55,7 +52,7 @@ def test_a_run_that_two_suites_share_is_one(sweep: Callable[..., Path]) -> None:
 NO_ARM = [name for name, what in marks(GRPOConfig).items() if what not in (Changes.RESULT, Changes.EPISODES)]
 
 
-def test_runs_are_put_together_by_the_settings_in_which_they_differ(tmp_path: Path) -> None:
+def test_runs_are_put_together_by_the_settings_in_which_they_differ(tmp_path):
     folders = [
         write_run(tmp_path / f"{wrapper}-{k0}-{seed}", updates=2, wrapper=wrapper, k0=k0, kl_coef=kl_coef, seed=seed)
         for wrapper, k0, kl_coef in (("elastic", 10, 0.0), ("elastic", 50, 0.0), ("fixed", 50, 0.1))
@@ -79,19 +76,19 @@ def test_runs_are_put_together_by_the_settings_in_which_they_differ(tmp_path: Pa
     assert (first.env, second.env) == ("EH-Cabinet-v0", "EH-BFCL-v0")
 
 
-def test_a_second_run_of_a_setting_and_seed_is_an_arm_of_its_own(tmp_path: Path) -> None:
+def test_a_second_run_of_a_setting_and_seed_is_an_arm_of_its_own(tmp_path):
     folders = [write_run(tmp_path / name, updates=2, sampler=name) for name in ("transformers", "vllm")]
     (suite,) = read_suites(folders)
     assert [arm.label for arm in suite.arms] == ["elastic", f"elastic ({folders[1]})"]
 
 
-def test_a_folder_of_sweeps_stands_for_all_of_them(tmp_path: Path) -> None:
+def test_a_folder_of_sweeps_stands_for_all_of_them(tmp_path):
     for env in ("b", "a"):
         write_sweep(tmp_path / env, seeds=1, updates=2, only=("pretrained",))
     assert [suite.source for suite in read_suites([tmp_path])] == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
-def write_config(folder: Path, config: dict[str, Any]) -> None:
+def write_config(folder, config):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -106,13 +103,13 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
         (lambda p: (p / "suites").mkdir(parents=True), "nothing has no suite"),
     ],
 )
-def test_a_folder_without_a_run_is_refused(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path, make, message):
     make(tmp_path / "nothing")
     with pytest.raises(ConfigError, match=message):
         read_suites([tmp_path / "nothing"])
 
 
-def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
+def test_a_damaged_evaluation_is_named(tmp_path):
     folder = write_run(tmp_path / "run", updates=1)
     (folder / "evaluation.json").write_text("{")
     with pytest.raises(StateError, match=r"evaluation\.json can't be read.*restore"):

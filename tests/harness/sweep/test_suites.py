@@ -1,7 +1,5 @@
 """What each suite varies, that suites share their runs, and that what their files name is there."""
 
-from pathlib import Path
-
 import pytest
 
 from eh_gym import ElasticHorizon, FixedHorizon, LinearHorizon, TaskHorizon, TTIHorizon
@@ -17,23 +15,23 @@ FULL, SMALL = Sweep(from_recipe("paper"), suite="ema"), parse(["--suite", "ema"]
 DRAWN = {"saturation", "success", "success by tokens", "k", "tokens", "lengths"}
 
 
-def names(suite: str, sweep: Sweep = SMALL) -> dict[str, str]:
+def names(suite, sweep=SMALL):
     return {label: run_name(config) for label, (_, config) in sweep.arms(suite).items()}
 
 
-def horizons_of(sweep: Sweep) -> dict[str, str]:
+def horizons_of(sweep):
     return {label: repr(config.horizon) for label, (_, config) in sweep.arms(sweep.suite).items()}
 
 
 @pytest.mark.parametrize("suite", SUITES)
 @pytest.mark.parametrize("sweep", [FULL, SMALL])
-def test_every_arm_is_a_run_of_its_own(suite: str, sweep: Sweep) -> None:
+def test_every_arm_is_a_run_of_its_own(suite, sweep):
     found = names(suite, sweep)
     assert len(set(found.values())) == len(found) > 1
 
 
 @pytest.mark.parametrize("suite", [*SUITES, ARMS])
-def test_a_suite_s_columns_figures_and_rows_of_the_paper_are_known(suite: str) -> None:
+def test_a_suite_s_columns_figures_and_rows_of_the_paper_are_known(suite):
     file = suite_file(suite)
     assert {key for keys in file.columns for key in keys} <= COLUMNS.keys()
     assert set(file.figures) <= DRAWN
@@ -43,7 +41,7 @@ def test_a_suite_s_columns_figures_and_rows_of_the_paper_are_known(suite: str) -
         assert {len(texts) for texts in table["rows"].values()} == {len(table["columns"])}
 
 
-def test_the_default_elastic_run_is_shared() -> None:
+def test_the_default_elastic_run_is_shared():
     found = [names(suite)[label] for suite, label in (
         ("comparison", "elastic"), ("percentile", "P90"), ("headroom", "Δ=10"), ("ema", "α=0.1"),
         ("convergence", "elastic K0=10"),
@@ -58,16 +56,14 @@ def test_the_default_elastic_run_is_shared() -> None:
     ("updates", "stages", "delta"),
     [(200, {0: 15, 50: 20, 100: 30, 150: 50}, 0.2), (8, {0: 15, 2: 20, 4: 30, 6: 50}, 5.0), (2, {0: 20, 1: 50}, 20.0)],
 )
-def test_the_schedules_are_the_paper_s_and_stretch_with_the_run(
-    updates: int, stages: dict[int, int], delta: float
-) -> None:
+def test_the_schedules_are_the_paper_s_and_stretch_with_the_run(updates, stages, delta):
     horizons = horizons_of(Sweep(changed(FULL.train, updates=updates), suite="comparison"))
     assert horizons["TTI"] == repr(TTIHorizon(stages))
     assert horizons["ScalingInter"] == repr(LinearHorizon(10, 50, delta))
 
 
-def test_all_arms_are_evaluated_at_the_same_k_and_a_large_fixed_k_at_its_own() -> None:
-    def k_of(words: str, suite: str = "comparison") -> dict[str, int]:
+def test_all_arms_are_evaluated_at_the_same_k_and_a_large_fixed_k_at_its_own():
+    def k_of(words, suite="comparison"):
         arms = parse(["--suite", suite, *words.split()]).arms(suite)
         return {label: config.evaluation_horizon for label, (_, config) in arms.items()}
 
@@ -79,7 +75,7 @@ def test_all_arms_are_evaluated_at_the_same_k_and_a_large_fixed_k_at_its_own() -
         k_of("--k-max 30")
 
 
-def test_flags_are_for_every_arm_and_those_of_a_horizon_for_the_arms_that_have_it() -> None:
+def test_flags_are_for_every_arm_and_those_of_a_horizon_for_the_arms_that_have_it():
     bounds = ["--k-max", "60", "--k-min", "7"]
     sweep = parse(["--suite", "pretrained", "--seeds", "5", "--", "--kl-coef", "0.1", "--alpha", "0.4", *bounds])
     assert sweep.seeds == 5
@@ -92,7 +88,7 @@ def test_flags_are_for_every_arm_and_those_of_a_horizon_for_the_arms_that_have_i
     assert horizons["ScalingInter"] == repr(LinearHorizon(10, 60, 5.0))  # its k_min is where it begins
 
 
-def test_an_arm_with_another_horizon_has_the_recipe_s_table_for_it(tmp_path: Path) -> None:
+def test_an_arm_with_another_horizon_has_the_recipe_s_table_for_it(tmp_path):
     recipe = tmp_path / "r.toml"
     recipe.write_text("[horizon.elastic]\nalpha = 0.3\n[horizon.task]\nwindow = 8\n[horizon.linear]\nk_min = 20\n")
     words = ["--recipe", str(recipe), "--model", "tiny", "--updates", "10"]

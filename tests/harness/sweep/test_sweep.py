@@ -29,7 +29,7 @@ HELD = (sys.executable, str(Path(__file__).parents[1] / "held_run.py"))
 TRAIN = changed(parse(["--suite", "ema"]).train, updates=3, eval_every=1)
 
 
-def go(out: Path, suite: str = "ema", *arms: str, seeds: int = 2) -> tuple[list[str], str]:
+def go(out, suite="ema", *arms, seeds=2):
     """A sweep of stand-ins; returns the failed runs and what was shown."""
     shown = StringIO()
     settings = Sweep(changed(TRAIN, out=out), suite="" if arms else suite, arm=arms, seeds=seeds, jobs=2)
@@ -37,11 +37,11 @@ def go(out: Path, suite: str = "ema", *arms: str, seeds: int = 2) -> tuple[list[
     return failed, shown.getvalue()
 
 
-def starts(out: Path) -> dict[str, int]:
+def starts(out):
     return {p.parent.name: len(p.read_text().splitlines()) for p in sorted(out.glob("runs/*/starts"))}
 
 
-def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -> None:
+def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path):
     failed, shown = go(tmp_path)
     assert failed == []
     assert len(starts(tmp_path)) == 10  # 5 arms x 2 seeds
@@ -59,7 +59,7 @@ def test_a_sweep_runs_every_arm_and_seed_and_prints_the_tables(tmp_path: Path) -
     assert "EMA coefficient" in shown
 
 
-def test_finished_runs_are_skipped_and_suites_share_runs(tmp_path: Path) -> None:
+def test_finished_runs_are_skipped_and_suites_share_runs(tmp_path):
     go(tmp_path, seeds=1)
     _, shown = go(tmp_path, seeds=2)
     assert "5 done, 0 to continue, 5 to begin" in shown
@@ -72,9 +72,7 @@ def test_finished_runs_are_skipped_and_suites_share_runs(tmp_path: Path) -> None
     assert set(starts(tmp_path).values()) == {1}
 
 
-def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_with(tmp_path, monkeypatch):
     monkeypatch.setenv("FAIL", "1")
     failed, shown = go(tmp_path)
     assert len(failed) == 5
@@ -98,8 +96,8 @@ def test_a_failed_run_is_reported_with_its_log_stops_no_other_and_is_gone_on_wit
     assert [row["update"] for row in rows] == [0, 1, 2]
 
 
-def test_suites_keep_the_clone_of_their_results_and_arms_have_the_quick_start_s() -> None:
-    def clone(*words: str) -> int:
+def test_suites_keep_the_clone_of_their_results_and_arms_have_the_quick_start_s():
+    def clone(*words):
         return parse(words).train.warm_start.max_optimal_steps
 
     assert clone("--suite", "ema") == 9
@@ -109,11 +107,11 @@ def test_suites_keep_the_clone_of_their_results_and_arms_have_the_quick_start_s(
 
 
 @pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1", "--rollout", "streaming"]])
-def test_a_sweep_that_can_not_evaluate_during_training_does_not(words: list[str]) -> None:
+def test_a_sweep_that_can_not_evaluate_during_training_does_not(words):
     assert parse(["--suite", "comparison", *words]).train.evaluation.every == 0
 
 
-def test_a_sweep_evaluates_during_training_unless_told_otherwise() -> None:
+def test_a_sweep_evaluates_during_training_unless_told_otherwise():
     real = ["--suite", "ema", "--recipe", "paper", "--model", "Qwen/Qwen2.5-7B-Instruct"]
     assert parse(real).train.evaluation.every == 10
     assert parse([*real, "--eval-every", "0"]).train.evaluation.every == 0
@@ -122,7 +120,7 @@ def test_a_sweep_evaluates_during_training_unless_told_otherwise() -> None:
     assert parse(["--suite", "ema", "--updates", "19"]).train.evaluation.every == 0  # too short
 
 
-def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path: Path) -> None:
+def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path):
     arms = ("k0=12", "k_max=60", "wrapper=fixed,k0=30", "wrapper=tti,stages=0:12,3:20,recompute=all")
     failed, shown = go(tmp_path, ARMS, *arms, seeds=2)
     assert failed == []
@@ -141,9 +139,8 @@ def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path: Path) -
     assert [c["recompute"] for c in configs] == ["none", "none", "none", "all"]
     [suite] = read_suites([tmp_path])
     assert [(arm.label, arm.settings["wrapper"], arm.fixed_k) for arm in suite.arms][2] == (arms[2], "fixed", 30)
-    assert (
-        "2 done" in go(tmp_path, ARMS, "k0=12", "k0=13", "k_max=60", seeds=1)[1]
-    )  # another arm beside two that have ended
+    _, shown = go(tmp_path, ARMS, "k0=12", "k0=13", "k_max=60", seeds=1)  # another arm beside two that have ended
+    assert "2 done" in shown
 
 
 @pytest.mark.parametrize(
@@ -158,14 +155,14 @@ def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path: Path) -
         ("k0=-1", "k0"),
     ],
 )
-def test_a_wrong_arm_is_refused_before_any_run(arm: str, names: str, tmp_path: Path) -> None:
+def test_a_wrong_arm_is_refused_before_any_run(arm, names, tmp_path):
     with pytest.raises(ConfigError, match=names):
         go(tmp_path / "out", ARMS, "k0=10", arm)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("words", [[], ["--suite", "ema", "--arm", "k0=3"]])
-def test_a_sweep_has_a_suite_or_arms(words: list[str]) -> None:
+def test_a_sweep_has_a_suite_or_arms(words):
     with pytest.raises(ConfigError, match="give --suite, or --arm for each arm"):
         parse(words)
 
@@ -181,7 +178,7 @@ def test_a_sweep_has_a_suite_or_arms(words: list[str]) -> None:
         (["--suite", "learnin"], "no suite learnin; did you mean learning"),
     ],
 )
-def test_flags_that_no_sweep_takes_are_refused(words: list[str], names: str) -> None:
+def test_flags_that_no_sweep_takes_are_refused(words, names):
     with pytest.raises(ConfigError, match=names):
         parse(["--suite", "saturation", *words])
 
@@ -195,9 +192,7 @@ def test_flags_that_no_sweep_takes_are_refused(words: list[str], names: str) -> 
         (["--env-workers", "ray", "--ranks", "2"], "--ray-address"),
     ],
 )
-def test_settings_that_no_run_can_have_end_a_sweep_before_its_first_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], names: str
-) -> None:
+def test_settings_that_no_run_can_have_end_a_sweep_before_its_first_run(tmp_path, capsys, words, names):
     with pytest.raises(SystemExit) as exit_:
         main(["--suite", "convergence", "--out", str(tmp_path), *words])
     assert exit_.value.code == 2
@@ -206,9 +201,7 @@ def test_settings_that_no_run_can_have_end_a_sweep_before_its_first_run(
 
 
 @pytest.mark.campaign
-def test_a_real_sweep_is_killed_and_goes_on(
-    tmp_path: Path, child_env: dict[str, str], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_sweep_is_killed_and_goes_on(tmp_path, child_env, cache, monkeypatch):
     flags = "--suite headroom --seeds 1 --jobs 1 --updates 2 --tasks-per-update 2 --group-size 2 --checkpoint-every 1"
     flags += " --eval-tasks 2 --eval-rollouts 1 --eval-every 1 --warm-start.max-batches 2"
     words = [*flags.split(), "--warm-start.episodes", "20", "--ranks", "2", "--out", str(tmp_path)]
@@ -217,7 +210,7 @@ def test_a_real_sweep_is_killed_and_goes_on(
     environment = {**child_env, "EH_CACHE_DIR": str(cache)}
     process = psutil.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.DEVNULL)
 
-    def under_way() -> list[Path]:
+    def under_way():
         begun = [p.parent for p in tmp_path.glob("runs/*/metrics.jsonl") if p.read_bytes().count(b"\n")]
         return [folder for folder in begun if not (folder / "evaluation.json").exists()]
 

@@ -1,7 +1,5 @@
 """What the terminal says of a run while it trains."""
 
-from pathlib import Path
-
 import pytest
 from rich.console import Console
 
@@ -13,7 +11,7 @@ from harness.terminal.display import Display
 from harness.types.trajectory import Trajectory
 
 
-def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_with_brackets_are_printed_as_they_are(tmp_path, capsys):
     display = Display(Console(width=200))
     display.note("no [qwen] [/x]")
     display.plan(changed(from_recipe("quickstart"), model="/models/[exp]/[/m]"), tmp_path, resume=False)
@@ -22,7 +20,7 @@ def test_texts_with_brackets_are_printed_as_they_are(tmp_path: Path, capsys: pyt
     assert "/models/[exp]/[/m]" in out
 
 
-def test_a_controller_of_a_program_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_controller_of_a_program_is_shown_as_it_is(tmp_path, capsys):
     controller = ElasticHorizon(k0=7, k_max=30)
     Display(Console(width=300)).plan(from_recipe("quickstart"), tmp_path, resume=False, controller=controller)
     out = capsys.readouterr().out
@@ -31,18 +29,14 @@ def test_a_controller_of_a_program_is_shown_as_it_is(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(("first", "header"), [(2, True), (3, False)])
-def test_a_run_without_an_update_left_has_no_table(
-    first: int, header: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_an_update_left_has_no_table(first, header, capsys):
     with Display(Console(width=200)).updates(first, 3):
         pass
     assert ("zero adv" in capsys.readouterr().out) == header
 
 
 @pytest.mark.parametrize(("reward", "earned"), [(0.55, "0.55"), (-2.0, "0"), (0.0, ""), (1.0, "")])
-def test_rewards_that_reach_no_threshold_are_told_once(
-    reward: float, earned: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rewards_that_reach_no_threshold_are_told_once(reward, earned, capsys):
     m = dict.fromkeys(GLOSSARY, 0.0)
     episodes = [Trajectory("t", 0, reward=r, success=r >= 1, threshold=1.0) for r in (reward, 0.0)]
     with Display(Console(width=200)).updates(2, 12) as bars:

@@ -6,19 +6,12 @@ import pytest
 
 from harness.terminal.interrupts import Interrupts
 
-
-@pytest.fixture(autouse=True)
-def _heard_by_the_tests(monkeypatch: pytest.MonkeyPatch) -> object:
-    """The tests' own process may ignore Ctrl-C, as one in the background does."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        assert signal.signal(number, handler) is signal.default_int_handler  # a run leaves it as it was
+pytestmark = pytest.mark.usefixtures("signals_are_heard")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_waits_in_a_held_block_and_the_second_does_not(number: signal.Signals) -> None:
-    said: list[str] = []
+def test_the_first_signal_waits_in_a_held_block_and_the_second_does_not(number):
+    said = []
     with Interrupts(said.append) as interrupts, interrupts.held():
         signal.raise_signal(number)
         assert interrupts.received
@@ -27,7 +20,7 @@ def test_the_first_signal_waits_in_a_held_block_and_the_second_does_not(number: 
             signal.raise_signal(number)
 
 
-def test_a_signal_is_heard_at_once_where_nothing_is_held() -> None:
+def test_a_signal_is_heard_at_once_where_nothing_is_held():
     with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)
     with Interrupts() as interrupts, interrupts.held():
@@ -41,7 +34,7 @@ def test_a_signal_is_heard_at_once_where_nothing_is_held() -> None:
             pytest.fail("the signal waited already")
 
 
-def test_a_process_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
+def test_a_process_that_ignores_ctrl_c_goes_on_ignoring_it():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with Interrupts() as interrupts:
         signal.raise_signal(signal.SIGINT)

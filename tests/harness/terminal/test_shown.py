@@ -1,13 +1,9 @@
 """Episodes, printed while they are played."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from rich.console import Console
 
 from harness.evaluation.run import run
-from harness.model.policy import Policy
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.section import changed
 from harness.terminal.shown import ShownEpisodes
@@ -16,9 +12,9 @@ from harness.types.trajectory import Trajectory, Turn
 
 @pytest.mark.parametrize("player", ["script", "model", "endpoint", "agent"])
 def test_the_first_episode_of_every_player_is_printed_with_the_steps_that_are_left(
-    player: str, trained: Policy, chat_server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own: dict[str, Any] = {"tasks": 2}
+    player, trained, chat_server, tmp_path, capsys
+):
+    own = {"tasks": 2}
     if player == "model":
         trained.save(tmp_path)
         own |= {"policy": str(tmp_path)}
@@ -39,7 +35,7 @@ def test_the_first_episode_of_every_player_is_printed_with_the_steps_that_are_le
     assert lines == ["task train-000000, K = 2", "step 1, 1 left", "> ", "step 2, 0 left", "> ", end]
 
 
-def test_episodes_follow_each_other_and_hold_nothing_that_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_episodes_follow_each_other_and_hold_nothing_that_moves_the_cursor(capsys):
     shown = ShownEpisodes(Console(width=200), [1, 2])
     lost, first, second, third = (Trajectory(f"t{n}", 0, 9, n, info={"task_id": n}) for n in (1, 1, 2, 3))
     first.success, first.prompt = True, "[b]\x1b[2J \udc80" + 2000 * "x"

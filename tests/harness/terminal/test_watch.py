@@ -7,11 +7,11 @@ import pytest
 from harness.terminal.watch import Watch
 
 
-def metrics(success: float = 0.5) -> dict[str, float]:
+def metrics(success=0.5):
     return {"rollout/success": success, "train/zero_advantage_groups": 0.2, "train/logp_difference_mean": math.nan}
 
 
-def test_a_sampler_that_computes_another_policy_is_warned_of_once() -> None:
+def test_a_sampler_that_computes_another_policy_is_warned_of_once():
     watch, m = Watch(), metrics()
     assert not any(watch.look({**m, "train/logp_difference_mean": x}) for x in (math.nan, 0.02, 0.1))
     assert "3.71 nats" in watch.look({**m, "train/logp_difference_mean": 3.71})
@@ -26,9 +26,7 @@ def test_a_sampler_that_computes_another_policy_is_warned_of_once() -> None:
         ((1, 1, 0, 0, 0, 0), (0.1, 0.0, 0.0, 0.1, 0.0, 0.1), False),  # a K that was too small at the start
     ],
 )
-def test_a_k_that_binds_while_nothing_is_learned_may_be_too_small(
-    binds: tuple[int, ...], success: tuple[float, ...], warned: bool
-) -> None:
+def test_a_k_that_binds_while_nothing_is_learned_may_be_too_small(binds, success, warned):
     watch = Watch()
     rows = [
         {**metrics(s + 1e-9), "horizon/binds": b, "horizon/k_mean": 10.0} for b, s in zip(binds, success, strict=True)
@@ -40,6 +38,6 @@ def test_a_k_that_binds_while_nothing_is_learned_may_be_too_small(
 
 
 @pytest.mark.parametrize(("success", "said"), [(0.0, "there was no success"), (0.1, "the longest successes needed")])
-def test_the_warning_speaks_of_successes_only_if_there_were_any(success: float, said: str) -> None:
+def test_the_warning_speaks_of_successes_only_if_there_were_any(success, said):
     watch, row = Watch(), {**metrics(success), "horizon/binds": 1.0, "horizon/k_mean": 10.0}
     assert said in [watch.look(row) for _ in range(6)][-1]

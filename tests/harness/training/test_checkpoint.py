@@ -24,17 +24,9 @@ from harness.update.optimizer import make_optimizer, parameters_of
 
 def tiny(seed=0, hidden_size=8, layers=1):
     torch.manual_seed(seed)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=11,
-            hidden_size=hidden_size,
-            intermediate_size=8,
-            num_hidden_layers=layers,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            tie_word_embeddings=True,
-        )
-    )
+    sizes = {"vocab_size": 11, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2}
+    sizes |= {"hidden_size": hidden_size, "num_hidden_layers": layers}
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes, tie_word_embeddings=True))
     return model, optimizer_of(model)
 
 

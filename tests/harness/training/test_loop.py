@@ -1,7 +1,6 @@
 """What a run does between its settings and its model: in which order, and the same if it is stopped and goes on."""
 
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from quiet_run import metrics_of
@@ -14,7 +13,6 @@ from harness import train
 from harness.evaluation.held_out import HeldOut
 from harness.rollout.batches import Batches
 from harness.sampling.weights import SampledWeights
-from harness.settings.grpo import GRPOConfig
 from harness.settings.section import changed
 from harness.training import loop
 from harness.training.training_run import TrainingRun
@@ -24,12 +22,12 @@ from harness.update.learner import Learner
 class Talks(CabinetEnv):
     """Has other rewards for other words, so that an untrained model learns."""
 
-    def step(self, action: str) -> Any:
+    def step(self, action):
         observation, _, *rest = super().step(action)
         return observation, len(action) % 3, *rest
 
 
-WATCHED: dict[Any, str] = {
+WATCHED = {
     loop: "tell_controller",
     Batches: "take prepare",
     SampledWeights: "before_training hand_over save",
@@ -40,14 +38,14 @@ WATCHED: dict[Any, str] = {
 
 
 @pytest.fixture
-def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def done(monkeypatch):
     """The steps of the runs. Those in brackets are taken while no episode plays."""
-    done: list[str] = []
+    done = []
 
-    def watch(owner: Any, name: str) -> None:
+    def watch(owner, name):
         method = getattr(owner, name)
 
-        def call(*args: Any) -> Any:
+        def call(*args):
             done.append(" ".join([name, *(str(one) for one in args if type(one) is int)]))
             return method(*args)
 
@@ -59,7 +57,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paused = Batches.paused
 
     @contextmanager
-    def watched(self: Batches) -> Any:
+    def watched(self):
         with paused(self):
             done.append("(")
             yield
@@ -70,26 +68,17 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("rank", "kept"), [(0, "reference"), (2, "frozen.safetensors")])
-def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(
-    rank: int, kept: str, quick: GRPOConfig, done: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    few: dict[str, Any] = {"tasks_per_update": 2, "group_size": 2, "slots": 3, "eval_tasks": 2, "eval_rollouts": 1}
+def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(rank, kept, quick, done, capsys):
+    few = {"tasks_per_update": 2, "group_size": 2, "slots": 3, "eval_tasks": 2, "eval_rollouts": 1}
     few |= {"k0": 5, "eval_horizon": 5, "eval_every": 3, "checkpoint_every": 2, "warm_start.episodes": 0}
     config = changed(quick, lora_rank=rank, kl_coef=0.1, rollout="streaming", truncated_reward="keep", **few)
-    assert config.out is not None
     same = changed(config, out=config.out.with_name("whole"))
     first, last = ["sampled_and_greedy", "save 0"], ["save", "sampled_and_greedy"]
     each = []
     for update in range(4):
         each.append([f"take {update}", "(", "tell_controller", ")", "before_training", f"prepare {update + 1}"])
-        each[-1] += [
-            f"update {update}",
-            "(",
-            "hand_over",
-            ")",
-            *["during_training 2"] * (update == 2),
-            f"write {update}",
-        ]
+        each[-1] += [f"update {update}", "(", "hand_over", ")"]
+        each[-1] += [*["during_training 2"] * (update == 2), f"write {update}"]
     whole = train(same, env=Talks)
     assert done == [*first, *each[0], *each[1], "save 2", *each[2], *each[3], "save 4", *last]
     assert "note: " not in capsys.readouterr().out
@@ -121,16 +110,14 @@ def test_a_run_takes_its_steps_in_this_order_and_goes_on_where_it_was_stopped(
 
 
 @pytest.mark.parametrize("error", [ValueError, WorkerError])
-def test_an_environment_that_fails_loses_no_whole_update(
-    error: type[Exception], quick: GRPOConfig, done: list[str]
-) -> None:
+def test_an_environment_that_fails_loses_no_whole_update(error, quick, done):
     class Breaks(CabinetEnv):
-        def step(self, action: str) -> Any:
+        def step(self, action):
             if "write 1" in done:
                 raise error("gone")
             return super().step(action)
 
-    few: dict[str, Any] = {"tasks_per_update": 2, "group_size": 2, "eval_tasks": 2, "warm_start.episodes": 0}
+    few = {"tasks_per_update": 2, "group_size": 2, "eval_tasks": 2, "warm_start.episodes": 0}
     with pytest.raises(UserCodeError, match="gone"):
         train(changed(quick, checkpoint_every=9, **few), env=Breaks)
     assert done[-1] == "save 2"

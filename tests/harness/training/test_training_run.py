@@ -2,9 +2,7 @@
 
 import signal
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,32 +13,32 @@ from harness.training import training_run
 from harness.training.training_run import TrainingRun
 
 
-def test_an_environment_that_fails_to_close_keeps_nothing_else_open() -> None:
-    closed: list[str] = []
+def test_an_environment_that_fails_to_close_keeps_nothing_else_open():
+    closed = []
 
-    def part(name: str) -> Any:
+    def part(name):
         return SimpleNamespace(close=lambda: closed.append(name))
 
-    def fail() -> None:
+    def fail():
         raise RuntimeError("its server is gone")
 
-    run: Any = SimpleNamespace(weights=part("weights"), log=part("log"), batches=SimpleNamespace(close=fail))
+    run = SimpleNamespace(weights=part("weights"), log=part("log"), batches=SimpleNamespace(close=fail))
     with pytest.raises(RuntimeError, match="its server is gone"):
         TrainingRun.__exit__(run, KeyboardInterrupt, KeyboardInterrupt(), None)
     assert closed == ["weights", "log"]
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_signals_wait_until_a_checkpoint_is_whole(held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_wait_until_a_checkpoint_is_whole(held, tmp_path, monkeypatch):
 
-    def write(folder: Path, **_: Any) -> None:
+    def write(folder, **_):
         assert not (tmp_path / "checkpoints" / "update-000000").exists(), "it is not written again"
         for _ in range(2 if held else 1):
             signal.raise_signal(signal.SIGTERM)
         (folder / "state.json").touch()
 
     monkeypatch.setattr(training_run, "write_training_state", write)
-    some: Any = SimpleNamespace(
+    some = SimpleNamespace(
         state_dict=dict, policy=SimpleNamespace(model=None), optimizer=None, run=SimpleNamespace(keep_checkpoints=1)
     )
     with Interrupts() as interrupts:
