@@ -26,8 +26,9 @@ class GymTextEnv(BaseTextEnv):
     """Any Gymnasium environment with text actions, for `skyrl_gym.register`.
 
     A row of the data has the columns ``gym_id``, ``make_args`` (a dict, optional) and ``task_id`` or ``seed``. The
-    environment's rules and first observation replace its prompt. An episode that is stopped earns its sum or 0, whichever
-    is less: its last reward takes back what is above 0. With ``zero_reward_on_truncation: false`` in the row, it keeps its rewards.
+    environment's rules and first observation replace its prompt. An episode that is stopped earns its sum or 0,
+    whichever is less: its last reward takes back what is above 0. With ``zero_reward_on_truncation: false`` in the row,
+    it keeps its rewards.
     """
 
     def __init__(self, env_config: Any, extras: dict[str, Any]) -> None:
@@ -79,8 +80,8 @@ class ElasticGymGenerator(SkyRLGymGenerator):
 
     A step is a turn of the model. A rollout is truncated if its environment says so in `get_metrics` (``truncated``, as
     `GymTextEnv` does), if its tokens ran out before the environment was done, or if it took K turns without a success.
-    If their sum is above 0, its rewards are then 0. Evaluation plays under K and records nothing. A rollout with an ``environment_error`` is not
-    recorded.
+    If their sum is above 0, its rewards are then 0. Evaluation plays under K and records nothing. A rollout with an
+    ``environment_error`` is not recorded.
 
     Args:
         controller: Decides K.

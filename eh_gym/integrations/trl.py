@@ -36,8 +36,9 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
 
     A step is a round of answered tool calls; an episode without them has one step. An episode is truncated if its last
     message still calls a tool, or was cut at ``max_completion_length``. If the weighted sum of its rewards is above 0,
-    they are then 0 (Elastic Horizon paper, Sec. 3.2). All reward functions are called with the first. An environment that can end an episode has the attributes ``ended`` (bool) and ``steps`` (int), as
-    `ToolEnvironment` does, and may have ``success`` (bool), its verdict.
+    they are then 0 (Elastic Horizon paper, Sec. 3.2). All reward functions are called with the first. An environment
+    that can end an episode has the attributes ``ended`` (bool) and ``steps`` (int), as `ToolEnvironment` does, and may
+    have ``success`` (bool), its verdict.
 
     Each generation of training moves K once, with the outcomes of all ranks. An episode for which every reward function
     returns None is not recorded. Evaluation plays under K and records nothing. TRL's checkpoints contain the

@@ -28,8 +28,8 @@ def elastic(
     """Subclasses an environment of verifiers so that each episode's ``max_turns`` is the controller's K.
 
     A step is a turn of the model. A task's name is its ``task_id``. An episode that verifiers stopped
-    (``trace.is_truncated``) earns its reward or 0, whichever is less (Elastic Horizon paper, Sec. 3.2). A trace with an error is not recorded. Each
-    recorded trace gets the metrics ``horizon_k`` and ``truncated``.
+    (``trace.is_truncated``) earns its reward or 0, whichever is less (Elastic Horizon paper, Sec. 3.2). A trace with an
+    error is not recorded. Each recorded trace gets the metrics ``horizon_k`` and ``truncated``.
 
     Args:
         env_class: The environment, such as `verifiers.v1.SingleAgentEnv`, which plays any taskset.

@@ -28,8 +28,8 @@ class _WatchedEnv(CheckedEnv):
         answer = super().step(action)
         observation, _, _, truncated, info = answer
         assert "environment_error" not in info, (
-            f"the environment failed, as info['environment_error'] says rightly: {info['environment_error']}; the harness "
-            "would play this episode again, but these tests need one that does not fail"
+            f"the environment failed, as info['environment_error'] rightly says: {info['environment_error']}; a run would "
+            "play this episode again, but these tests need one that does not fail"
         )
         _check_text(observation, self.observation_space)
         assert not truncated, (
