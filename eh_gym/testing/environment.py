@@ -28,7 +28,7 @@ class _WatchedEnv(CheckedEnv):
         answer = super().step(action)
         observation, _, _, truncated, info = answer
         assert "environment_error" not in info, (
-            f"the environment failed, as info['environment_error'] rightly says: {info['environment_error']}; a run would "
+            f"the environment failed, as its environment_error rightly says: {info['environment_error']}; a run would "
             "play this episode again, but these tests need one that does not fail"
         )
         _check_text(observation, self.observation_space)

@@ -210,7 +210,7 @@ class ThreadVectorEnv(SyncVectorEnv):
         Raises:
             gymnasium.error.ResetNeeded: A slot has no running episode; then no slot has moved.
             ConfigError: There are not num_envs actions.
-            Exception: What the first failing slot raised, with a note that names it. That slot needs a reset. The others
+            Exception: What the first failing slot raised, with a note that names it. It needs a reset. The others
                 have done their step, whose results are lost; the controller has heard of their ends.
         """
         self._require_idle("step")

@@ -118,7 +118,7 @@ class Trajectory:
         error: The environment's error, if `end` is "environment-error".
         retries: How often the episode was started again because its environment had failed.
         failed_tokens: The tokens of all failed attempts, including this one if `end` is "environment-error".
-        failure: The check that failed (``info["failure"]`` at the end), or why the agent failed; None if neither is known.
+        failure: The check that failed (``info["failure"]`` at the end), or why the agent failed, or None.
         trace: The traceback of an agent that failed, or the end of its stderr.
         optimal_steps: The number of steps that the expert takes, if the environment knows it. It is not a lower bound:
             a lucky guess can be shorter.
