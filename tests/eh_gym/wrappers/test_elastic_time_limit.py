@@ -167,9 +167,10 @@ def test_an_inner_limit_that_stops_before_k_keeps_its_mark_and_is_told_once(scri
 
 @pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
 @pytest.mark.parametrize("k", [5, 2], ids=["before K", "on step K"])
-def test_a_failed_environment_is_not_held_against_the_agent_and_pays_no_more_than_a_stop(scripted, journal, k, keep):
+@pytest.mark.parametrize("ends", [(False, True), (True, False)], ids=["truncated", "terminated"])
+def test_a_failed_environment_counts_for_nothing_and_pays_no_more_than_a_stop(scripted, journal, k, keep, ends):
     controller = journal(k)
-    failed = (0.5, False, True, {"success": False, "environment_error": "worker died"})
+    failed = (0.5, *ends, {"success": True, "environment_error": "worker died"})
     env = ElasticTimeLimit(
         scripted((1.0, False, False, {}), failed), controller, update_every=1, zero_reward_on_truncation=not keep
     )
@@ -179,7 +180,7 @@ def test_a_failed_environment_is_not_held_against_the_agent_and_pays_no_more_tha
     assert controller.outcomes == []
     assert controller.updates == 0
     assert info["TimeLimit.truncated"] is False
-    assert info["outcome"]["truncated"] is True
+    assert info["outcome"]["truncated"] is ends[1]
     assert info["outcome"]["success"] is False
 
 
