@@ -129,7 +129,7 @@ def said_by(error: BaseException) -> str:
     except Exception as second:
         text = f"(its text can't be made: {type(second).__name__})"
     place = place_of(error.__traceback__)
-    return f"{type(error).__name__}: {text[:2000]}{f' ({place})' if place else ''}"
+    return f"{type(error).__name__}: {' '.join(text.split())[:2000]}{f' ({place})' if place else ''}"
 
 
 def place_of(trace: TracebackType | None) -> str:

@@ -137,7 +137,7 @@ def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str
         place = place_of(its.__traceback__)
         if isinstance(error, (gym.error.Error, ImportError, TypeError)) and (not place or place.startswith(__file__)):
             raise ConfigError(f"{name} can't be made{given} ({error})") from error
-        raise UserCodeError(f"{name} can't be made: its code raised {' '.join(said_by(its).split())}") from error
+        raise UserCodeError(f"{name} can't be made: its code raised {said_by(its)}") from error
 
 
 def checked_environment(env: str | EnvSpec, args: Mapping[str, Any], success_threshold: float = 1.0) -> CheckedEnv:
