@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-_NUMBER = (float, int, np.bool_, numbers.Real)  # the quickest to tell first
+_NUMBER: tuple[Any, ...] = (float, int, np.bool_, numbers.Real)  # the quickest to tell first
 MOST_REWARD = 1e12
 """The largest size of a reward, so that the square of a sum fits into a 32-bit float."""
 

@@ -231,9 +231,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if self._rule is None or failed:
             success = not failed and self._read_verdict(terminated, info)
         else:
-            success = self._rule(observation, own, terminated, truncated, info)
-            if type(success) is not bool:
-                success = _as_bool("success()", success)
+            success = _as_bool("success()", self._rule(observation, own, terminated, truncated, info))
         total = before + own
         kept = earned(total, ended=terminated and not failed, keep=self._keep)
         if kept != total:
