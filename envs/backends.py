@@ -53,12 +53,7 @@ def pins(backend: Backend) -> str:
 
 
 def backend_python(name: str) -> Path:
-    """The interpreter of an installed backend.
-
-    Raises:
-        MissingBackendError: The backend is not installed for this Python, or its installation was interrupted.
-        ConfigError: There is no such backend.
-    """
+    """The interpreter of an installed backend."""
     backend = get_backend(name)
     python, marker = venv_dir(backend) / "bin" / "python", venv_dir(backend) / _MARKER
     if not python.exists() or not marker.is_file() or marker.read_text(encoding="utf-8") != _marked(backend):
@@ -73,10 +68,6 @@ def install(name: str, *, force: bool = False, say: Callable[[str], None] = prin
     """Builds the backend's virtualenv with venv and pip, unless it is there and not `force`. Returns its interpreter.
 
     Two processes may call this at once: the second waits for the first. `say` gets a line for each thing done.
-
-    Raises:
-        EHError: A command failed, or the folder can't be written to.
-        ConfigError: There is no such backend, or it needs a newer Python.
     """
     backend = get_backend(name)
     if sys.version_info[:2] < backend.python:

@@ -8,11 +8,7 @@ from eh_gym.errors import ConfigError
 
 
 def cache_dir() -> Path:
-    """EH_CACHE_DIR if that is set, else ``elastic-horizon`` in XDG_CACHE_HOME or the platform's cache folder.
-
-    Raises:
-        ConfigError: This user may not look into the folder.
-    """
+    """EH_CACHE_DIR if that is set, else ``elastic-horizon`` in XDG_CACHE_HOME or the platform's cache folder."""
     given = os.environ.get("EH_CACHE_DIR")
     default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
     folder = expanded(given or os.environ.get("XDG_CACHE_HOME") or default, "EH_CACHE_DIR").resolve()
@@ -27,11 +23,7 @@ def cache_dir() -> Path:
 
 
 def expanded(path: str, variable: str) -> Path:
-    """The path with the user's home folder for its ``~``.
-
-    Raises:
-        ConfigError: There is no such home folder. The message names the environment `variable`.
-    """
+    """The path with the user's home folder for its ``~``."""
     absolute = os.path.expanduser(path)
     if absolute.startswith("~"):
         raise ConfigError(f"{path}: there is no such home folder; set {variable} to a path without ~")

@@ -22,9 +22,6 @@ def run(
     """Runs one command of an installation and returns what it printed on both streams.
 
     The error of a failed command ends with `hint`. The command sees `home` as the user's home.
-
-    Raises:
-        EHError: The command could not be started, failed or took too long.
     """
     # The caller's virtualenv, PYTHONPATH or constraints must not leak into the new virtualenv.
     environment = {k: v for k, v in os.environ.items() if k not in _CALLERS_OWN}
@@ -52,11 +49,7 @@ def run(
 
 @contextlib.contextmanager
 def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
-    """A lock that one process holds at a time, and the commands that ``run`` starts, until all of them end.
-
-    Raises:
-        ConfigError: The lock's folder or file can't be made or opened, or the system has no such locks.
-    """
+    """A lock that one process holds at a time, and the commands that ``run`` starts, until all of them end."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")

@@ -29,9 +29,6 @@ def registered(env_id: str) -> EnvSpec:
     Args:
         env_id: An id of gymnasium; ``MODULE:ID``, which imports the module that registers the id; or ``FILE.py:CLASS``
             or ``MODULE:CLASS`` for a class, or a function that returns an environment.
-
-    Raises:
-        ConfigError: There is no such id, file or class, the module can't be imported, or the class is no environment.
     """
     place, _, name = env_id.rpartition(":")
     if place.endswith(".py"):
@@ -120,12 +117,7 @@ def takes_split(make: Callable[..., Any]) -> bool:
 
 
 def make_environment(env: str | EnvSpec, args: Mapping[str, Any]) -> gym.Env[str, str]:
-    """Makes an environment of a spec, or of a name that `registered` takes, with further arguments of ``gym.make``.
-
-    Raises:
-        ConfigError: The name is wrong, or the environment takes other arguments.
-        UserCodeError: The environment's own code raised something else than an `EHError`.
-    """
+    """Makes an environment of a spec, or of a name that `registered` takes, with further arguments of ``gym.make``."""
     try:
         # gymnasium's checker breaks at the first step after a first reset that raised.
         return gym.make(registered(env) if isinstance(env, str) else env, disable_env_checker=True, **args)

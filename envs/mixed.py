@@ -22,9 +22,6 @@ Info = dict[str, Any]
 def read_environments(text: str) -> dict[str, int]:
     """Reads the text of `--env`: ids with commas between, each with ``:WEIGHT`` if its weight is not 1.
 
-    Raises:
-        ConfigError: A weight is below 1, an id is missing, or an id is there twice.
-
     >>> read_environments("EH-Cabinet-v0:2,my_package:Number-v0")
     {'EH-Cabinet-v0': 2, 'my_package:Number-v0': 1}
     """

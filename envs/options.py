@@ -11,9 +11,6 @@ from eh_gym.errors import ConfigError
 def named_task(options: object) -> Any:
     """Returns the task id that the options of a reset name; None if they name none.
 
-    Raises:
-        ConfigError: The options are not a dict, or have another key.
-
     >>> named_task({"task_id": "dev-000001"}), named_task({}), named_task(None)
     ('dev-000001', None, None)
     """
@@ -25,11 +22,7 @@ def named_task(options: object) -> Any:
 
 
 def chosen_task(env: gym.Env[str, str], options: object, known: Container[str], kind: str) -> str:
-    """The task that the options name, or else one of ``env.task_ids`` that the reset's seed draws.
-
-    Raises:
-        ConfigError: The options name a task that is not `known`. The message expects a `kind`.
-    """
+    """The task that the options name, or else one of ``env.task_ids`` that the reset's seed draws."""
     task_ids: Sequence[str] = env.get_wrapper_attr("task_ids")
     task_id = named_task(options)
     if task_id is None:

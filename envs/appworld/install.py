@@ -42,11 +42,6 @@ def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str],
             benchmark is kept.
         benchmark: Try to get the benchmark. A failure is an error only if EH_APPWORLD_DATA_URL is set.
         say: Called with one line for each thing done.
-
-    Raises:
-        EHError: The virtualenv or the mini world could not be built, or the benchmark is not where EH_APPWORLD_DATA_URL
-            says.
-        ConfigError: This Python is too old for AppWorld.
     """
     python = backends.install("appworld", force=force, say=say)
     folder = cache_dir() / "appworld"

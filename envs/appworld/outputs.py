@@ -29,11 +29,7 @@ class OutputWriter:
         self._folder, self._host = folder, host
 
     def write(self, task_id: str, actions: Sequence[str]) -> Replayed:
-        """Plays an episode's actions (the agent's messages) again and writes its outputs.
-
-        Raises:
-            WorkerError: The host failed.
-        """
+        """Plays an episode's actions (the agent's messages) again and writes its outputs."""
         turns: list[tuple[str, str]] = []
         while True:
             world = self._host.open(task_id, record=True)
@@ -71,10 +67,6 @@ def output_writer(root: Path, experiment: str, split: str, settings: Settings) -
         experiment: The experiment's name, such as ``my-agent_test_normal``.
         split: The split of the tasks.
         settings: The limits under which the episodes were played.
-
-    Raises:
-        ConfigError: There is no such split, or the folder can't be made.
-        MissingBackendError: AppWorld or the split's data are not installed.
     """
     source = data.root_of(split)
     root = root.resolve()

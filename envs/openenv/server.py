@@ -159,7 +159,6 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         return {"id": tasks[index], "index": index}
 
     def list_tasks(self, split: str) -> list[dict[str, Any]]:
-        """All tasks of a split."""
         return [{"id": task_id, "index": i} for i, task_id in enumerate(self._task_ids(split))]
 
     def close(self) -> None:
@@ -252,9 +251,6 @@ def make_app(
         sessions: The most sessions at once.
         idle_s: Seconds of silence after which a session is closed.
         token: What clients must send; empty for none.
-
-    Raises:
-        ConfigError: No such environment is registered, it takes other arguments, or a number is too small.
     """
     if sessions < 1 or not idle_s > 0:
         raise ConfigError(f"max_sessions must be >= 1 and idle_timeout_s > 0, got {sessions} and {idle_s:g}")

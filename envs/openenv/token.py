@@ -40,9 +40,6 @@ def find_token(file: Path | None, host: str, *, is_open: bool = False) -> tuple[
         file: Holds the token. Without it, the environment variable EH_ENV_TOKEN is read.
         host: The address that the server listens on.
         is_open: Whether to serve without a token if no token is given; it is then empty.
-
-    Raises:
-        ConfigError: The token is invalid, or is missing although other machines can reach the host.
     """
     if file is not None:
         try:

@@ -25,7 +25,6 @@ _OPTIONS = {"policy": ("full", "none"), "answers": ("full", "brief"), "actions":
 
 
 def task_ids(split: str) -> Sequence[str]:
-    """The ids of a split's tasks."""
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     return _splits(backend_python("tau2"))[split]
@@ -114,7 +113,6 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return self.script("expert")
 
     def script(self, name: str) -> str:
-        """A script's action."""
         return str(self._call("action", {"player": name}))
 
     def random_action(self, rng: np.random.Generator) -> str:
@@ -126,7 +124,6 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return self._call("messages", {})
 
     def close(self) -> None:
-        """Ends the episode."""
         session, self._session = self._session, None
         if session is not None:
             with suppress(WorkerError):

@@ -84,11 +84,7 @@ class ChatFormat:
         self._tool_format: ToolFormat | None = None  # made when needed, because a parser may need TRL
 
     def tool_format(self) -> ToolFormat:
-        """How the model writes function calls. The token that ends calls joins `stop_ids`.
-
-        Raises:
-            ConfigError, MissingExtraError: As `ToolFormat`.
-        """
+        """How the model writes function calls. The token that ends calls joins `stop_ids`."""
         if self._tool_format is None:
             self._tool_format = ToolFormat(self._tokenizer, self._template, self._special)
             self.stop_ids |= {self._tool_format.end_id}

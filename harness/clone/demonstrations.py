@@ -62,9 +62,6 @@ class Expert:
 
         Returns:
             The episode, or None if the task is too long.
-
-        Raises:
-            WorkerError: The environment failed in every attempt.
         """
         begin = copy.deepcopy(rng.bit_generator.state)
         seed = int(copy.deepcopy(rng).integers(2**31))  # from a copy: the wasted steps do not depend on it

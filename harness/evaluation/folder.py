@@ -78,7 +78,6 @@ class EvaluationFolder:
             (self._folder / _REPLIES).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Frees the folder."""
         self._opened.close()
 
 
@@ -142,7 +141,6 @@ class KeptEvaluation:
 
 
 def is_evaluation(folder: Path) -> bool:
-    """Whether an evaluation was begun in this folder."""
     return (folder / _SETTINGS).is_file() and (folder / _EPISODES).is_file()
 
 

@@ -211,7 +211,6 @@ def _options(call: ModelCall) -> dict[str, Any]:
 
 
 def _answer(reply: EndpointReply) -> ModelAnswer:
-    """The endpoint's reply for an agent."""
     calls = [read_function_call(call["id"], call["function"]) for call in reply.calls]
     reason: FinishReason = "tool_calls" if calls else "length" if reply.cut else "stop"
     return ModelAnswer(reply.text, calls, reply.reasoning, reason, reply.prompt_tokens, reply.completion_tokens)

@@ -218,7 +218,6 @@ def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:
 
 
 def result_table(title: str, result: EvalResult) -> Table:
-    """Returns a table to print."""
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_row("successes", f"{result.successes}/{result.episodes}")
     for what, share, interval in score_rows(result):

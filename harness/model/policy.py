@@ -171,12 +171,7 @@ def load_policy(
     device: str = "cpu",
     packing: bool = True,
 ) -> Policy:
-    """Loads a Hugging Face folder or a hub id. With `packing` it trains on packed episodes, if the model can.
-
-    Raises:
-        ConfigError: There is no model at `path`, its files are damaged, its chat template can't be used, or it has
-            LongRoPE.
-    """
+    """Loads a Hugging Face folder or a hub id. With `packing` it trains on packed episodes, if the model can."""
     if (Path(path) / "versions.json").is_file():
         raise ConfigError(f"{path} is the folder of a run; did you mean {Path(path) / 'model'}?")
     _find(path)

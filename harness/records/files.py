@@ -131,10 +131,6 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
     """Makes a folder and keeps other processes out of it. Yields the lock, which children may hold until they end.
 
     The lock of a killed process is free. File systems without locks are not protected.
-
-    Raises:
-        ConfigError: The folder can't be made, or another process holds the lock for 10 seconds; `busy` is then the
-            message.
     """
     make_folder(folder, "--out")
     with room_for(folder):

@@ -64,11 +64,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads the rows of a ``metrics.jsonl``, in order. Drops an unfinished last line.
-
-    Raises:
-        StateError: The file can't be read, or another line is not a row of metrics.
-    """
+    """Reads the rows of a ``metrics.jsonl``, in order. Drops an unfinished last line."""
     rows: list[dict[str, Any]] = []
     try:
         content = path.read_bytes()

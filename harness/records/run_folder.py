@@ -47,12 +47,7 @@ def prepare(config: GRPOConfig, run_dir: Path | None = None) -> Path:
 
 
 def saved_config(run_dir: Path, env: str = "") -> GRPOConfig:
-    """Reads the settings of the run in a folder. `env` names the file of its environment, if that was moved.
-
-    Raises:
-        ConfigError: The folder holds no run, or its environment's file is missing.
-        StateError: The settings can't be read.
-    """
+    """Reads the settings of the run in a folder. `env` names the file of its environment, if that was moved."""
     path = run_dir / "config.json"
     if not path.exists():
         raise ConfigError(f"no run to resume in {run_dir}: it has no config.json; give the run's folder")
@@ -110,11 +105,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 def checkpoint_to_resume(run_dir: Path) -> Path | None:
-    """Returns the newest checkpoint of a run; None if the run was stopped before its first one.
-
-    Raises:
-        StateError: The run has metrics, which beginning again would overwrite, but no checkpoint.
-    """
+    """Returns the newest checkpoint of a run; None if the run was stopped before its first one."""
     checkpoint = latest_checkpoint(run_dir / "checkpoints")
     path = run_dir / "metrics.jsonl"
     done = len(read_metrics(path)) if checkpoint is None and path.exists() else 0

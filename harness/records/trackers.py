@@ -23,9 +23,6 @@ def open_trackers(
     """Opens the trackers of a new or resumed run.
 
     In Weights & Biases, the name of the folder and the id in its file ``tracker-id`` name the run.
-
-    Raises:
-        ConfigError: Weights & Biases did not take a new run. For a resumed run, this is only a warning.
     """
     made: list[_TensorBoard | _WeightsAndBiases] = []
     if "tensorboard" in names:

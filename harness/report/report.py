@@ -65,12 +65,7 @@ def report(wanted: Report, console: Console) -> None:
 
 
 def figures(*folders: str | Path) -> list[Drawing]:
-    """Draws the figures of the page, each of which a notebook shows. The folders are those of `Report.runs`.
-
-    Raises:
-        ConfigError: A folder holds no run, sweep or evaluation.
-        StateError: A file in a folder is damaged.
-    """
+    """Draws the figures of the page, each of which a notebook shows. The folders are those of `Report.runs`."""
     from harness.report.page import draw
 
     return draw(*_read([Path(folder) for folder in folders]))

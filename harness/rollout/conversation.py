@@ -74,8 +74,7 @@ class ModelConversation(ABC):
         self._check_room(trajectory.ids)
 
     @abstractmethod
-    def _first_ids(self, info: Info) -> list[int]:
-        """The ids of the first prompt."""
+    def _first_ids(self, info: Info) -> list[int]: ...
 
     @abstractmethod
     def _read(self, ids: Sequence[int]) -> Reply:
@@ -93,11 +92,9 @@ class ModelConversation(ABC):
         return reply.action
 
     def prompt(self, call: ModelCall | None = None) -> list[int]:
-        """See `Conversation`."""
         return self.trajectory.ids
 
     def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
-        """See `Conversation`."""
         most = self._settings.max_action_tokens
         return SampleRequest(
             session=session,

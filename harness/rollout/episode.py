@@ -74,7 +74,7 @@ class Episode:
     @property
     def sessions(self) -> set[Hashable]:
         """The names of all requests that may be out."""
-        return {self.session, *self.ahead.names} | ({self._present} if self._present is not None else set())
+        return {self.session, *self.ahead.names}
 
     def reset_answered(self, answer: Future[ResetResult]) -> Next:
         """Waits for the answer to the reset, and records it."""

@@ -32,9 +32,6 @@ def check_controller(controller: HorizonController) -> None:
     """Lets a copy of a controller move K once, to refuse a wrong answer before the first update.
 
     A controller that can't be pickled, or that is shared between processes, is not checked.
-
-    Raises:
-        ConfigError: ``update()`` does not return metrics, or one is not named ``horizon/…`` or ``custom/…``.
     """
     try:
         trial = None if isinstance(controller, SharedHorizon) else pickle.loads(pickle.dumps(controller))

@@ -30,7 +30,6 @@ class Script:
         return len(self._requests)
 
     def submit(self, request: ScriptRequest) -> None:
-        """Takes a request."""
         self._requests.append(request)
 
     def step(self) -> list[tuple[ScriptRequest, Any]]:
@@ -58,7 +57,6 @@ class ScriptConversation:
         return ScriptRequest(session, self._action)
 
     def act(self, reply: str) -> tuple[Turn, str]:
-        """The action as a turn."""
         return Turn(reply, "", cut=False, malformed=False), reply
 
     def answered(self, info: Info) -> None:

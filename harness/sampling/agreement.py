@@ -58,9 +58,6 @@ def check_agreement(model: PreTrainedModel, *, sampled: bool = True, trained: bo
 
     Returns:
         A note if no copy can be made; else an empty text.
-
-    Raises:
-        ConfigError: A log-probability differs by more than 0.002 nats, or can't be computed.
     """
     config = model.config.get_text_config()
     if config.model_type in TESTED:

@@ -98,7 +98,6 @@ class TransformersSampler:
 
     @property
     def pending(self) -> int:
-        """See `Sampler.pending`."""
         return len(self._running)
 
     @torch.inference_mode()

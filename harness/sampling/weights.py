@@ -85,7 +85,6 @@ class SampledWeights:
         self.policy.save(folder, dtype=self._dtype, write=self._ranks.first)
 
     def close(self) -> None:
-        """Ends the sampler."""
         self._sampler.close()
 
 

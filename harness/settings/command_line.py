@@ -62,10 +62,6 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
         description: What the command does. By default the first paragraph of the settings' docstring.
         short: Whether ``--help`` shows the flags that are `FIRST`, the command's own, and the first five of a
             controller; ``--help-all`` shows the others, too. By default ``--help`` shows all.
-
-    Raises:
-        ConfigError: There is no such flag, it belongs to another choice, or the settings refuse a value.
-        SystemExit: tyro refuses the type of a value, and has printed why.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     words = ["--help" if word == "--help-all" else word for word in given]

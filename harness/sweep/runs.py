@@ -38,7 +38,6 @@ class SweptRun:
 
     @property
     def seed(self) -> int:
-        """The seed of the run."""
         return int(self.config["seed"])
 
     @property
@@ -111,12 +110,7 @@ class Suite:
 
 
 def read_suites(paths: Iterable[Path]) -> list[Suite]:
-    """Reads run folders, sweep folders, and folders of sweeps. The suites of sweeps come first.
-
-    Raises:
-        ConfigError: A path is neither a run nor a sweep, or there is no path.
-        StateError: A file is damaged.
-    """
+    """Reads run folders, sweep folders, and folders of sweeps. The suites of sweeps come first."""
     suites: list[Suite] = []
     single: dict[SweptRun, None] = {}
     known = cache(read_run)

@@ -191,7 +191,6 @@ class Trajectory:
         return None
 
     def stop(self, reason: EndReason) -> EndReason:
-        """Ends the episode for this reason."""
         self.end = reason
         ended, keep = not self.truncated, self.keeps_reward
         self.reward, self.success = result_of(self.reward, ended=ended, verdict=self.success, keep=keep)

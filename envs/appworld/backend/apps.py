@@ -55,7 +55,6 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
 
 
 def open_world(task_id: str) -> Any:
-    """The engine's world for a task."""
     from appworld import AppWorld
 
     return AppWorld(

@@ -130,7 +130,6 @@ class VLLMSampler:
 
     @property
     def pending(self) -> int:
-        """See `Sampler.pending`."""
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:

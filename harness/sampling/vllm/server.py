@@ -105,7 +105,6 @@ class VLLMServerSampler:
 
     @property
     def pending(self) -> int:
-        """See `Sampler.pending`."""
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:

@@ -60,11 +60,7 @@ def check_servers(settings: VLLMServerSampling, device: str) -> None:
 
 
 def check_server(server: VLLMServer, *, over_nccl: bool) -> tuple[int, int]:
-    """Checks a server that gets weights `over_nccl` or from a file. Returns its longest context and its `cache_tokens`.
-
-    Raises:
-        ConfigError: It does not answer, or its version of vLLM or its settings would make the training wrong.
-    """
+    """Checks a server that gets weights `over_nccl` or from a file. Returns its longest context and `cache_tokens`."""
     try:
         answered = server.version()
         expected = _VERSIONS
