@@ -87,7 +87,7 @@ class Engine:
         pass
 
 
-def made(tokenizer, agent, folder, *, update_every=4, controller=None, zero=True, **told):
+def made(tokenizer, agent, folder, *, update_every=4, controller=None, zero=True, success=None, **told):
     told = {"max_turns": 99, "max_input_length": 100_000, "use_conversation_multi_turn": True, "batched": False, **told}
     config = GeneratorConfig(**told)
     return ElasticGymGenerator(
@@ -95,6 +95,7 @@ def made(tokenizer, agent, folder, *, update_every=4, controller=None, zero=True
         folder=folder,
         update_every=update_every,
         zero_reward_on_truncation=zero,
+        success=success,
         generator_cfg=config,
         skyrl_gym_cfg=SkyRLGymConfig(max_env_workers=0),
         inference_engine_client=Engine(tokenizer, agent),
@@ -163,7 +164,9 @@ def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(to
 @pytest.mark.parametrize("zero", [True, False], ids=["zero", "keep"])
 def test_every_end_earns_what_the_table_says(tokenizer, tmp_path, zero):
     controller = Heard(K)
-    generator = made(tokenizer, lambda request: "go", tmp_path, controller=controller, update_every=1, zero=zero)
+    rule = None if zero else lambda total: total > 0
+    told = {"controller": controller, "update_every": 1, "zero": zero, "success": rule}
+    generator = made(tokenizer, lambda request: "go", tmp_path, **told)
     for name, end in ENDS.items():
         out = play(generator, "eh", [{"gym_id": "Endings-v0", "task_id": name}])
         [metrics], [rewards] = out["env_metrics"], out["rewards"]
@@ -171,9 +174,8 @@ def test_every_end_earns_what_the_table_says(tokenizer, tmp_path, zero):
         assert (metrics["success"], metrics["truncated"]) == (end.success, end.stopped), name
         if end.stopped and zero and end.zero == 0:
             assert not any(rewards), name  # step-wise advantages read each turn's
-    assert [(o.success, o.truncated) for o in controller.outcomes] == [
-        (end.success, end.stopped) for end in ENDS.values()
-    ]
+    expected = [(end.success if zero else end.paid, end.stopped) for end in ENDS.values()]
+    assert [(o.success, o.truncated) for o in controller.outcomes] == expected
 
 
 @pytest.mark.parametrize("zero", [True, False], ids=["zero", "keep"])

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import queue
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -81,7 +82,8 @@ class Scripted(trl.GRPOTrainer):
         return [replied(self._tokenizer, ids, self.agent) for ids in prompt_ids], None
 
 
-def train(rows, agent, folder, *, environment, controller, group=2, updates=None, resume=None, zero=True, **settings):
+def train(rows, agent, folder, *, environment, controller, group=2, updates=None, resume=None, **settings):
+    told = {name: settings.pop(name) for name in ("success", "zero_reward_on_truncation") if name in settings}
     model, tokenizer = policy()
     args = trl.GRPOConfig(
         output_dir=str(folder),
@@ -105,7 +107,7 @@ def train(rows, agent, folder, *, environment, controller, group=2, updates=None
         model, None, args=args, train_dataset=data, processing_class=tokenizer, environment_factory=environment
     )
     trainer.agent = agent
-    elastic = ElasticToolCalls(trainer, controller, zero_reward_on_truncation=zero)
+    elastic = ElasticToolCalls(trainer, controller, **told)
     trainer.train(resume_from_checkpoint=resume)
     return trainer, elastic
 
@@ -117,7 +119,8 @@ def test_every_end_earns_what_the_table_says(tmp_path, zero, monkeypatch):
     run = {
         "environment": lambda: ToolEnvironment("Endings-v0"),
         "controller": controller,
-        "zero": zero,
+        "zero_reward_on_truncation": zero,
+        "success": None if zero else lambda total: total > 0,
         "num_iterations": 1,
     }
     trainer, _ = train(rows, lambda text, calls: {"name": "act", "arguments": {"action": "go"}}, tmp_path, **run)
@@ -127,8 +130,18 @@ def test_every_end_earns_what_the_table_says(tmp_path, zero, monkeypatch):
     )
     # The agent goes on to call the tool after each end, and an episode has the environment's length.
     heard = [(o.length, o.success, o.truncated) for o in controller.outcomes]
-    expected = [(min(len(end.rewards), K), end.success, end.stopped) for end in ENDS.values()]
+    expected = [(len(end.own), end.success if zero else end.paid, end.stopped) for end in ENDS.values()]
     assert heard == [one for one in expected for _ in range(2)]
+
+
+def test_the_weighted_sum_of_all_functions_says_what_a_stopped_episode_keeps():
+    rules = [lambda **_: [1.0, 2.0], lambda **_: [-1.0, -0.5]]
+    model, weights = SimpleNamespace(training=False), torch.tensor([1.0, 2.0])
+    trainer = SimpleNamespace(tools=[1], reward_funcs=rules, reward_weights=weights, model=model, eos_token_ids=[1])
+    trainer.add_callback = lambda _: None
+    ElasticToolCalls(trainer, Heard(K))
+    stopped = {"completions": [[{"role": "assistant"}, {"role": "tool"}]] * 2, "completion_ids": [[0]] * 2}
+    assert [rule(**stopped) for rule in trainer.reward_funcs] == [[1.0, 0.0], [-1.0, 0.0]]  # 1 - 2, 2 - 1
 
 
 def fast_horizon():

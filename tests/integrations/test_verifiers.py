@@ -41,7 +41,7 @@ class Counting(vf.Taskset[Count, vf.TasksetConfig]):
 
 
 horizon = dict(folder={folder!r}, update_every={every})
-Env = elastic({env_class}, {controller}, zero_reward_on_truncation={zero}, **horizon)
+Env = elastic({env_class}, {controller}, success={rule}, zero_reward_on_truncation={zero}, **horizon)
 __all__ = ["ChatHarness", "Env", {taskset!r}]
 """
 
@@ -66,7 +66,8 @@ def plug_in(tmp_path, monkeypatch):
         name = f"plugged_{taskset.lower()}"
         sys.modules.pop(name, None)
         made = controller or f"ElasticHorizon(k0={k0}, k_min=2, k_max=60, alpha=0.9, min_successes=2)"
-        names = {"controller": made, "env_class": env_class, "taskset": taskset, "zero": zero}
+        rule = "None" if zero else "lambda trace: trace.reward > 0"
+        names = {"controller": made, "env_class": env_class, "taskset": taskset, "zero": zero, "rule": rule}
         text = MODULE.format(folder=str(tmp_path / "k"), every=every, **names)
         (tmp_path / f"{name}.py").write_text(text)
         return resolve_env_config({"taskset": {"id": name, **told}, "agent": {"runtime": {"type": "subprocess"}}})
@@ -114,7 +115,7 @@ def test_every_end_earns_what_the_table_says(chat_server, plug_in, zero, monkeyp
         traces = [episode.traces[0] for episode in play(config, server.url, len(ENDS))]
     for (name, end), trace, outcome in zip(ENDS.items(), traces, heard, strict=True):
         assert trace.reward == pytest.approx(end.zero if zero else end.keep), name
-        assert (outcome.success, outcome.truncated) == (end.success, end.stopped), name
+        assert (outcome.success, outcome.truncated) == (end.success if zero else end.paid, end.stopped), name
 
 
 def test_each_task_has_its_own_k(chat_server, plug_in):

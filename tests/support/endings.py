@@ -26,6 +26,11 @@ class End(NamedTuple):
         """The environment's own rewards, up to the end."""
         return self.rewards[:K]
 
+    @property
+    def paid(self) -> bool:
+        """What comes of it where a function, ``total > 0``, says what a success is."""
+        return not self.stopped and self.keep > 0
+
 
 ENDS = {
     "solved": End([0.3, 0.5], terminated=True, info={"success": True}, zero=0.8, keep=0.8, success=True),
