@@ -198,7 +198,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
                     info["horizon"] = self._shown  # a copy would cost more than all the rest
                     self._left = left - 1
                     return step
-            except TypeError:
+            except (TypeError, ValueError):
                 pass  # the fault has a sentence
             return self._checked(step)
         if not left:

@@ -211,13 +211,13 @@ def test_success_from_another_key_and_from_a_function(scripted, journal):
         ),
     ],
 )
-@pytest.mark.parametrize("k", [1, 2, 9])
-def test_what_the_harness_refuses_is_refused_with_its_step(scripted, journal, step, said, k):
+@pytest.mark.parametrize("at", [1, 2, 9])
+def test_what_the_harness_refuses_is_refused_with_its_step(scripted, journal, step, said, at):
     inner = scripted()
-    env = ElasticTimeLimit(inner, journal(k))
-    play(env, k - 1)
+    env = ElasticTimeLimit(inner, journal(9))
+    play(env, at - 1)
     inner.step = lambda action: step
-    with pytest.raises(UserCodeError, match=f"^step {k}: {said}"):
+    with pytest.raises(UserCodeError, match=f"^step {at}: {said}"):
         env.step(0)
 
 
