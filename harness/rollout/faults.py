@@ -18,7 +18,7 @@ class Faults:
         self._told: set[str] = set()  # the kinds of faults
 
     def look(self, trajectories: Sequence[Trajectory], *, last: bool) -> str:
-        """Returns a note on the episodes of an update that ended by a fault, or an empty text. `last`: no other follows.
+        """Returns a note on the episodes of an update that ended by a fault, or empty. `last`: no other follows.
 
         Lost episodes have a note in every update. Agents that fail have one if most do, or if a cause is new.
 
