@@ -123,7 +123,7 @@ def read_verdict(value: Any) -> Ended:
     >>> read_verdict({"reward": 0.5, "success": True}).success
     True
     >>> read_verdict("half").failure
-    "expected a reward, a finite number, or True or False, got 'half'; return one of them"
+    "expected a reward, a number at most 1e+12 from 0, or True or False, got 'half'"
     """
     given = value if isinstance(value, Mapping) else {"reward": value}
     values: list[Any] = [given.get("reward"), given.get("success")]
