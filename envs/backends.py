@@ -27,13 +27,11 @@ def read_pins(path: Path) -> dict[str, str]:
 
 
 def all_backends() -> dict[str, Backend]:
-    """The backends of all registered environments, by name."""
     needed = [about.backend for about in descriptions().values()]
     return {backend.name: backend for backend in needed if backend}
 
 
 def get_backend(name: str) -> Backend:
-    """The backend called ``name``. Raises ConfigError if there is none."""
     known = all_backends()
     if name not in known:
         raise ConfigError(f"there is no backend {name!r}; choose from {', '.join(known)}")
@@ -47,18 +45,12 @@ def venv_dir(backend: Backend) -> Path:
 
 
 def pins(backend: Backend) -> str:
-    """The backend's packages in a few words."""
     listed = [f"{name} {version}" for name, version in backend.requirements.items()]
     return ", ".join(listed) if len(listed) < 4 else f"{listed[0]} and {len(listed) - 1} pinned packages"
 
 
 def backend_python(name: str) -> Path:
-    """The interpreter of an installed backend.
-
-    Raises:
-        MissingBackendError: The backend is not installed for this Python, or its installation was interrupted.
-        ConfigError: There is no such backend.
-    """
+    """The interpreter of an installed backend."""
     backend = get_backend(name)
     python, marker = venv_dir(backend) / "bin" / "python", venv_dir(backend) / _MARKER
     if not python.exists() or not marker.is_file() or marker.read_text(encoding="utf-8") != _marked(backend):

@@ -16,7 +16,6 @@ _EXPERT = ("expert", "random_action")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.add_argument("env", metavar="ENV_ID", help="an id of gymnasium, MODULE:ID, or FILE.py:CLASS")
     parser.add_argument("--split", default="train", help="the split whose tasks are played (%(default)s)")
     parser.add_argument(
@@ -31,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Runs the tests and prints a line for each. Returns 1 if a test fails, else 0.
-
-    Raises:
-        ConfigError: The environment can't be made.
-    """
+    """Runs the tests and prints a line for each. Returns 1 if a test fails, else 0."""
     args = {**read_env_args(options.env_args), "split": options.split}
 
     def make() -> gym.Env[str, str]:

@@ -22,9 +22,6 @@ Info = dict[str, Any]
 def read_environments(text: str) -> dict[str, int]:
     """Reads the text of `--env`: ids with commas between, each with ``:WEIGHT`` if its weight is not 1.
 
-    Raises:
-        ConfigError: A weight is below 1, an id is missing, or an id is there twice.
-
     >>> read_environments("EH-Cabinet-v0:2,my_package:Number-v0")
     {'EH-Cabinet-v0': 2, 'my_package:Number-v0': 1}
     """
@@ -137,19 +134,15 @@ class MixedEnv(gym.Env[str, str]):
         return observation, {**info, "task_id": task_id, "environment": name}
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, Info]:
-        """Steps the environment of the present episode."""
         return self._current().step(action)
 
     def expert(self) -> str:
-        """The next action of the expert of the present episode's environment."""
         return str(self._current().get_wrapper_attr("expert")())
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A random action of the present episode's environment."""
         return str(self._current().get_wrapper_attr("random_action")(rng))
 
     def close(self) -> None:
-        """Closes every environment."""
         for env in self._envs.values():
             env.close()
 

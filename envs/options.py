@@ -11,9 +11,6 @@ from eh_gym.errors import ConfigError
 def named_task(options: object) -> Any:
     """Returns the task id that the options of a reset name; None if they name none.
 
-    Raises:
-        ConfigError: The options are not a dict, or have another key.
-
     >>> named_task({"task_id": "dev-000001"}), named_task({}), named_task(None)
     ('dev-000001', None, None)
     """

@@ -7,7 +7,6 @@ from envs.openenv.token import TOKEN_VARIABLE, find_token
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
     parser.add_argument("env", metavar="ENV_ID", help="an environment with text actions, such as EH-BFCL-v0")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8765, help="port to listen on, 0 for any (%(default)s)")
@@ -41,13 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Serves what the command line names until SIGINT or SIGTERM.
-
-    Raises:
-        ConfigError: An argument is wrong, or other machines can reach the address and there is no token.
-        MissingBackendError: A backend or its data are not installed.
-        MissingExtraError: OpenEnv is not installed.
-    """
+    """Serves what the command line names until SIGINT or SIGTERM."""
     token, made_here = find_token(options.token_file, options.host, is_open=options.open)
     from envs.openenv import server  # needs an extra
 

@@ -47,12 +47,6 @@ def benchmark_dir() -> Path:
 
 
 def root_of(split: str) -> Path:
-    """The folder that holds a split.
-
-    Raises:
-        ConfigError: There is no such split.
-        MissingBackendError: The split's data are not installed.
-    """
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     folder = mini_dir() if split == "mini" else benchmark_dir()
@@ -71,7 +65,7 @@ def root_of(split: str) -> Path:
 
 
 def task_ids(split: str) -> tuple[str, ...]:
-    """The tasks of a split, in AppWorld's order. The errors are those of `root_of`."""
+    """The tasks of a split, in AppWorld's order."""
     root = root_of(split)
     ids = _read_ids(root, split)
     if not ids:
@@ -86,9 +80,6 @@ def reference(split: str, task_id: str) -> list[str] | None:
     """The reference solution of a task, one piece of code for each step; None if the data hold none.
 
     The benchmark has solutions for train and dev, of one step each.
-
-    Raises:
-        ConfigError: There is no such split, or no such task in it.
     """
     if task_id not in task_ids(split):
         raise ConfigError(f"there is no task {task_id!r} in split {split!r}; envs.appworld.data.task_ids lists them")

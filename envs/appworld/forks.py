@@ -212,7 +212,6 @@ class Fork:
         return 0.0, 0.0
 
     def threads(self) -> int:
-        """The number of its threads."""
         with contextlib.suppress(OSError):  # it has ended
             return len(os.listdir(f"/proc/{self.pid}/task"))
         return 1

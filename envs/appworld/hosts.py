@@ -110,7 +110,6 @@ class World:
         self._apps.ask({"save": str(folder), "turns": turns}, timeout_s=_SAVE_TIMEOUT_S)
 
     def close(self) -> None:
-        """Ends the world."""
         self._shell.end()
         self._apps.end()
 
@@ -126,7 +125,6 @@ class Host:
 
     @property
     def alive(self) -> bool:
-        """Whether both zygotes are running."""
         return self._apps.alive and self._shells.alive
 
     @property
@@ -151,7 +149,6 @@ class Host:
         self._shells.clear()
 
     def close(self) -> None:
-        """Ends everything."""
         self._shells.close()
         self._apps.close()
 
@@ -202,7 +199,6 @@ def shared_host(python: Path, root: Path, settings: Settings) -> Host:
 
 
 def close_hosts() -> None:
-    """Ends the hosts of this process."""
     with _hosts_lock:
         mine = [key for key in _hosts if key[0] == os.getpid()]
         for key in mine:

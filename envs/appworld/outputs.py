@@ -71,10 +71,6 @@ def output_writer(root: Path, experiment: str, split: str, settings: Settings) -
         experiment: The experiment's name, such as ``my-agent_test_normal``.
         split: The split of the tasks.
         settings: The limits under which the episodes were played.
-
-    Raises:
-        ConfigError: There is no such split, or the folder can't be made.
-        MissingBackendError: AppWorld or the split's data are not installed.
     """
     source = data.root_of(split)
     root = root.resolve()

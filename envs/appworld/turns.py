@@ -159,7 +159,6 @@ class Turns:
 
 
 def turns() -> Turns:
-    """The turns of this process."""
     return _turns(os.getpid())
 
 

@@ -38,9 +38,6 @@ def scenarios(split: str) -> list[int]:
 def task_ids(split: str, categories: Sequence[str] | None = None, domains: Sequence[str] | None = None) -> list[str]:
     """The entry ids of a split, such as ``multi_turn_base_0``, one category after the other.
 
-    Raises:
-        ConfigError: The split, a category or a domain is unknown, or one is named twice.
-
     >>> len(task_ids("train", ["base"], ["vehicle"]))
     30
     """

@@ -159,7 +159,6 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         return text, 0.0 if result.reward is None else result.reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Ends the session."""
         self._disconnect()
 
     def _connect(self) -> None:

@@ -138,19 +138,15 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
 
     @property
     def state(self) -> State:
-        """The episode's name and its number of steps."""
         return self._state
 
     def list_splits(self) -> list[str]:
-        """The splits that may be played."""
         return self._splits
 
     def num_tasks(self, split: str) -> int:
-        """The number of tasks of a split."""
         return len(self._task_ids(split))
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
-        """One task: its id and its place in the split."""
         tasks = self._task_ids(split)
         if not 0 <= index < len(tasks):
             raise ConfigError(
@@ -159,7 +155,6 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         return {"id": tasks[index], "index": index}
 
     def list_tasks(self, split: str) -> list[dict[str, Any]]:
-        """All tasks of a split."""
         return [{"id": task_id, "index": i} for i, task_id in enumerate(self._task_ids(split))]
 
     def close(self) -> None:
@@ -252,9 +247,6 @@ def make_app(
         sessions: The most sessions at once.
         idle_s: Seconds of silence after which a session is closed.
         token: What clients must send; empty for none.
-
-    Raises:
-        ConfigError: No such environment is registered, it takes other arguments, or a number is too small.
     """
     if sessions < 1 or not idle_s > 0:
         raise ConfigError(f"max_sessions must be >= 1 and idle_timeout_s > 0, got {sessions} and {idle_s:g}")
@@ -285,7 +277,6 @@ def make_app(
 
 
 def make_server(app: App) -> uvicorn.Server:
-    """Uvicorn's server for an application."""
     return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
 
 

@@ -25,7 +25,6 @@ _OPTIONS = {"policy": ("full", "none"), "answers": ("full", "brief"), "actions":
 
 
 def task_ids(split: str) -> Sequence[str]:
-    """The ids of a split's tasks."""
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     return _splits(backend_python("tau2"))[split]
@@ -95,7 +94,6 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return info.pop("observation"), {"task_id": task_id, "kind": task_id[1:].split("_issue")[0], **info}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Makes a call."""
         text = action if isinstance(action, str) else ""
         if self._options["actions"] != "native":
             text = split_reply(text)[1]
@@ -110,11 +108,9 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return info.pop("observation"), float(success or 0), not failed and not self._running, failed, info
 
     def expert(self) -> str:
-        """The expert's next action."""
         return self.script("expert")
 
     def script(self, name: str) -> str:
-        """A script's action."""
         return str(self._call("action", {"player": name}))
 
     def random_action(self, rng: np.random.Generator) -> str:
@@ -126,7 +122,6 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return self._call("messages", {})
 
     def close(self) -> None:
-        """Ends the episode."""
         session, self._session = self._session, None
         if session is not None:
             with suppress(WorkerError):

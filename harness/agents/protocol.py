@@ -64,13 +64,11 @@ class Refusal(EHError):
         self.status, self.code = status, code
 
     def body(self) -> Json:
-        """OpenAI's error object."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
 
 def budget_used_up(k: int) -> Refusal:
-    """The answer after the `k`-th call."""
     return Refusal(
         f"The budget of {k} model calls is used up; the episode is over.", status=OVER, code="horizon_reached"
     )
@@ -152,7 +150,6 @@ class AgentProgram(Protocol):
 
 
 def model_list(name: str = MODEL) -> Json:
-    """The answer to ``GET /models``."""
     return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "elastic-horizon"}]}
 
 

@@ -73,7 +73,6 @@ class Session:
             return self._taken.call
 
     def waiting(self) -> list[ModelCall]:
-        """See `AgentProgram`."""
         with self._changed:
             return [waiting.call for waiting in self._there()]
 

@@ -62,9 +62,6 @@ class ChatFormat:
     Attributes:
         stop_ids: All tokens that end a reply.
         notes: Sentences about differences from the template.
-
-    Raises:
-        ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
     """
 
     def __init__(
@@ -84,11 +81,7 @@ class ChatFormat:
         self._tool_format: ToolFormat | None = None  # made when needed, because a parser may need TRL
 
     def tool_format(self) -> ToolFormat:
-        """How the model writes function calls. The token that ends calls joins `stop_ids`.
-
-        Raises:
-            ConfigError, MissingExtraError: As `ToolFormat`.
-        """
+        """How the model writes function calls. The token that ends calls joins `stop_ids`."""
         if self._tool_format is None:
             self._tool_format = ToolFormat(self._tokenizer, self._template, self._special)
             self.stop_ids |= {self._tool_format.end_id}
@@ -104,7 +97,6 @@ class ChatFormat:
         return self.messages_ids(self.with_system_apart(messages), tools)
 
     def result_messages(self, action: str, results: Sequence[str]) -> list[Message]:
-        """The results of an action's calls, as messages of the role tool."""
         names = call_names(action)
         if fault := results_fault(results, len(names)):
             raise ConfigError(fault)

@@ -78,7 +78,6 @@ class MessageFormat:
         return replace(reply, action=json.dumps(message))
 
     def said(self, reply: Reply) -> Message:
-        """The reply as a message."""
         if self.tools and not reply.malformed and not reply.unfinished:
             return dict(json.loads(reply.action))
         return {"role": "assistant", "content": reply.action}

@@ -76,9 +76,6 @@ def demonstrations(
         seed: Draws the tasks and the wasted steps.
         max_steps: An episode is stopped after this many steps.
         on_episode: Called with each episode that is taken.
-
-    Raises:
-        ConfigError: The environment has no expert, or no episode is short enough.
     """
     check_expert(env, "the warm start", "leave it out with --warm-start.episodes 0")
     task_ids = demonstrated_tasks(env)

@@ -86,9 +86,6 @@ def new_tiny_policy(
 
     `env` has the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``. `on_episode` is called after
     each of the expert's episodes.
-
-    Raises:
-        ConfigError: `env` has no expert, or the model could not write the expert's actions in `max_action_tokens`.
     """
     check_expert(env, "--model tiny", "give --model a folder or hub id")
     expert, rng = Expert(env), np.random.default_rng(0)

@@ -103,7 +103,6 @@ class ChatEndpoint:
         self._more = {"chat_template_kwargs": dict(template_kwargs)} if template_kwargs else {}
 
     async def close(self) -> None:
-        """Ends the connections."""
         await self._client.close()
 
     async def reply(

@@ -17,9 +17,6 @@ def of_run(folder: Path, env: str = "") -> EvaluateConfig:
     """The model of a run with the run's environment or agent, its held-out split, K, dtype, chat and limits.
 
     `env` is as for `saved_config`.
-
-    Raises:
-        ConfigError: The folder holds no run, or the run has not ended.
     """
     if not is_run(folder):
         raise ConfigError(

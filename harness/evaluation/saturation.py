@@ -44,7 +44,6 @@ class Saturation:
 
     @property
     def k_max(self) -> int:
-        """The largest k."""
         return len(self.success)
 
     @property
@@ -73,9 +72,6 @@ def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
 
     Args:
         episodes: The lines of one evaluation in the log, in any order. Those whose environment failed are left out.
-
-    Raises:
-        ConfigError: The episodes had no limit, or not all the same.
     """
     episodes = [line for line in episodes if line["end"] != "environment-error"]
     if not episodes:

@@ -43,9 +43,6 @@ def write_appworld_outputs(
     """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...`` from the folder of an evaluation.
 
     `out` is the folder that AppWorld calls its root.
-
-    Raises:
-        ConfigError: The folder holds no evaluation of EH-AppWorld, or no episode, or the name is not allowed.
     """
     name = name or "elastic-horizon"
     if not _NAME.fullmatch(name):

@@ -24,9 +24,6 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
     """Freezes the model and adds adapters of a rank >= 1, in place.
 
     At first they change nothing, because one matrix of each pair is zero. The seed draws the other one.
-
-    Raises:
-        ConfigError: peft can't adapt the model, or would adapt experts, which can't be merged here.
     """
     from peft import LoraConfig
     from peft.tuners.lora import LoraLayer
@@ -65,13 +62,11 @@ def redraw_lora(model: PreTrainedModel, *, seed: int) -> None:
 
 
 def has_lora(model: PreTrainedModel) -> bool:
-    """Whether the model has adapters."""
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
 @contextmanager
 def without_lora(model: PreTrainedModel) -> Iterator[None]:
-    """Computes without adapters in this context."""
     if not has_lora(model):
         yield
         return

@@ -21,9 +21,6 @@ class MetricsLog:
             this update and later ones. They are removed, and TensorBoard hides their points.
         trackers: Some of "tensorboard" and "wandb".
         settings: The run's settings, which Weights & Biases shows.
-
-    Raises:
-        StateError: Lines before `next_update` are missing, or can't be read.
     """
 
     def __init__(
@@ -58,17 +55,12 @@ class MetricsLog:
             tracker.write(update, finite)
 
     def close(self) -> None:
-        """Closes the trackers."""
         for tracker in self._trackers:
             tracker.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads the rows of a ``metrics.jsonl``, in order. Drops an unfinished last line.
-
-    Raises:
-        StateError: The file can't be read, or another line is not a row of metrics.
-    """
+    """Reads the rows of a ``metrics.jsonl``, in order. Drops an unfinished last line."""
     rows: list[dict[str, Any]] = []
     try:
         content = path.read_bytes()

@@ -45,7 +45,6 @@ class AgentConversation(ModelConversation):
         return ids
 
     def prompt(self, call: ModelCall | None = None) -> list[int]:
-        """See `Conversation`."""
         if call is None:
             return self.trajectory.ids
         ids, *_ = self._of_call(call)
@@ -53,7 +52,6 @@ class AgentConversation(ModelConversation):
         return ids
 
     def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
-        """See `Conversation`."""
         return super().request(session, prompt, seed, call or self._call)
 
     def _counted(self, sample: Sample) -> Sample:

@@ -26,12 +26,10 @@ class Ahead:
 
     @property
     def names(self) -> list[Hashable]:
-        """Of the requests."""
         return list(self._calls)
 
     @property
     def tokens(self) -> int:
-        """The tokens of all prompts."""
         return sum(len(prompt) for _, prompt in self._calls.values()) if self._calls else 0
 
     def new(self, waiting: Iterable[ModelCall], room: int) -> list[ModelCall]:

@@ -63,7 +63,7 @@ class Environments:
 
 
 def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:
-    """The task ids of each environment that `env` mixes, or of `env` alone. Raises as `tasks_of` does."""
+    """The task ids of each environment that `env` mixes, or of `env` alone."""
     base = env.unwrapped
     return list(base.parts.values()) if isinstance(base, MixedEnv) else [tasks_of(env)]
 
@@ -87,11 +87,6 @@ def check_kinds(env: gym.Env[Any, Any], controller: HorizonController) -> None:
 
 
 def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
-    """The ids of the tasks of the environment's split.
-
-    Raises:
-        ConfigError: The environment does not name its tasks.
-    """
     task_ids = task_ids_of(env)
     if task_ids is None:
         raise ConfigError(
@@ -120,9 +115,6 @@ def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
 
     Args:
         make: Returns an environment. It gets the arguments of ``gym.make``, but ``split`` only if it takes it.
-
-    Raises:
-        ConfigError: It is no function.
     """
     if not callable(make):
         raise ConfigError(f"env must be an id or a function that returns an environment, got {make!r}")
@@ -137,9 +129,6 @@ def environment(settings: Environment, *, slots: int, temperature: float, hosted
         slots: The number of environments that this process plays at once.
         temperature: The temperature of the samples.
         hosted: Whether a hosted model plays.
-
-    Raises:
-        ConfigError: The environment is an object of the Python program that began the run.
     """
     if settings.env.startswith(GIVEN):
         raise ConfigError(

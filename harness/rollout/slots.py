@@ -65,7 +65,6 @@ class Slots:
 
     @property
     def unfinished(self) -> bool:
-        """Whether any episode still waits or plays."""
         return bool(self._waiting or self._live)
 
     def start_resets(self) -> list[tuple[int, Future[ResetResult]]]:

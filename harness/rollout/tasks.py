@@ -40,7 +40,6 @@ class TaskStream:
         self._pass = [(-1, np.empty(0, dtype=np.int64))] * len(parts)
 
     def batch(self, update: int) -> list[str]:
-        """The tasks of one update."""
         first = update * self._per_update
         return [self._task(*self._turn(position)) for position in range(first, first + self._per_update)]
 

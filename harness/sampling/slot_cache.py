@@ -41,7 +41,6 @@ class SlotCache(Cache):
 
     @property
     def scrap_column(self) -> int:
-        """The column where padding is written."""
         return self._capacity - 1
 
     def reserve(self, rows: int, columns: int) -> None:
@@ -83,14 +82,12 @@ class SlotCache(Cache):
         )
 
     def swap_rows(self, a: int, b: int, length: int) -> None:
-        """Swaps the first `length` tokens of rows `a` and `b`."""
         for buffer in (*self._keys, *self._values):
             kept = buffer[a, :, :length].clone()
             buffer[a, :, :length] = buffer[b, :, :length]
             buffer[b, :, :length] = kept
 
     def copy_row(self, source: int, target: int, start: int, stop: int) -> None:
-        """Copies the columns from `start` to before `stop` of one row into those of another."""
         for buffer in (*self._keys, *self._values):
             buffer[target, :, start:stop] = buffer[source, :, start:stop]
 

@@ -56,9 +56,6 @@ def write_manifest(
 
     `base` are the settings that the arms share. `arms` has two values for each label: the settings that the arm sets,
     by the names of their flags, and the arm's complete settings.
-
-    Raises:
-        ConfigError: The earlier sweep had other settings.
     """
     path, shared = out / "suites" / f"{suite}.json", _settings(base)
     try:

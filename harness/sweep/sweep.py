@@ -80,7 +80,6 @@ class Sweep:
 
     @property
     def suites(self) -> Sequence[str]:
-        """The suites to run."""
         return PAPER_SUITES if self.suite == "all" else (self.suite or ARMS,)
 
     def arms(self, suite: str) -> dict[str, tuple[Mapping[str, Any], GRPOConfig]]:
@@ -194,7 +193,6 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
 
 
 def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
-    """Returns the tables of suites."""
     from harness.sweep.analysis import suite_table  # pandas takes a second to import
     from harness.sweep.runs import read_suites
 

@@ -154,7 +154,6 @@ class Trajectory:
     threshold: float | None = None
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> None:
-        """Records the first message of the episode and the info of the reset."""
         self.tools = list(info.get("tools", ()))
         functions = [json.dumps(tool, ensure_ascii=False) for tool in self.tools]
         self.system_prompt = "\n".join([info["system_prompt"], *functions])
@@ -191,7 +190,6 @@ class Trajectory:
         return None
 
     def stop(self, reason: EndReason) -> EndReason:
-        """Ends the episode for this reason."""
         self.end = reason
         ended, keep = not self.truncated, self.keeps_reward
         self.reward, self.success = result_of(self.reward, ended=ended, verdict=self.success, keep=keep)
@@ -213,7 +211,6 @@ class Trajectory:
         self.failure, self.trace, self.unscored, self.reward = str(why), trace, True, 0.0
 
     def fail(self, error: str | BaseException) -> EndReason:
-        """Ends the episode because its environment failed with this error."""
         self.end, self.error, self.trace = "environment-error", str(error), "\n".join(getattr(error, "__notes__", ()))
         return self.end
 
@@ -264,7 +261,6 @@ class Trajectory:
 
     @property
     def length(self) -> int:
-        """The number of steps taken."""
         return len(self.turns)
 
     @property
@@ -294,7 +290,6 @@ class Trajectory:
         return self.tokens - later if self.ids else 0
 
     def outcome(self) -> EpisodeOutcome:
-        """The outcome that the horizon controller records."""
         steps = max(1, self.length)
         return EpisodeOutcome(steps, self.horizon or steps, self.success, self.truncated, self.task_id, self.info)
 

@@ -55,7 +55,6 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
 
 
 def open_world(task_id: str) -> Any:
-    """The engine's world for a task."""
     from appworld import AppWorld
 
     return AppWorld(
@@ -173,7 +172,6 @@ class World:
 
 
 def evaluate(opened: Any) -> Any:
-    """AppWorld's evaluation of a world in its present state."""
     from appworld.evaluator import evaluate_task
 
     adaptations.flush(opened)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 
 def _make_and_check(data: Path, identifier: str, name: str, number: int) -> str:
-    """Write one task, then play its solutions. Returns the task's id."""
     from . import check, root
     from .scenarios import SCENARIOS
 

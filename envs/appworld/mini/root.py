@@ -110,7 +110,6 @@ def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[A
 
 
 def _write_supervisor(models: Any, who: str, instruction: str) -> Any:
-    """Add the supervisor app's rows."""
     supervisor = models.supervisor
     main = models.admin.MainUser.find_one(first_name=who)
     person = supervisor.Supervisor.create_save(

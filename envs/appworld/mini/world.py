@@ -44,7 +44,6 @@ PEOPLE = (  # phone numbers and domain are reserved for fiction
 
 
 def person(first: str) -> Person:
-    """The person with this first name."""
     return next(one for one in PEOPLE if one.first == first)
 
 
