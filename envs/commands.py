@@ -52,11 +52,7 @@ def run(
 
 @contextlib.contextmanager
 def held(path: Path, say: Callable[[str], None] = print) -> Iterator[None]:
-    """A lock that one process holds at a time, and the commands that ``run`` starts, until all of them end.
-
-    Raises:
-        ConfigError: The lock's folder or file can't be made or opened, or the system has no such locks.
-    """
+    """A lock that one process holds at a time, and the commands that ``run`` starts, until all of them end."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")

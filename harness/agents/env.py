@@ -129,9 +129,11 @@ class AgentEnv(gym.Env[str, Any]):
         return ended.failure, ended.reward, True, False, info | verdict
 
     def waiting(self) -> list[ModelCall]:
+        """See `AgentProgram`."""
         return self._session.waiting() if self._session is not None else []
 
     def stop_agent(self, why: str) -> None:
+        """See `AgentProgram`."""
         if self._session is None or self._running is None:
             return
         self._running.stop_soon(self._grace_s)
@@ -142,6 +144,7 @@ class AgentEnv(gym.Env[str, Any]):
             self._session.end(budget_used_up(self._calls), last)
 
     def verdict(self) -> tuple[str, float, bool, bool, Info]:
+        """See `AgentProgram`."""
         assert self._running is not None, "stop_agent() comes before verdict()"
         self._running.stop(self._grace_s)
         ended = self._ended()
@@ -156,6 +159,7 @@ class AgentEnv(gym.Env[str, Any]):
             running.stop(0.0)
 
     def close(self) -> None:
+        """Ends the agent."""
         session, running = self._session, self._running
         self._session = self._running = self._call = None
         if session is not None:

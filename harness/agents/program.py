@@ -61,6 +61,7 @@ class Running:
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
+        """Kills the agent after `grace_s` seconds."""
         self._thread.join(grace_s)
         if self._thread.is_alive():
             self._kill()

@@ -64,6 +64,7 @@ class Refusal(EHError):
         self.status, self.code = status, code
 
     def body(self) -> Json:
+        """OpenAI's error object."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
@@ -150,6 +151,7 @@ class AgentProgram(Protocol):
 
 
 def model_list(name: str = MODEL) -> Json:
+    """The answer to ``GET /models``."""
     return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "elastic-horizon"}]}
 
 

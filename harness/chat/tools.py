@@ -145,4 +145,5 @@ def result_message(name: str, result: str, at: int = 0) -> Message:
 
 
 def call_id(at: int) -> str:
+    """The id that a call and its result share."""
     return f"call{at:05d}"  # Mistral's templates need nine letters or digits

@@ -137,6 +137,7 @@ class KeptEvaluation:
 
 
 def is_evaluation(folder: Path) -> bool:
+    """Whether an evaluation was begun in this folder."""
     return (folder / _SETTINGS).is_file() and (folder / _EPISODES).is_file()
 
 

@@ -24,6 +24,9 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
     """Freezes the model and adds adapters of a rank >= 1, in place.
 
     At first they change nothing, because one matrix of each pair is zero. The seed draws the other one.
+
+    Raises:
+        ConfigError: peft can't adapt the model, or would adapt experts, which can't be merged here.
     """
     from peft import LoraConfig
     from peft.tuners.lora import LoraLayer

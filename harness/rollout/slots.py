@@ -89,7 +89,6 @@ class Slots:
         ]
 
     def reset_answered(self, slot: int, answer: Future[ResetResult]) -> Steps:
-        """Waits for the answer to a reset and records it."""
         episode = self._live[slot][0]
         needed = episode.reset_answered(answer)
         self._prompt = max(self._prompt, len(episode.trajectory.ids))

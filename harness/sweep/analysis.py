@@ -250,6 +250,7 @@ def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str
 
 
 def suite_table(suite: Suite) -> SuiteTable:
+    """Makes the table of a suite from the runs that have ended."""
     numbers = suite_numbers(suite)
     labels = [arm.label for arm in suite.arms]
     spreads = numbers.groupby(level=0, sort=False).agg(["mean", "std", "count"]).reindex(labels)

@@ -211,6 +211,7 @@ class Trajectory:
         self.failure, self.trace, self.unscored, self.reward = str(why), trace, True, 0.0
 
     def fail(self, error: str | BaseException) -> EndReason:
+        """Ends the episode because its environment failed with this error."""
         self.end, self.error, self.trace = "environment-error", str(error), "\n".join(getattr(error, "__notes__", ()))
         return self.end
 

@@ -16,6 +16,9 @@ def reference_policy(policy: Policy, folder: Path, device: str, ranks: Ranks, *,
 
     With LoRA this is `policy` itself, because its own weights are frozen. If `policy` had no update yet (`first`), the
     reference is a copy of it, which is also written to the folder. Otherwise it is loaded from there.
+
+    Raises:
+        StateError: The folder is missing or damaged, or the disk is full.
     """
     if has_lora(policy.model):
         return policy

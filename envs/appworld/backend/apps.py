@@ -117,7 +117,6 @@ class World:
             return {"lost": f"the code's process: {error}", "unread": unread}
 
     def verdict(self) -> dict[str, Any]:
-        """AppWorld's own evaluation of the present state."""
         tracker = evaluate(self._world)
         return {
             "success": bool(tracker.success),

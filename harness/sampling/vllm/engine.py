@@ -182,7 +182,6 @@ class VLLMSampler:
             self._asleep = True
 
     def wake(self) -> None:
-        """Ends `sleep` with the weights from before it."""
         if self._asleep:
             self.weights_changed()
             self._version -= 1

@@ -81,11 +81,9 @@ class VLLMServer:
         return str(self._call("GET", "/weight_info")["weight_version"])
 
     def name_weights(self, weight_version: str) -> None:
-        """Tells the server which version the weights are."""
         self._call("POST", "/update_weight_version", body={"new_version": weight_version})
 
     def _wait(self, sock: socket.socket) -> None:
-        """Waits until an answer begins."""
         poll, began = select.poll(), time.monotonic()  # select() takes no more than 1,024 descriptors
         poll.register(sock, select.POLLIN)
         while not poll.poll(1000 * CALL_S):
