@@ -171,9 +171,6 @@ def read_call(
         temperature: The run's own.
         sampling: Whether options for the model have no effect ("run"), are refused ("strict"), or are kept ("agent").
         items: What earlier responses have put out, by its ids.
-
-    Raises:
-        Refusal: The body is broken, or asks for something unsupported.
     """
     try:
         body = json.loads(content)

@@ -88,7 +88,6 @@ class World:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keeps the engine's guard on during the steps."""
         self._world.safety_guard.enable()
         try:
             for url in ("/supervisor/profile", "/amazon/products/1"):  # copies memory pages now, not in the first step
