@@ -57,9 +57,6 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
         prefix: What messages put before a field's name, such as ``loss.``.
         change: Turns a field's name into the name to change, such as its flag.
 
-    Raises:
-        ConfigError: A value is wrong.
-
     >>> @dataclass
     ... class Loss:
     ...     kl_coef: Annotated[float, Range(0)] = 0.0

@@ -27,13 +27,11 @@ def read_pins(path: Path) -> dict[str, str]:
 
 
 def all_backends() -> dict[str, Backend]:
-    """The backends of all registered environments, by name."""
     needed = [about.backend for about in descriptions().values()]
     return {backend.name: backend for backend in needed if backend}
 
 
 def get_backend(name: str) -> Backend:
-    """The backend called ``name``. Raises ConfigError if there is none."""
     known = all_backends()
     if name not in known:
         raise ConfigError(f"there is no backend {name!r}; choose from {', '.join(known)}")
@@ -47,7 +45,6 @@ def venv_dir(backend: Backend) -> Path:
 
 
 def pins(backend: Backend) -> str:
-    """The backend's packages in a few words."""
     listed = [f"{name} {version}" for name, version in backend.requirements.items()]
     return ", ".join(listed) if len(listed) < 4 else f"{listed[0]} and {len(listed) - 1} pinned packages"
 

@@ -82,5 +82,4 @@ def description_of(env_id: str) -> Description | None:
 
 
 def descriptions() -> dict[str, Description]:
-    """The descriptions of all registered environments, by id."""
     return {env_id: pkgutil.resolve_name(entry_point).description for env_id, entry_point in ENTRY_POINTS.items()}

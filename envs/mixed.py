@@ -134,19 +134,15 @@ class MixedEnv(gym.Env[str, str]):
         return observation, {**info, "task_id": task_id, "environment": name}
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, Info]:
-        """Steps the environment of the present episode."""
         return self._current().step(action)
 
     def expert(self) -> str:
-        """The next action of the expert of the present episode's environment."""
         return str(self._current().get_wrapper_attr("expert")())
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A random action of the present episode's environment."""
         return str(self._current().get_wrapper_attr("random_action")(rng))
 
     def close(self) -> None:
-        """Closes every environment."""
         for env in self._envs.values():
             env.close()
 

@@ -18,7 +18,6 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Lists the commands."""
     width = max(map(len, COMMANDS))
     print("python -m harness.COMMAND --help")
     for name, what in COMMANDS.items():

@@ -11,7 +11,6 @@ from harness.training.command import read_command
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
     console = Console()
     with errors_in_one_line(console):
         request = read_command(sys.argv[1:] if argv is None else argv)

@@ -16,9 +16,6 @@ def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:
     """A spec from which `gym.make` and `eh_gym.make_vec` make environments that run in the pool.
 
     `env_id` need not be registered on the nodes, but the module of its class must be installed there.
-
-    Raises:
-        ConfigError: gymnasium does not know the id.
     """
     spec = registered(env_id)
 

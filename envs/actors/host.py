@@ -50,11 +50,7 @@ class EnvHost:
         self._first: dict[str, Any] = {}  # one environment of each kind, for its properties
 
     def begin(self, kinds: Sequence[EnvKind]) -> tuple[str, str, list[About]]:
-        """Makes one environment of each kind. Returns the node's id, its readable name, and the descriptions.
-
-        Raises:
-            MissingBackendError: This node lacks a backend.
-        """
+        """Makes one environment of each kind. Returns the node's id, its readable name, and the descriptions."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
@@ -75,7 +71,6 @@ class EnvHost:
         return self._envs[key].reset(seed=seed, options=options)
 
     def step(self, key: int, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
-        """Takes a step in the environment of a key."""
         return self._envs[key].step(action)
 
     def close(self, key: int) -> None:

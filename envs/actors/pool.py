@@ -98,11 +98,7 @@ class ActorPool:
             return [a.seats for a in self._actors if a.alive]
 
     def about(self, kind: EnvKind) -> About:
-        """Describes the environments of a kind. At the first call, every actor makes one environment of it.
-
-        Raises:
-            MissingBackendError: A node lacks the backend.
-        """
+        """Describes the environments of a kind. At the first call, every actor makes one environment of it."""
         with self._lock:
             if kind.name not in self._abouts:
                 self._look()

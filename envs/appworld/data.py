@@ -47,7 +47,6 @@ def benchmark_dir() -> Path:
 
 
 def root_of(split: str) -> Path:
-    """The folder that holds a split."""
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     folder = mini_dir() if split == "mini" else benchmark_dir()
@@ -66,7 +65,7 @@ def root_of(split: str) -> Path:
 
 
 def task_ids(split: str) -> tuple[str, ...]:
-    """The tasks of a split, in AppWorld's order. The errors are those of `root_of`."""
+    """The tasks of a split, in AppWorld's order."""
     root = root_of(split)
     ids = _read_ids(root, split)
     if not ids:

@@ -125,7 +125,6 @@ class Host:
 
     @property
     def alive(self) -> bool:
-        """Whether both zygotes are running."""
         return self._apps.alive and self._shells.alive
 
     @property

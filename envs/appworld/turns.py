@@ -58,7 +58,6 @@ class Step:
             self.threads = self._shell.threads()
 
     def go(self, on: bool) -> None:
-        """Continues or stops the processes."""
         now = time.monotonic()
         if on and self._stopped_at is not None:
             self._stopped_s, self._stopped_at = self._stopped_s + now - self._stopped_at, None
@@ -111,7 +110,6 @@ class Turns:
 
     @contextlib.contextmanager
     def running(self, step: Step) -> Iterator[None]:
-        """Lets the step run inside the block."""
         with self._lock:
             self._steps[step] = None
             self._share()

@@ -255,7 +255,6 @@ class CabinetOpenEndedEnv(CabinetEnv):
         self._spoiled = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode; see `CabinetEnv.reset`."""
         self._spoiled = False
         return super().reset(seed=seed, options=options)
 

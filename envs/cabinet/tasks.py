@@ -80,9 +80,6 @@ def make_task(task_id: str, *, locked: bool = False, longest: int = LONGEST_CHAI
 def recurring_tasks(number: int, *, locked: bool = False, longest: int = LONGEST_CHAIN) -> tuple[str, ...]:
     """The ids of the first training tasks (`make_task`) whose lengths have the proportions of the whole split.
 
-    Raises:
-        ConfigError: ``number`` is not 1 to 10,000.
-
     Example:
         >>> ids = recurring_tasks(25)
         >>> ids[:2], [len(make_task(id).chain) for id in ids].count(1)
@@ -145,7 +142,6 @@ class TaskIds(LazyIds):
 
 
 def task_ids(split: str) -> TaskIds:
-    """The ids of a split. Raises ConfigError if there is no such split."""
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     return TaskIds(*_SPLIT_SIZES) if split == "all" else TaskIds(split)

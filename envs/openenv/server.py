@@ -138,19 +138,15 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
 
     @property
     def state(self) -> State:
-        """The episode's name and its number of steps."""
         return self._state
 
     def list_splits(self) -> list[str]:
-        """The splits that may be played."""
         return self._splits
 
     def num_tasks(self, split: str) -> int:
-        """The number of tasks of a split."""
         return len(self._task_ids(split))
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
-        """One task: its id and its place in the split."""
         tasks = self._task_ids(split)
         if not 0 <= index < len(tasks):
             raise ConfigError(
@@ -281,7 +277,6 @@ def make_app(
 
 
 def make_server(app: App) -> uvicorn.Server:
-    """Uvicorn's server for an application."""
     return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
 
 

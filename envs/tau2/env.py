@@ -94,7 +94,6 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return info.pop("observation"), {"task_id": task_id, "kind": task_id[1:].split("_issue")[0], **info}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Makes a call."""
         text = action if isinstance(action, str) else ""
         if self._options["actions"] != "native":
             text = split_reply(text)[1]
@@ -109,7 +108,6 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return info.pop("observation"), float(success or 0), not failed and not self._running, failed, info
 
     def expert(self) -> str:
-        """The expert's next action."""
         return self.script("expert")
 
     def script(self, name: str) -> str:

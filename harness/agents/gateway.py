@@ -59,7 +59,6 @@ class Gateway(ThreadingHTTPServer):
         return session
 
     def close(self) -> None:
-        """Closes all sessions and stops the server."""
         for session in list(self.sessions.values()):
             session.close()
         self.shutdown()
@@ -77,7 +76,6 @@ class Gateway(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Ends a connection."""
         self._named(request)
         super().shutdown_request(request)
 

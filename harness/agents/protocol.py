@@ -70,7 +70,6 @@ class Refusal(EHError):
 
 
 def budget_used_up(k: int) -> Refusal:
-    """The answer after the `k`-th call."""
     return Refusal(
         f"The budget of {k} model calls is used up; the episode is over.", status=OVER, code="horizon_reached"
     )
@@ -172,9 +171,6 @@ def read_call(
         temperature: The run's own.
         sampling: Whether options for the model have no effect ("run"), are refused ("strict"), or are kept ("agent").
         items: What earlier responses have put out, by its ids.
-
-    Raises:
-        Refusal: The body is broken, or asks for something unsupported.
     """
     try:
         body = json.loads(content)

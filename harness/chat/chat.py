@@ -62,9 +62,6 @@ class ChatFormat:
     Attributes:
         stop_ids: All tokens that end a reply.
         notes: Sentences about differences from the template.
-
-    Raises:
-        ConfigError: The tokenizer has no chat template, or its template rewrites the messages.
     """
 
     def __init__(
@@ -100,7 +97,6 @@ class ChatFormat:
         return self.messages_ids(self.with_system_apart(messages), tools)
 
     def result_messages(self, action: str, results: Sequence[str]) -> list[Message]:
-        """The results of an action's calls, as messages of the role tool."""
         names = call_names(action)
         if fault := results_fault(results, len(names)):
             raise ConfigError(fault)

@@ -29,9 +29,6 @@ class Template:
     Args:
         tokenizer: A tokenizer with a chat template.
         kwargs: Further variables of the template, such as ``{"enable_thinking": False}``.
-
-    Raises:
-        ConfigError: There is no chat template, or it has no such variable.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any] | None = None) -> None:
@@ -69,7 +66,6 @@ class Template:
         return str(text)
 
     def takes(self, messages: Sequence[Message], mark: str) -> bool:
-        """Whether the template renders the conversation with `mark` in it."""
         try:
             return mark in self(messages)
         except ConfigError:

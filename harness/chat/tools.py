@@ -20,12 +20,7 @@ _ASKED: Message = {"role": "user", "content": "question"}
 
 
 class ToolFormat:
-    """How a family writes calls and reads results; `end_id` is the token that ends a reply with calls.
-
-    Raises:
-        ConfigError: The template has no calls or no results, or there is no parser for its calls.
-        MissingExtraError: The tokenizer has no parser, and TRL is not installed.
-    """
+    """How a family writes calls and reads results; `end_id` is the token that ends a reply with calls."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, special: frozenset[int]) -> None:
         self._tokenizer, self._template, self._special = tokenizer, template, special
@@ -108,7 +103,6 @@ class ToolFormat:
 
 
 def call_names(action: str) -> list[str]:
-    """The names of the functions that an action in the native format calls."""
     try:
         message = json.loads(action)
         return [call["function"]["name"] for call in message["tool_calls"]]

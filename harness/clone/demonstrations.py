@@ -98,5 +98,4 @@ class Expert:
 class _Open(gym.Wrapper[str, str, str, str]):
     """An environment that its vector environment does not close."""
 
-    def close(self) -> None:
-        """Does nothing."""
+    def close(self) -> None: ...

@@ -54,11 +54,9 @@ class EvaluationFolder:
             self._opened = opened.pop_all()
 
     def missing(self, requests: Sequence[EpisodeRequest]) -> list[EpisodeRequest]:
-        """Returns the requests whose episodes were not played yet."""
         return [request for request in requests if request.seed not in self._played]
 
     def lines(self, requests: Sequence[EpisodeRequest]) -> list[dict[str, Any]]:
-        """Returns the recorded episodes of the requests."""
         last = {line["seed"]: line for line in read_episodes(self._folder / _EPISODES)}
         return [last[request.seed] for request in requests if request.seed in last]
 
@@ -72,7 +70,6 @@ class EvaluationFolder:
         return Replies(self._folder / _REPLIES, self._played)
 
     def end(self, result: Mapping[str, Any]) -> None:
-        """Writes the result next to the settings."""
         write_whole(self._folder / _RESULT, json.dumps(result, default=str, indent=2))
         if not result["result"]["environment_errors"]:
             (self._folder / _REPLIES).unlink(missing_ok=True)
@@ -123,7 +120,6 @@ class KeptEvaluation:
 
     @property
     def environment_args(self) -> dict[str, Any]:
-        """The arguments of ``gym.make`` that the evaluation was run with."""
         return {"split": self.settings["split"], **self.settings["env_args"]}
 
     def first_of_each_task(self) -> list[dict[str, Any]]:
@@ -165,7 +161,6 @@ def evaluation_of(folder: Path, env: str) -> KeptEvaluation:
 
 
 def read_evaluation(folder: Path) -> KeptEvaluation:
-    """Reads an evaluation's folder. Raises StateError if a file is damaged."""
     settings, ended = read_object(folder / _SETTINGS), folder / _RESULT
     return KeptEvaluation(
         folder, settings, read_object(ended)["result"] if ended.exists() else None, folder / _EPISODES

@@ -32,7 +32,6 @@ SCRIPTS = ("expert", "random", "empty")
 
 
 def scripts_of(env_id: str) -> tuple[str, ...]:
-    """Returns `SCRIPTS` and those of an environment."""
     return (*SCRIPTS, *(description_of(env_id) or Description).scripts)
 
 

@@ -12,7 +12,6 @@ from harness.settings.command_line import errors_in_one_line, parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
     console = Console()
     with errors_in_one_line(console):
         default = Export(what=tyro.MISSING, folder=tyro.MISSING, out=tyro.MISSING)

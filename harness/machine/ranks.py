@@ -195,7 +195,6 @@ class Ranks:
         register_fsdp_forward_method(model, "score_batch")
 
     def close(self) -> None:
-        """Closes the group."""
         if self.group is not None:
             dist.destroy_process_group()
 

@@ -67,7 +67,6 @@ def has_lora(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def without_lora(model: PreTrainedModel) -> Iterator[None]:
-    """Computes without adapters in this context."""
     if not has_lora(model):
         yield
         return

@@ -57,7 +57,6 @@ class Policy:
         return bool(self.model.config._attn_implementation == PACKED)
 
     def batch(self, trajectories: Sequence[Tokens]) -> Batch:
-        """Episodes as the input of one forward pass, packed if the model takes packed rows."""
         if self.packs:
             return pack(trajectories, device=self.model.device)
         # Padding is never attended to, so any id will do if the tokenizer has no padding token.
@@ -93,7 +92,6 @@ class Policy:
 
     @property
     def recomputed_layers(self) -> list[Any]:
-        """The layers that may compute their activations again."""
         return [layer for layer in self.model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
     def recompute(self, *, kept: int = 0, stored: int = 0) -> None:

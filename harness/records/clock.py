@@ -17,12 +17,10 @@ class Clock:
         self._since: float | None = None
 
     def start(self) -> None:
-        """Counts from now on."""
         self._since = time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        """The seconds of training so far."""
         return self._seconds + (time.perf_counter() - self._since if self._since is not None else 0.0)
 
     @contextmanager

@@ -95,6 +95,5 @@ for _bin, _ in LENGTH_BINS:
 
 
 def glossary_markdown() -> str:
-    """Returns the glossary as a table for the documentation."""
     rows = [f"| `{name}` | {unit} | {what.replace('|', chr(92) + '|')} |" for name, (unit, what) in GLOSSARY.items()]
     return "\n".join(["| metric | unit | what it is |", "| --- | --- | --- |", *rows])

@@ -21,9 +21,6 @@ class MetricsLog:
             this update and later ones. They are removed, and TensorBoard hides their points.
         trackers: Some of "tensorboard" and "wandb".
         settings: The run's settings, which Weights & Biases shows.
-
-    Raises:
-        StateError: Lines before `next_update` are missing, or can't be read.
     """
 
     def __init__(
@@ -58,7 +55,6 @@ class MetricsLog:
             tracker.write(update, finite)
 
     def close(self) -> None:
-        """Closes the trackers."""
         for tracker in self._trackers:
             tracker.close()
 

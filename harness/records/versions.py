@@ -5,7 +5,6 @@ from importlib.metadata import distributions
 
 
 def cpu_name() -> str:
-    """Returns the name that the system gives the processor."""
     try:
         with open("/proc/cpuinfo") as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))

@@ -10,7 +10,6 @@ from harness.settings.command_line import errors_in_one_line, parse
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
     console = Console()
     with errors_in_one_line(console):
         report(parse(Report(runs=tyro.MISSING), argv, prog="python -m harness.report"), console)

@@ -181,7 +181,6 @@ def _over_k(suite: Suite, table: SuiteTable) -> Drawing:
 
 @matplotlib.rc_context(_STYLE)
 def draw_evaluation_curves(evaluations: Sequence[KeptEvaluation]) -> list[Drawing]:
-    """Draws success and cost under each K for each evaluation."""
     return [drawing for kept in evaluations for drawing in _curve(kept.title, kept.episodes)]
 
 

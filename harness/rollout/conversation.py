@@ -77,8 +77,7 @@ class ModelConversation(ABC):
     def _first_ids(self, info: Info) -> list[int]: ...
 
     @abstractmethod
-    def _read(self, ids: Sequence[int]) -> Reply:
-        """Splits a reply into its thought and its action."""
+    def _read(self, ids: Sequence[int]) -> Reply: ...
 
     @abstractmethod
     def _next_ids(self, info: Info) -> list[int]:
@@ -106,7 +105,6 @@ class ModelConversation(ABC):
         )
 
     def act(self, reply: Sample) -> tuple[Turn, Any]:
-        """Appends a sample to the trajectory, and reads it."""
         trajectory, begin = self.trajectory, len(self.trajectory.ids)
         sample = self._counted(reply)
         cut = sample.finish_reason == "length" and sample is reply  # else one of the agent's stop texts ended it
@@ -128,7 +126,6 @@ class ModelConversation(ABC):
         return turn, self._action(read, begin, cut=cut)
 
     def answered(self, info: Info) -> None:
-        """Appends what the model reads next to the trajectory."""
         ids = self._next_ids(info)
         self._check_room(ids)  # before the observation is added, which an action must be able to follow
         self.trajectory.turns[-1].observation_tokens = self.trajectory.go_on(ids)

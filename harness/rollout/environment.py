@@ -63,7 +63,7 @@ class Environments:
 
 
 def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:
-    """The task ids of each environment that `env` mixes, or of `env` alone. Raises as `tasks_of` does."""
+    """The task ids of each environment that `env` mixes, or of `env` alone."""
     base = env.unwrapped
     return list(base.parts.values()) if isinstance(base, MixedEnv) else [tasks_of(env)]
 
@@ -87,7 +87,6 @@ def check_kinds(env: gym.Env[Any, Any], controller: HorizonController) -> None:
 
 
 def tasks_of(env: gym.Env[Any, Any]) -> Sequence[str]:
-    """The ids of the tasks of the environment's split."""
     task_ids = task_ids_of(env)
     if task_ids is None:
         raise ConfigError(

@@ -66,7 +66,6 @@ def play(
 def converse(
     chat: ChatFormat, max_context: int, trajectory: Trajectory, info: Info, settings: Rollout
 ) -> ModelConversation:
-    """Begins a `ModelConversation` with an environment or an agent program."""
     kind = AgentConversation if info.get("call") else EnvironmentConversation
     return kind(chat, max_context, trajectory, info, settings)
 
@@ -179,5 +178,4 @@ class InTurn:
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        """Closes the slots."""
         self.envs.close()

@@ -26,7 +26,6 @@ class Script:
 
     @property
     def pending(self) -> int:
-        """The number of requests without a reply."""
         return len(self._requests)
 
     def submit(self, request: ScriptRequest) -> None:
@@ -38,7 +37,6 @@ class Script:
         return [(request, _answer(request)) for request in requests]
 
     def end_session(self, session: Hashable) -> None:
-        """Drops a session's request."""
         self._requests = [request for request in self._requests if request.session != session]
 
 
@@ -53,14 +51,12 @@ class ScriptConversation:
         return ()
 
     def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> ScriptRequest:
-        """The request for the next action."""
         return ScriptRequest(session, self._action)
 
     def act(self, reply: str) -> tuple[Turn, str]:
         return Turn(reply, "", cut=False, malformed=False), reply
 
-    def answered(self, info: Info) -> None:
-        """Does nothing."""
+    def answered(self, info: Info) -> None: ...
 
 
 def _answer(request: ScriptRequest) -> str | Exception:

@@ -65,7 +65,6 @@ class Slots:
 
     @property
     def unfinished(self) -> bool:
-        """Whether any episode still waits or plays."""
         return bool(self._waiting or self._live)
 
     def start_resets(self) -> list[tuple[int, Future[ResetResult]]]:
@@ -90,7 +89,6 @@ class Slots:
         ]
 
     def reset_answered(self, slot: int, answer: Future[ResetResult]) -> Steps:
-        """Waits for the answer to a reset and records it."""
         episode = self._live[slot][0]
         needed = episode.reset_answered(answer)
         self._prompt = max(self._prompt, len(episode.trajectory.ids))

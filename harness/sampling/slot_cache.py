@@ -83,14 +83,12 @@ class SlotCache(Cache):
         )
 
     def swap_rows(self, a: int, b: int, length: int) -> None:
-        """Swaps the first `length` tokens of rows `a` and `b`."""
         for buffer in (*self._keys, *self._values):
             kept = buffer[a, :, :length].clone()
             buffer[a, :, :length] = buffer[b, :, :length]
             buffer[b, :, :length] = kept
 
     def copy_row(self, source: int, target: int, start: int, stop: int) -> None:
-        """Copies the columns from `start` to before `stop` of one row into those of another."""
         for buffer in (*self._keys, *self._values):
             buffer[target, :, start:stop] = buffer[source, :, start:stop]
 

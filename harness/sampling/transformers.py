@@ -60,9 +60,6 @@ class TransformersSampler:
             ``max_position_embeddings``.
         max_prefill_tokens: The most padded tokens of one forward pass over new prompts. It bounds the memory.
         version: The number of policy updates that the weights have seen; `weights_changed` counts on from it.
-
-    Raises:
-        ConfigError: The model has other layers, such as recurrent ones, or `max_context` exceeds the model's positions.
     """
 
     def __init__(
@@ -102,7 +99,6 @@ class TransformersSampler:
 
     @torch.inference_mode()
     def submit(self, request: SampleRequest) -> None:
-        """Queues one request; see `Sampler.submit`."""
         check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
         if request.session in self._running:
             raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
@@ -170,8 +166,7 @@ class TransformersSampler:
         self._version += 1
         return self._version
 
-    def close(self) -> None:
-        """Does nothing."""
+    def close(self) -> None: ...
 
     def _move_forward(self, batch: list[_Feeding]) -> None:
         """Moves the sessions of a batch into the first rows, so that a forward pass over them copies no cache."""
@@ -236,7 +231,6 @@ class TransformersSampler:
         return batches
 
     def _forward(self, batch: list[_Feeding]) -> None:
-        """Feeds every request's pending tokens and draws its next token."""
         batch = sorted(batch, key=lambda r: r.session.row)
         n, q = len(batch), max(len(r.feed) for r in batch)
         ids = np.zeros((n, q), dtype=np.int64)

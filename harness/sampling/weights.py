@@ -71,7 +71,6 @@ class SampledWeights:
             self._sampler.sleep()
 
     def hand_over(self) -> None:
-        """Gives the sampler the policy's weights after an update."""
         self.copy()
         self._sampler.weights_changed()
         self._ranks.wait()

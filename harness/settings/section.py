@@ -129,7 +129,6 @@ class Choice:
         return made
 
     def table(self, value: Any) -> dict[str, Any]:
-        """Returns the table of a value."""
         name, inner = self.name_of(value), table_of(value) if dataclasses.is_dataclass(value) else {}
         return {self.flag: name, **({name: inner} if inner else {})}
 
@@ -149,9 +148,6 @@ def filled(settings: T, table: Mapping[str, Any], where: str = "") -> T:
     """Returns settings like these, with the values of a table in their places, at every depth.
 
     The value of a section in the table is a table. `where`, such as ``"loss."``, precedes the names in error messages.
-
-    Raises:
-        ConfigError: There is no such setting, or a value is wrong.
     """
     fields = {field.name: field for field in settings_in(settings)}
     values = {}
@@ -234,10 +230,6 @@ def marks(kind: type) -> dict[str, Changes]:
 
 def changed(settings: T, /, **values: Any) -> T:
     """Returns settings like these with other values, by the names that their flags have, with underscores.
-
-    Raises:
-        TypeError: There is no such setting, or it belongs to another class than the chosen one.
-        ConfigError: A value is wrong.
 
     >>> from harness.settings.grpo import GRPOConfig
     >>> changed(GRPOConfig(), wrapper="fixed", k0=30, eval_tasks=8).horizon

@@ -14,7 +14,6 @@ from harness.sweep.sweep import parse, sweep
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line."""
     console = Console()
     with errors_in_one_line(console):
         try:

@@ -52,7 +52,6 @@ class SweptRun:
 
     @property
     def episodes(self) -> list[Path]:
-        """The files of the run's episode log."""
         return episode_files(self.folder / "episodes")
 
     def metric(self, *names: str) -> pd.Series:
@@ -82,7 +81,6 @@ class Arm:
 
     @property
     def fixed_k(self) -> int | None:
-        """The K of a fixed horizon, in steps."""
         return int(self.settings["k0"]) if self.settings.get("wrapper") == "fixed" else None
 
 
@@ -134,7 +132,6 @@ def read_suites(paths: Iterable[Path]) -> list[Suite]:
 
 
 def read_run(folder: Path) -> SweptRun:
-    """Reads one run folder. Raises as `read_suites` does."""
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; give the folder of a run or of a sweep")
     if not (folder / "config.json").exists():

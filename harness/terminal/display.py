@@ -40,7 +40,6 @@ class Display:
         self._console, self._names = console, names or {}
 
     def note(self, text: str) -> None:
-        """Prints one line."""
         self._console.print(in_python(text, self._names), highlight=False, soft_wrap=True, markup=False)
 
     def plan(
@@ -98,7 +97,6 @@ class Display:
     def summary(
         self, config: GRPOConfig, run_dir: Path, evaluations: dict[str, Any], training_s: float, total_s: float
     ) -> None:
-        """Prints the final table."""
         if config.evaluation.tasks:
             tasks, kind = evaluations["after"]["sampled"]["tasks"], "held-out" if config.held_out else "training"
             table = Table(
@@ -140,7 +138,6 @@ class UpdateBars:
         self._earned, self._looks_at = list[tuple[float, bool, float | None]](), min(first + RECENT, total) - 1
 
     def note(self, text: str) -> None:
-        """Prints one line above the bars."""
         self._display.note(text)
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:

@@ -34,7 +34,6 @@ class ShownEpisodes:
             self._seeds.pop(0)
 
     def ended(self, t: Trajectory) -> None:
-        """Takes an episode that has ended."""
         self._ended.add(t.seed)
         self.went_on(t)
 

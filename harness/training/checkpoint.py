@@ -160,7 +160,6 @@ def _trained(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def keep_frozen(path: Path, model: PreTrainedModel) -> None:
-    """Writes the frozen weights of a model with adapters."""
     with whole_file(path) as part:
         save_file(_frozen(model), part)
 

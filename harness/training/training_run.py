@@ -75,7 +75,6 @@ class TrainingRun:
             self.weights.wake()
 
     def write(self, update: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
-        """Writes the metrics and the episodes of an update."""
         if self.log is None:
             return
         self.log.write(update, metrics)

@@ -154,7 +154,6 @@ class Trajectory:
     threshold: float | None = None
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> None:
-        """Records the first message of the episode and the info of the reset."""
         self.tools = list(info.get("tools", ()))
         functions = [json.dumps(tool, ensure_ascii=False) for tool in self.tools]
         self.system_prompt = "\n".join([info["system_prompt"], *functions])
@@ -263,7 +262,6 @@ class Trajectory:
 
     @property
     def length(self) -> int:
-        """The number of steps taken."""
         return len(self.turns)
 
     @property
@@ -293,7 +291,6 @@ class Trajectory:
         return self.tokens - later if self.ids else 0
 
     def outcome(self) -> EpisodeOutcome:
-        """The outcome that the horizon controller records."""
         steps = max(1, self.length)
         return EpisodeOutcome(steps, self.horizon or steps, self.success, self.truncated, self.task_id, self.info)
 

@@ -87,7 +87,6 @@ class HostMoments:
 
     @torch.no_grad()
     def to_host(self) -> None:
-        """Moves them to the host's memory."""
         for (p, name), flat in self._host.items():
             state = self._optimizer.state[p]
             host = flat.view(_local(p).shape)
@@ -98,7 +97,6 @@ class HostMoments:
 
     @torch.no_grad()
     def to_device(self) -> None:
-        """Moves them to their parameters' device."""
         for (p, name), flat in self._host.items():
             moment = torch.empty_like(p)
             _local(moment).copy_(flat.view(_local(p).shape), non_blocking=True)
@@ -106,7 +104,6 @@ class HostMoments:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

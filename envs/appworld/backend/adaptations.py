@@ -215,7 +215,6 @@ def flush(world: Any) -> None:
 
 
 def save(world: Any) -> None:
-    """Writes all of the engine's files."""
     _original["_prepare_directories"](world)
     flush(world)
     _original["save_logs"](world)

@@ -88,7 +88,6 @@ class World:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keeps the engine's guard on during the steps."""
         self._world.safety_guard.enable()
         try:
             for url in ("/supervisor/profile", "/amazon/products/1"):  # copies memory pages now, not in the first step
@@ -117,7 +116,6 @@ class World:
             return {"lost": f"the code's process: {error}", "unread": unread}
 
     def verdict(self) -> dict[str, Any]:
-        """AppWorld's own evaluation of the present state."""
         tracker = evaluate(self._world)
         return {
             "success": bool(tracker.success),
@@ -172,7 +170,6 @@ class World:
 
 
 def evaluate(opened: Any) -> Any:
-    """AppWorld's evaluation of a world in its present state."""
     from appworld.evaluator import evaluate_task
 
     adaptations.flush(opened)

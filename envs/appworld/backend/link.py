@@ -50,7 +50,6 @@ def give(connection: socket.socket, other: socket.socket) -> None:
 
 
 def take(connection: socket.socket) -> socket.socket:
-    """Receives the socket that `give` sent."""
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
     if not descriptors:
         raise ConnectionError("the other side has hung up")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs the command."""
     # appworld loads the first .env in its own folder or the folders above. This keeps it from loading the user's.
     Path(sys.prefix, ".env").touch()
     from appworld.common.constants import PASSWORD, SALT

@@ -148,12 +148,10 @@ def to_python(calls: list[str], methods: Methods) -> str:
 
 
 def to_hermes(calls: list[str], methods: Methods) -> str:
-    """Ground-truth calls as a message in the hermes format."""
     return "\n".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in _as_json(calls, methods))
 
 
 def to_native(calls: list[str], methods: Methods) -> str:
-    """Ground-truth calls as a message in the native format."""
     tool_calls = [{"type": "function", "function": call} for call in _as_json(calls, methods)]
     return json.dumps({"role": "assistant", "content": "", "tool_calls": tool_calls})
 

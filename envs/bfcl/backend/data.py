@@ -37,7 +37,6 @@ class Entry:
 
 
 def load_entry(task_id: str) -> Entry:
-    """Loads the entry with this official id. Raises KeyError for an unknown id."""
     category = task_id.rsplit("_", 1)[0]
     entry, answer = _category(category)[task_id]
     functions = [document for name in entry["involved_classes"] for document in _documents(name)]

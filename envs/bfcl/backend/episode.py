@@ -91,7 +91,6 @@ class EntryEpisode:
         self._nested = False  # whether a call may have had a call as an argument
 
     def user_message(self) -> str:
-        """The user's message of the present turn."""
         revealed = self._task.entry.held_out.get(self._turn)
         if revealed is None:
             return self._task.entry.turns[self._turn]
@@ -209,7 +208,6 @@ def task_of(task_id: str) -> Task:
 
 
 def instruction(entry: Entry) -> str:
-    """The user's first message."""
     return next((turn for turn in entry.turns if turn), "")
 
 
@@ -236,7 +234,6 @@ def _build(entry: Entry) -> dict[str, Any]:
 
 
 def load_simulators() -> None:
-    """Imports the simulators of all entries."""
     for name in (
         *("GorillaFileSystem", "MathAPI", "MessageAPI", "TicketAPI"),
         *("TradingBot", "TravelAPI", "TwitterAPI", "VehicleControlAPI"),

@@ -16,13 +16,11 @@ class Script:
         self._left = TABLES["scripts"][name].split()
 
     def see(self, word: str, answer: str) -> None:
-        """Goes on."""
         wrong = "OFF" if word in TABLES["repairs"]["to_be_on"] else "ON"
         if self._left[:1] == [word] and not (word.startswith("toggle") and f"is now {wrong}" in answer):
             del self._left[0]
 
     def next(self) -> str:
-        """The next word."""
         return self._left[0] if self._left else "done"
 
 
@@ -39,7 +37,6 @@ class Expert:
         self._did: set[str] = set()
 
     def see(self, word: str, answer: str) -> None:
-        """Notes an answer."""
         self._did.add(word)
         if re.match("check|run|can|get|permissions|customer|bills|line", word):
             self._known[word] = answer
@@ -53,7 +50,6 @@ class Expert:
             self._known.pop("checknetworkstatus", None)
 
     def next(self) -> str:
-        """The next word."""
         try:
             return "done" if "transfer" in self._did or self._is_solved() else "transfer"
         except _Next as word:

@@ -51,11 +51,6 @@ class VLLMSampler:
             into the rest. On a CPU, vLLM's cache gets 512 MiB, or what one episode needs.
         engine_args: Further arguments of vLLM's ``EngineArgs``, such as ``{"kv_cache_dtype": "fp8"}``.
         dtype, device, slots, version: As in `make_sampler`.
-
-    Raises:
-        MissingExtraError: vLLM can't be imported.
-        ConfigError: `max_context` is too large, the GPU has too little memory, vLLM can't take over the model's
-            weights, or it does not take the `engine_args`.
     """
 
     def __init__(
@@ -119,7 +114,6 @@ class VLLMSampler:
 
     @property
     def cache_tokens(self) -> int:
-        """The number of tokens whose keys and values the engine's cache holds."""
         return cache_tokens(vars(self._engine.vllm_config.cache_config))
 
     def cache_metrics(self) -> dict[str, float]:
@@ -133,7 +127,6 @@ class VLLMSampler:
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:
-        """Queues one request; see `Sampler.submit`."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -189,7 +182,6 @@ class VLLMSampler:
             self._asleep = True
 
     def wake(self) -> None:
-        """Ends `sleep` with the weights from before it."""
         if self._asleep:
             self.weights_changed()
             self._version -= 1

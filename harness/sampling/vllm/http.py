@@ -44,11 +44,9 @@ class VLLMServer:
         self._sampled = 0.0  # when it last did
 
     def version(self) -> str:
-        """The server's version of vLLM."""
         return str(self._call("GET", "/version")["version"])
 
     def settings(self) -> dict[str, Any]:
-        """The configuration of vLLM as nested dicts."""
         return dict(self._call("GET", "/server_info", "?config_format=json")["vllm_config"])
 
     def world_size(self) -> int:
@@ -65,7 +63,6 @@ class VLLMServer:
         return choice
 
     def abort(self, name: str) -> None:
-        """Ends a running request."""
         self._call("POST", "/inference/v1/abort_requests", body={"request_ids": [f"generate-tokens-{name}"]})
 
     def pause(self) -> None:
@@ -73,7 +70,6 @@ class VLLMServer:
         self._call("POST", "/pause", "?mode=keep&clear_cache=true")
 
     def resume(self) -> None:
-        """Continues the requests after `pause`."""
         self._call("POST", "/resume")
 
     def load_weights(self, file: str) -> None:
@@ -85,11 +81,9 @@ class VLLMServer:
         return str(self._call("GET", "/weight_info")["weight_version"])
 
     def name_weights(self, weight_version: str) -> None:
-        """Tells the server which version the weights are."""
         self._call("POST", "/update_weight_version", body={"new_version": weight_version})
 
     def _wait(self, sock: socket.socket) -> None:
-        """Waits until an answer begins."""
         poll, began = select.poll(), time.monotonic()  # select() takes no more than 1,024 descriptors
         poll.register(sock, select.POLLIN)
         while not poll.poll(1000 * CALL_S):

@@ -55,10 +55,6 @@ class VLLMServerSampler:
         urls: The servers' addresses.
         max_context: The most tokens of an episode. The default, which is also the maximum, is what every server allows.
         device, sends, sharers, version: As in `make_sampler`. Processes that do not send wait for the one that does.
-
-    Raises:
-        ConfigError: A server can't be reached, is not set up as docs/vllm.md says, or allows less than `max_context`;
-            or vLLM can't take over the model's weights.
     """
 
     def __init__(
@@ -108,7 +104,6 @@ class VLLMServerSampler:
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:
-        """Queues one request; see `Sampler.submit`."""
         check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
         if request.session in self._names:
             raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
@@ -136,7 +131,6 @@ class VLLMServerSampler:
         return [(request, sample) for _, request, sample in sorted(done, key=lambda d: d[0])]
 
     def end_session(self, session: Hashable) -> None:
-        """Forgets an episode and drops its request."""
         name = self._names.pop(session, None)
         if name is not None:
             self._threads.submit(self._running.pop(name).engine.server.abort, name)

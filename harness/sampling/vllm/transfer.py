@@ -75,7 +75,6 @@ class NCCLSender:
         self._engine.send_weights()
 
     def close(self) -> None:
-        """Leaves the group."""
         self._engine.shutdown()
 
 
