@@ -44,6 +44,8 @@ def reset_fault(answer: Any, task_id: str | None = None, *, text: bool = True) -
     if not isinstance(answer, tuple) or len(answer) != 2:
         return f"reset must return (observation, info), got {answer!r:.200}; return both"
     observation, info = answer
+    if not text and isinstance(info, dict):
+        return ""
     if (fault := _text_fault(observation, info, text)) or not text:
         return fault
     for name in ("task_id", "system_prompt"):

@@ -99,8 +99,7 @@ class ElasticHorizon(Saved):
 
     def record(self, outcome: EpisodeOutcome) -> None:
         """Remembers the length of a success. Thread-safe."""
-        check_outcome(outcome)
-        if outcome.success:
+        if check_outcome(outcome).success:
             with self._lock:
                 self._lengths.append(int(outcome.length))
 

@@ -203,39 +203,51 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             return self._checked(step)
         if not left:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call reset() before step()")
-        return self._checked(self.env.step(action))
+        step = self.env.step(action)
+        try:
+            _, reward, terminated, truncated, info = step
+            known = reward is self._same and terminated is False and truncated is False and type(info) is dict
+        except (TypeError, ValueError):
+            known = False
+        return self._end(step, 1) if known else self._checked(step)
 
     def _checked(self, step: Any) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Checks a step, and ends the episode if this was its last one."""
-        horizon, left = self._horizon, self._left
-        steps = horizon - left + 1
+        left = self._left
         if fault := step_fault(step, text=False):
-            raise UserCodeError(f"{place(self._start.get('task_id'), steps)}: {fault}")
+            raise UserCodeError(f"{place(self._start.get('task_id'), self._horizon - left + 1)}: {fault}")
         observation, reward, terminated, truncated, info = step
-        before = self._earned + self._same * (self._since - left)
+        if left == 1 or terminated or truncated:
+            return self._end(step, left)
         own = float(reward)
-        if left > 1 and not (terminated or truncated):
-            self._left, self._earned = left - 1, before + own
-            self._same, self._since = reward if type(reward) in (float, int) else own, left - 1
-            info["horizon"] = self._shown
-            return observation, reward, terminated, truncated, info
-        self._left = 0
-        if type(terminated) is not bool or type(truncated) is not bool:
-            terminated, truncated = bool(terminated), bool(truncated)
+        self._earned += self._same * (self._since - left) + own
+        self._same, self._since = reward if type(reward) in (float, int) else own, left - 1
+        self._left, info["horizon"] = left - 1, self._shown
+        return observation, reward, terminated, truncated, info
+
+    def _end(self, step: Any, left: int) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = step
+        horizon = self._horizon
+        steps, self._left = horizon - left + 1, 0
+        before, own = self._earned + self._same * (self._since - left), float(reward)
+        terminated, truncated = terminated is not False and bool(terminated), truncated is not False and bool(truncated)
         failed = "environment_error" in info
         cut = left == 1 and not terminated
         stopped = (truncated or cut) and not terminated  # TimeLimit also truncates an end on its last step
         if stopped and not (cut or failed or self._own_limit_noted):
             self._note_own_limit()
         truncated = truncated or cut
+        success: Any
         if self._rule is None or failed:
             success = not failed and self._read_verdict(terminated, info)
         else:
-            success = _as_bool("success()", self._rule(observation, own, terminated, truncated, info))
+            success = self._rule(observation, own, terminated, truncated, info)
+            if success is not True and success is not False:
+                success = _as_bool("success()", success)
         total = before + own
-        kept = earned(total, ended=terminated and not failed, keep=self._keep)
-        if kept != total:
-            reward = kept - before
+        if total > 0:  # what is not above 0 is never taken back
+            kept = earned(total, ended=terminated and not failed, keep=self._keep)
+            reward = reward if kept == total else kept - before
         told = {"length": steps, "horizon": horizon, "success": success, "truncated": stopped}
         task_id = self._start.get("task_id")
         if task_id is not None:
@@ -250,7 +262,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             else:
                 self._tell(outcome)
         # An inner wrapper may have set it.
-        limit = (cut and not failed) or bool(info.get("TimeLimit.truncated", False))
+        limit = (cut and not failed) or bool(info.get("TimeLimit.truncated"))
         info = {**info, "horizon": self._shown, "outcome": told, "TimeLimit.truncated": limit}
         return observation, reward, terminated, truncated, info
 
@@ -261,7 +273,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         warnings.warn(
             f"the environment's own limit{how} stops episodes before K does; make it larger, or leave it out "
             "(gym.make(..., max_episode_steps=-1))",
-            stacklevel=4,
+            stacklevel=5,
         )
 
     def _tell(self, outcome: EpisodeOutcome) -> None:
