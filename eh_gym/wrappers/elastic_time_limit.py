@@ -233,7 +233,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         terminated, truncated = terminated is not False and bool(terminated), truncated is not False and bool(truncated)
         failed = "environment_error" in info
         cut = left == 1 and not terminated
-        stopped = (truncated or cut) and not terminated  # TimeLimit also truncates an end on its last step
+        stopped = not terminated  # TimeLimit also truncates an end on its last step
         if stopped and not (cut or failed or self._own_limit_noted):
             self._note_own_limit()
         truncated = truncated or cut

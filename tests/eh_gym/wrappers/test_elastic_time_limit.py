@@ -89,6 +89,8 @@ def test_the_outcome_is_told_once_and_a_step_after_the_end_is_refused(scripted, 
 def test_a_failed_reset_leaves_no_running_episode(scripted, journal):
     inner = scripted()
     env = ElasticTimeLimit(inner, journal(5))
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(0)
     play(env, 1)
     inner.fail_on_reset = True
     with pytest.raises(RuntimeError, match="no reset"):
@@ -179,6 +181,8 @@ def test_a_failed_environment_counts_for_nothing_and_pays_no_more_than_a_stop(sc
     assert first[1] + last[1] == (1.5 if keep else 0.0)
     assert controller.outcomes == []
     assert controller.updates == 0
+    asked = ElasticTimeLimit(scripted(failed), controller, success=lambda *_: True)
+    assert play(asked, 1)[0][4]["outcome"]["success"] is False
     assert info["TimeLimit.truncated"] is False
     assert info["outcome"]["truncated"] is ends[1]
     assert info["outcome"]["success"] is False
@@ -188,7 +192,7 @@ def test_success_from_another_key_and_from_a_function(scripted, journal):
     def rule(observation, reward, terminated, truncated, info):
         assert observation.tolist() == [0.5, 0.5]
         assert info == {"is_success": np.True_}
-        return reward > 0.5
+        return np.bool_(reward > 0.5)
 
     for success, reward, expected in (("is_success", 0.0, True), (rule, 0.6, True), (rule, 0.4, False)):
         controller = journal(5)
