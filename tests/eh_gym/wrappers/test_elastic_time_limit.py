@@ -22,7 +22,8 @@ from eh_gym.wrappers import ElasticTimeLimit
 
 pytestmark = pytest.mark.filterwarnings("ignore:the episode was stopped and its info has no 'success'")
 
-ON = (0.0, False, False, {})
+ZERO = 0.0  # one object, which is checked once
+ON = (ZERO, False, False, {})
 
 
 def won(reward=1.0, **info):
@@ -206,8 +207,9 @@ def test_success_from_another_key_and_from_a_function(scripted, journal):
     [
         ((0, 0.0, False, {}), "step must return .*; return all five"),
         (None, "step must return"),
-        ((0, 0.0, False, False, None), "the info must be a dict, got None"),
-        ((0, 0.0, None, False, {}), "terminated must be True or False, got None"),
+        ((0, ZERO, False, False, None), "the info must be a dict, got None"),
+        ((0, ZERO, None, False, {}), "terminated must be True or False, got None"),
+        ((0, ZERO, False, None, {}), "truncated must be True or False, got None"),
         *(((0, wrong, False, False, {}), "the reward must be a number") for wrong in (None, "1")),
         *(
             ((0, wrong, False, False, {}), "the reward must be a finite number")
@@ -217,7 +219,7 @@ def test_success_from_another_key_and_from_a_function(scripted, journal):
 )
 @pytest.mark.parametrize("at", [1, 2, 9])
 def test_what_the_harness_refuses_is_refused_with_its_step(scripted, journal, step, said, at):
-    inner = scripted()
+    inner = scripted(*[ON] * 9)
     env = ElasticTimeLimit(inner, journal(9))
     play(env, at - 1)
     inner.step = lambda action: step
