@@ -44,8 +44,6 @@ def reset_fault(answer: Any, task_id: str | None = None, *, text: bool = True) -
     if not isinstance(answer, tuple) or len(answer) != 2:
         return f"reset must return (observation, info), got {answer!r:.200}; return both"
     observation, info = answer
-    if not text and isinstance(info, dict):
-        return ""
     if (fault := _text_fault(observation, info, text)) or not text:
         return fault
     for name in ("task_id", "system_prompt"):
@@ -74,7 +72,7 @@ def step_fault(answer: Any, *, text: bool = True) -> str:
             f"step must return (observation, reward, terminated, truncated, info), got {answer!r:.200}; return all five"
         )
     observation, reward, terminated, truncated, info = answer
-    if (text or not isinstance(info, dict)) and (fault := _text_fault(observation, info, text)):
+    if fault := _text_fault(observation, info, text):
         return fault
     if not isinstance(reward, _NUMBER):
         return f"the reward must be a number, got {reward!r:.200}; return 0.0 for a step that earns nothing"
@@ -82,7 +80,7 @@ def step_fault(answer: Any, *, text: bool = True) -> str:
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if not is_verdict(value):
                 return f"{name} must be True or False, got {value!r:.200}"
-    if not -MOST_REWARD <= reward <= MOST_REWARD:
+    if not is_reward(reward):
         return (
             f"the reward must be a finite number, at most {MOST_REWARD:g} from 0, got {reward}; look for a division by "
             "zero, or a mean of nothing"

@@ -1,5 +1,6 @@
 """Tells the horizon controller how the episodes of an update ended."""
 
+import copy
 import numbers
 import pickle
 from collections.abc import Mapping, Sequence
@@ -31,13 +32,15 @@ def tell_controller(controller: HorizonController | None, trajectories: Sequence
 def check_controller(controller: HorizonController) -> None:
     """Lets a copy of a controller move K once, to refuse a wrong answer before the first update.
 
-    A controller that can't be pickled, or that is shared between processes, is not checked.
+    A controller that can't be copied, or that is shared between processes, is not checked.
     """
     try:
-        trial = None if isinstance(controller, SharedHorizon) else pickle.loads(pickle.dumps(controller))
+        trial = copy.deepcopy(controller)
+        if trial is controller and not isinstance(controller, SharedHorizon):  # one of ours, which no copy parts
+            trial = pickle.loads(pickle.dumps(controller))
     except Exception:  # such as one that holds a file
         return
-    if trial is None:
+    if trial is controller:
         return
     metrics: Any = trial.update()
     if not isinstance(metrics, Mapping):
