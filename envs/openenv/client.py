@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import time
 import urllib.error
 import urllib.parse
@@ -148,9 +149,9 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
             result = self._client.step({self._action_field: message})
         except (RuntimeError, *_LOST) as error:
             self._disconnect()
-            _, fault, said = str(error).partition("UserCodeError: ")  # OpenEnv has no field for an error's kind
-            if fault:
-                raise UserCodeError(f"the environment at {self._url}: {said}") from error
+            # OpenEnv has no field for an error's kind. An agent's text may be in an error, but not at its beginning.
+            if kind := re.match(r"(Server error: )?UserCodeError: ", str(error)):
+                raise UserCodeError(f"the environment at {self._url}: {str(error)[kind.end() :]}") from error
             return "", 0.0, False, True, {"success": False, "environment_error": f"{type(error).__name__}: {error}"}
         text, info = self._read(result.observation)
         terminated = bool(info.pop("terminated", result.done))
