@@ -44,8 +44,10 @@ def reset_fault(answer: Any, task_id: str | None = None, *, text: bool = True) -
     if not isinstance(answer, tuple) or len(answer) != 2:
         return f"reset must return (observation, info), got {answer!r:.200}; return both"
     observation, info = answer
-    if (fault := _text_fault(observation, info, text)) or not text:
-        return fault
+    if not isinstance(info, dict) or (text and not isinstance(observation, str)):
+        return _shape_fault(observation, info, text)
+    if not text:
+        return ""
     for name in ("task_id", "system_prompt"):
         if not isinstance(info.get(name), str):
             return f"info[{name!r}] must be a str, got {info.get(name)!r}; return it in the info of reset"
@@ -72,8 +74,8 @@ def step_fault(answer: Any, *, text: bool = True) -> str:
             f"step must return (observation, reward, terminated, truncated, info), got {answer!r:.200}; return all five"
         )
     observation, reward, terminated, truncated, info = answer
-    if fault := _text_fault(observation, info, text):
-        return fault
+    if not isinstance(info, dict) or (text and not isinstance(observation, str)):
+        return _shape_fault(observation, info, text)
     if not isinstance(reward, _NUMBER):
         return f"the reward must be a number, got {reward!r:.200}; return 0.0 for a step that earns nothing"
     if type(terminated) is not bool or type(truncated) is not bool:
@@ -95,10 +97,10 @@ def step_fault(answer: Any, *, text: bool = True) -> str:
     return ""
 
 
-def _text_fault(observation: Any, info: Any, text: bool) -> str:
+def _shape_fault(observation: Any, info: Any, text: bool) -> str:
     if text and not isinstance(observation, str):
         return f"an observation must be a str, got {observation!r:.200}; write it as text"
-    return "" if isinstance(info, dict) else f"the info must be a dict, got {info!r:.200}; return {{}} for none"
+    return f"the info must be a dict, got {info!r:.200}; return {{}} for none"
 
 
 def results_fault(results: Sequence[Any], calls: int) -> str:

@@ -14,7 +14,7 @@ HorizonFor = Callable[[Mapping[str, Any], int | None], int]
 """The optional method ``horizon_for(info, seed)`` of a controller, which gives each episode its own K."""
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(init=False)
 class EpisodeOutcome:
     """How one finished episode ended.
 
@@ -51,9 +51,8 @@ class EpisodeOutcome:
             type(horizon) is int is type(length) and 1 <= length <= horizon and type(success) is bool is type(truncated)
         ) or not (task_id is None or type(task_id) is str):
             _check(length, horizon, success, truncated, task_id)
-        values = self.__dict__  # the __init__ of a frozen dataclass takes several times as long
-        values["length"], values["horizon"], values["success"] = length, horizon, success
-        values["truncated"], values["task_id"], values["info"] = truncated, task_id, {} if info is None else info
+        self.length, self.horizon, self.success = length, horizon, success
+        self.truncated, self.task_id, self.info = truncated, task_id, {} if info is None else info
 
 
 def _check(length: Any, horizon: Any, success: Any, truncated: Any, task_id: Any) -> None:

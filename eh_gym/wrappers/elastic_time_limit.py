@@ -182,9 +182,10 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         k = episode_horizon(self.controller, info, seed)
         if k != self._horizon:
             self._horizon, self._shown = k, self._in_info(k)
-        self._start = {**info, "horizon": self._shown}
+        self._start = start = info.copy()
+        start["horizon"] = self._shown
         self._left, self._since, self._earned = k, k, 0.0
-        return observation, self._start.copy()
+        return observation, start.copy()
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps, and stops the episode if this was step K."""
@@ -263,7 +264,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
                 self._tell(outcome)
         # An inner wrapper may have set it.
         limit = (cut and not failed) or bool(info.get("TimeLimit.truncated"))
-        info = {**info, "horizon": self._shown, "outcome": told, "TimeLimit.truncated": limit}
+        info = info.copy()  # the environment may return this dict again
+        info["horizon"], info["outcome"], info["TimeLimit.truncated"] = self._shown, told, limit
         return observation, reward, terminated, truncated, info
 
     def _note_own_limit(self) -> None:
