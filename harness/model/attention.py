@@ -7,7 +7,8 @@ Otherwise each segment is one call of SDPA. So no work is done for pairs of toke
 mask would do the same, but its memory grows with the square of the row's length.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -127,11 +128,12 @@ def choose_attention(model: PreTrainedModel, *, packing: bool = True) -> None:
 _FLASH = {"FA3": (9,), "FA4": (9, 10)}  # the compute capabilities of their GPUs
 
 
-def choose_flash_attention(device: str, config: PreTrainedConfig) -> str:
+def choose_flash_attention(device: str, config: PreTrainedConfig, say: Callable[[str], None]) -> str:
     """Takes FlashAttention 3, else 4, if its package is installed and works; else torch keeps its own, 2.
 
     Both passes are tried at once, with heads of the model's size that share keys and with a window. A package for
-    another torch would otherwise fail at the first update, after the evaluation and the rollout.
+    another torch would otherwise fail at the first update, after the evaluation and the rollout. `say` hears what takes
+    long.
 
     Returns:
         What was chosen and why, for the user; "" without a GPU.
@@ -143,7 +145,11 @@ def choose_flash_attention(device: str, config: PreTrainedConfig) -> str:
         if torch.cuda.get_device_capability(device)[0] not in capabilities:
             continue
         try:
+            # The compiler of FA4's kernels warns of an argument that is empty here.
+            warnings.filterwarnings("ignore", "Argument aux_data", UserWarning)
             activate_flash_attention_impl(name)
+            if name == "FA4":
+                say("FlashAttention 4 makes its kernels, which takes a quarter of a minute")
             _try_varlen(device, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
             return ", ".join([f"{name} computes the attention", *reasons])
         except Exception as error:  # whatever a package raises that does not fit

@@ -171,7 +171,11 @@ def _make_policy(
     """
     policy = load(config, env, device, ranks, display)
     untested = check_agreement(policy.model, sampled=config.sampling.runs_policy)
-    kernel = choose_flash_attention(device, policy.model.config.get_text_config()) if policy.packs else ""
+    kernel = ""
+    if policy.packs:
+        kernel = choose_flash_attention(
+            device, policy.model.config.get_text_config(), lambda what: display.note(f"note: {what}")
+        )
     for note in (*policy.chat.notes, *filter(None, [untested, kernel])):
         display.note(f"note: {note}")
     clones = bool(config.warm_start.episodes) and not resumed

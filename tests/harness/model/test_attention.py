@@ -1,6 +1,12 @@
 """Packed attention against one dense mask over the whole row, which says who sees whom."""
 
+import ast
+import re
+import subprocess
+import sys
+import zipfile
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,22 +90,53 @@ def test_the_first_flash_attention_that_works_is_taken(
     def activate(name: str) -> None:
         using[:] = [name] if name in works or fails_at == "_try_varlen" else []
         attempt("", 16) if not using else None
+        activated.append(name)
 
     def attempt(_: str, size: int) -> None:
         assert size == 16
         if not set(using) & set(works):
             raise RuntimeError("undefined symbol: _ZN3c104\nand more")
 
-    using: list[str] = []
+    using, activated = [], []
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
     monkeypatch.setattr(attention, "activate_flash_attention_impl", activate)
     monkeypatch.setattr(attention, "_try_varlen", attempt)
     monkeypatch.setattr(attention, "current_flash_attention_impl", lambda: using)
     monkeypatch.setattr(attention, "restore_flash_attention_impl", using.clear)
     config = Qwen2Config(hidden_size=64, num_attention_heads=4)
-    assert choose_flash_attention("cuda", config) == said
+    heard = []
+    assert choose_flash_attention("cuda", config, heard.append) == said
+    assert len(heard) == activated.count("FA4")
     assert using == ([] if "FA2" in said else [said[:3]])
-    assert choose_flash_attention("cpu", config) == ""
+    assert choose_flash_attention("cpu", config, heard.append) == ""
+
+
+@pytest.mark.campaign
+def test_torch_calls_the_locked_flash_attention_4_as_it_is(tmp_path):
+    """torch's wrapper is read beside the wheel: the keywords that it passes, and the values that it takes."""
+    lock = (Path(__file__).parents[3] / "requirements" / "vllm.txt").read_text("utf-8")
+    pin = re.search(r"^flash-attn-4==\S+", lock, re.MULTILINE)[0]
+    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", tmp_path, pin], check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    theirs = functions(zipfile.ZipFile(wheel).read("flash_attn/cute/interface.py"))
+    ours = functions((Path(torch.__file__).parent / "nn" / "attention" / "_fa4.py").read_bytes())
+    for kernel, caller in (("_flash_attn_fwd", "_fa4_run_forward"), ("_flash_attn_bwd", "_fa4_run_backward")):
+        [call] = (
+            node
+            for node in ast.walk(ours[caller])
+            if isinstance(node, ast.Assign) and f"module.{kernel}" in ast.unparse(node)
+        )
+        named = {keyword.arg for keyword in call.value.keywords} - {None}
+        named |= {key.value for node in ast.walk(ours[caller]) if isinstance(node, ast.Dict) for key in node.keys}
+        assert named, "the keywords are written in another way"
+        arguments = theirs[kernel].args
+        assert named <= {argument.arg for argument in arguments.args + arguments.kwonlyargs}
+        returns = [node.value for node in ast.walk(theirs[kernel]) if isinstance(node, ast.Return)]
+        assert {len(value.elts) for value in returns} == {len(call.targets[0].elts)}
+
+
+def functions(source):
+    return {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
 
 
 def test_a_kernel_is_tried_in_both_passes_with_grouped_heads_and_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
