@@ -9,12 +9,15 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
+from engine_parameters import change_every_parameter, differing, held
 from quiet_run import rows_of_run
 from small_model import ask, forward_logprobs, new_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from eh_gym.errors import ConfigError
+from harness.model.lora import add_lora
 from harness.model.policy import load_policy
+from harness.sampling.vllm import engine
 from harness.sampling.vllm.engine import VLLMSampler
 from harness.settings.section import changed
 from harness.types.sampler import SampleRequest, sample_all
@@ -32,6 +35,30 @@ def test_the_engine_has_its_own_weights(made, kind):
     assert sample.logprobs == pytest.approx(forward_logprobs(before, [1, 2, 3], sample.ids), abs=1e-4)
     model.load_state_dict(before.state_dict())
     sampler.end_session(0)
+
+
+@pytest.mark.parametrize(("tied", "adapters", "dtype"), [(True, 0, "float32"), (False, 4, "bfloat16")])
+def test_every_parameter_is_handed_over_to_the_last_bit(real_vllm, monkeypatch, tied, adapters, dtype):
+    model = new_model(tied=tied).to(getattr(torch, dtype))
+    if adapters:
+        add_lora(model, adapters, seed=0)
+    sampler = VLLMSampler(model)
+    _, buffers, _ = held(sampler)
+    assert differing(sampler, model) == []
+    change_every_parameter(model)
+    assert len(differing(sampler, model)) == len(held(sampler)[0])
+    sampler.weights_changed()
+    assert differing(sampler, model) == []
+    assert all(buffers[name].equal(after) for name, after in held(sampler)[1].items())
+
+    stale = dict(engine.plain_parameters(model, sampler._dtype))["model.layers.1.mlp.down_proj.weight"].clone()
+    change_every_parameter(model, seed=1)
+    whole = engine.plain_parameters
+    monkeypatch.setattr(  # a hand-over that forgets one matrix
+        engine, "plain_parameters", lambda *a: ((n, stale if "1.mlp.down" in n else p) for n, p in whole(*a))
+    )
+    sampler.weights_changed()
+    assert differing(sampler, model) == ["model.layers.1.mlp.down_proj.weight"]
 
 
 def test_a_second_start_finds_what_the_first_compiled(real_vllm):
