@@ -1,6 +1,7 @@
 """The policy: a causal language model, its tokenizer and its chat format."""
 
 import copy
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.distributed.tensor import DTensor
 from transformers import (
     AttentionInterface,
@@ -28,6 +30,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from eh_gym.errors import ConfigError
+from envs.cache import cache_dir
 from harness.chat.chat import ChatFormat
 from harness.model.attention import PACKED, choose_attention, keep_outputs, no_mask, packed_attention
 from harness.model.batch import Batch, Tokens, collate, deal, microbatches, pack, padded_microbatches
@@ -114,8 +117,12 @@ class Policy:
         """Compiles the parts of each layer (norms, attention, feed-forward) into fused kernels.
 
         The layer itself is not compiled, so that FSDP2 and checkpointing can wrap it. All layers share one compiled
-        code, for any number of tokens. A copy of the model is not compiled.
+        code, for any number of tokens. A copy of the model is not compiled. What was compiled is kept in the cache
+        folder, unless ``TORCHINDUCTOR_CACHE_DIR`` names another one: torch's own, in /tmp, ends with a container.
         """
+        own = default_cache_dir()  # which torch puts into the variable when it is imported
+        if os.environ.get("TORCHINDUCTOR_CACHE_DIR", own) == own:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir() / "inductor")
         if self.packs:  # else each micro-batch, with other lengths, would be compiled anew
             AttentionInterface.register(PACKED, torch.compiler.disable(packed_attention))
         for layer in self.model.base_model.get_submodule("layers").children():

@@ -1,6 +1,7 @@
 """Loading a model: what is turned off in it, and what is said of damaged files."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from huggingface_hub.errors import RepositoryNotFoundError
 from one_step import copied, one_step
 from torch import Tensor
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from eh_gym.errors import ConfigError
 from harness.model.policy import Policy, load_policy
@@ -111,3 +113,11 @@ def test_a_hub_that_has_no_such_model_is_asked_once(why: Exception, monkeypatch:
     with pytest.raises(ConfigError, match="no folder nope, and the hub gives no such model"):
         load_policy("nope")
     assert asked == ["nope"]
+
+
+@pytest.mark.parametrize("given", [None, "/elsewhere"])
+def test_what_is_compiled_is_kept_in_the_cache_folder_unless_the_user_names_another(folder, monkeypatch, given):
+    monkeypatch.setenv("EH_CACHE_DIR", str(folder))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", given or default_cache_dir())
+    load_policy(folder).compile_layers()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == (given or str(folder / "inductor"))
