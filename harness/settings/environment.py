@@ -105,8 +105,10 @@ class Environment(Section):
                 raise ConfigError(
                     f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out"
                 )
+            once_default = ("agent_sampling", "run")
             for name in ("at_k", "agent_sampling", "agent_timeout_s", "agent_upstream"):
-                if getattr(self, name) not in (getattr(Environment, name), "run"):
+                value = getattr(self, name)
+                if value != getattr(Environment, name) and (name, value) != once_default:
                     raise ConfigError(f"--{name.replace('_', '-')} is for --agent, and none is given; leave it out")
             return
         if self.env == Environment.env:
