@@ -70,13 +70,10 @@ class Environment(Section):
         if isinstance(self.env, str):
             object.__setattr__(self, "env", absolute(self.env))
         args: object = self.env_args
-        tasks: object = self.tasks
         if isinstance(args, str):
             args = read_env_args(args)
         if isinstance(args, Mapping):
             object.__setattr__(self, "env_args", {absolute(name): value for name, value in args.items()})
-        if isinstance(tasks, str):
-            object.__setattr__(self, "tasks", Path(tasks) if tasks else None)
         super().__post_init__()
         if self.env.startswith(GIVEN) and self.env_workers != "local":
             raise ConfigError(

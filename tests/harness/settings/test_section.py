@@ -98,7 +98,7 @@ def test_flat_names_are_unique_whatever_is_chosen_of_what_the_help_names() -> No
     for wrapper in HORIZONS:
         for sampler in SAMPLERS:
             config = changed(GRPOConfig(), wrapper=wrapper, sampler=sampler)
-            names = [name for name, _, _ in leaves(config)]
+            names = [one.name for one in leaves(config)]
             assert len(names) == len(set(names))
             assert (config.wrapper, config.sampling.sampler) == (wrapper, sampler)
 
