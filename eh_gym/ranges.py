@@ -80,16 +80,6 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
             object.__setattr__(instance, name, kept)
 
 
-def check_names(kind: type, given: Collection[str]) -> None:
-    """Raises a TypeError for a keyword argument that a dataclass does not have."""
-    owner = next(base for base in kind.__mro__ if "__init__" in vars(base))
-    if "__dataclass_fields__" in vars(owner):  # a subclass may have a constructor of its own
-        names = [field.name for field in dataclasses.fields(owner) if field.init]
-        for name in given:
-            if name not in names:
-                raise TypeError(f"{kind.__name__} has no setting {name!r}{near(name, names)}")
-
-
 def near(name: str, known: Collection[str]) -> str:
     """Ends an error message about an unknown name.
 

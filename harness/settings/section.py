@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from eh_gym.errors import ConfigError, EHError
-from eh_gym.ranges import check_fields, check_names, hints_of, near
+from eh_gym.ranges import check_fields, hints_of, near
 
 T = TypeVar("T")
-S = TypeVar("S", bound="Section")
 
 NO_FLAG = "only recipes and Python programs give the setting"
 NoFlag = Annotated[T, NO_FLAG]
@@ -61,11 +60,6 @@ class Section:
 
     changes: ClassVar[Changes]
     """What the settings change that say nothing else. Each section declares it."""
-
-    def __new__(cls: type[S], *_: Any, **given: Any) -> S:
-        """Refuses names that are no settings."""
-        check_names(cls, given)
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
