@@ -79,8 +79,10 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
     )
     if more:
         raise ConfigError(f"{' '.join(more)} belongs to no flag, and a flag takes one value; leave it out")
-    panels = [read.pop(name) for name in [*read] if isinstance(read[name], _Read)]
-    return changed(default, **functools.reduce(dict.__or__, panels, read))
+    values: dict[str, Any] = {}
+    for name, value in read.items():
+        values |= value if isinstance(value, _Read) else {name: value}
+    return changed(default, **values)
 
 
 def parser_of(default: Any) -> Any:
@@ -169,6 +171,7 @@ class _Panel:
 def _flags(default: Any, *, short: bool) -> dict[str, Any]:
     """What tyro makes the command line from. `short`: the help shows the first flags."""
     panels: dict[str, list[StructFieldSpec]] = {"": []}
+    # The command's own flags come first.
     for one in sorted(leaves(default), key=lambda one: one.owner is not type(default) or bool(one.choice)):
         if NO_FLAG in one.marks:
             continue
