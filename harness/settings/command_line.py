@@ -50,8 +50,8 @@ _MEANT = {
 }
 
 
-def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str = "", short: bool = False) -> T:
-    """Reads the settings of a command from its command line.
+def parse(default: T, argv: Sequence[str] | None, *, prog: str, short: bool = False) -> T:
+    """Reads the settings of a command from its command line. Its help says the first paragraph of their docstring.
 
     Each section has a panel of its own in ``--help``. Flags have the names of the fields, without that of the section.
 
@@ -59,7 +59,6 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
         default: The settings with their defaults, a dataclass. `tyro.MISSING` marks what the command line must give.
         argv: The command line; None for that of the process.
         prog: How the command is called; the help begins with it.
-        description: What the command does. By default the first paragraph of the settings' docstring.
         short: Whether ``--help`` shows the flags that are `FIRST`, the command's own, and the first five of a
             controller; ``--help-all`` shows the others, too. By default ``--help`` shows all.
     """
@@ -68,7 +67,7 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
     chosen = {one.name: flag_of(words, one.name) for one in leaves(default) if one.choice}
     default = changed(default, **{name: value for name, value in chosen.items() if value})
     _check_names(default, words)
-    text = description or (type(default).__doc__ or "").split("\n\n")[0]
+    text = (type(default).__doc__ or "").split("\n\n")[0]
     short = short and words == given and bool({"-h", "--help"} & {*words})
     if short:
         text += " These are the flags that most runs need; --help-all shows all."
