@@ -66,7 +66,7 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
     """
     # A subclass that is no dataclass may have attributes whose types are unknown.
     declared = next(base for base in type(instance).__mro__ if "__dataclass_fields__" in vars(base))
-    hints = _hints(declared)
+    hints = hints_of(declared)
     for name in (field.name for field in dataclasses.fields(declared)):
         value = getattr(instance, name)
         try:
@@ -80,16 +80,6 @@ def check_fields(instance: Any, prefix: str = "", change: Callable[[str], str] =
             object.__setattr__(instance, name, kept)
 
 
-def check_names(kind: type, given: Collection[str]) -> None:
-    """Raises a TypeError for a keyword argument that a dataclass does not have."""
-    owner = next(base for base in kind.__mro__ if "__init__" in vars(base))
-    if "__dataclass_fields__" in vars(owner):  # a subclass may have a constructor of its own
-        names = [field.name for field in dataclasses.fields(owner) if field.init]
-        for name in given:
-            if name not in names:
-                raise TypeError(f"{kind.__name__} has no setting {name!r}{near(name, names)}")
-
-
 def near(name: str, known: Collection[str]) -> str:
     """Ends an error message about an unknown name.
 
@@ -101,7 +91,8 @@ def near(name: str, known: Collection[str]) -> str:
 
 
 @functools.cache  # a hundred times as slow as checking the fields
-def _hints(declared: type) -> dict[str, Any]:
+def hints_of(declared: type) -> dict[str, Any]:
+    """Returns the types of a dataclass's fields, with what stands beside them."""
     return get_type_hints(declared, include_extras=True)
 
 

@@ -136,7 +136,7 @@ def flags_markdown() -> str:
                 continue
             shown.add((name, flag.kind))
             if flag.panel != panel:
-                title = f"{command}: {flag.panel.removeprefix('config.')}" if command == "harness.grpo" else command
+                title = f"{command}: {flag.panel}" if command == "harness.grpo" else command
                 lines += [] if panel and command != "harness.grpo" else ["", f"## {title}", "", *_HEAD]
                 panel = flag.panel
             defaults = [f"`{flag.default}`"] * bool(flag.default)

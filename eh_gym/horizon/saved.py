@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from eh_gym.errors import StateError
-from eh_gym.ranges import check_fields, check_names
+from eh_gym.ranges import check_fields
 
 S = TypeVar("S", bound="Saved")
 
@@ -21,11 +21,6 @@ class Saved:
     of its arguments, as `gymnasium.register` and `copy.deepcopy` make, records into the original. Pickle it, or load a
     `state_dict`, for another one.
     """
-
-    def __new__(cls: type[S], *_: Any, **given: Any) -> S:
-        """Refuses names that are no settings."""
-        check_names(cls, given)
-        return super().__new__(cls)
 
     def __init__(self) -> None:
         self.made_in = os.getpid()

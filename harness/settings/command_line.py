@@ -2,7 +2,7 @@
 
 import ast
 import collections.abc
-import dataclasses
+import functools
 import inspect
 import itertools
 import json
@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin
 
 import tyro
 from rich.console import Console
@@ -31,7 +31,8 @@ from tyro.constructors import (
 
 from eh_gym.errors import ConfigError, EHError, UserCodeError
 from eh_gym.ranges import near
-from harness.settings.section import FIRST, Choice, Section, choice_of, filled, leaves, settings_in
+from envs.making import json_object
+from harness.settings.section import FIRST, NO_FLAG, Section, Setting, changed, leaves, settings_in
 
 T = TypeVar("T")
 
@@ -47,11 +48,10 @@ _MEANT = {
     "lr": ("learning_rate",),
     "output_dir": ("out",),
 }
-_MARKS = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
 
 
-def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str = "", short: bool = False) -> T:
-    """Reads the settings of a command from its command line.
+def parse(default: T, argv: Sequence[str] | None, *, prog: str, short: bool = False) -> T:
+    """Reads the settings of a command from its command line. Its help says the first paragraph of their docstring.
 
     Each section has a panel of its own in ``--help``. Flags have the names of the fields, without that of the section.
 
@@ -59,39 +59,34 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, description: str
         default: The settings with their defaults, a dataclass. `tyro.MISSING` marks what the command line must give.
         argv: The command line; None for that of the process.
         prog: How the command is called; the help begins with it.
-        description: What the command does. By default the first paragraph of the settings' docstring.
         short: Whether ``--help`` shows the flags that are `FIRST`, the command's own, and the first five of a
             controller; ``--help-all`` shows the others, too. By default ``--help`` shows all.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     words = ["--help" if word == "--help-all" else word for word in given]
-    default = _chosen(default, words)
+    chosen = {one.name: flag_of(words, one.name) for one in leaves(default) if one.choice}
+    default = changed(default, **{name: value for name, value in chosen.items() if value})
     _check_names(default, words)
-    text = description or (type(default).__doc__ or "").split("\n\n")[0]
+    text = (type(default).__doc__ or "").split("\n\n")[0]
     short = short and words == given and bool({"-h", "--help"} & {*words})
     if short:
         text += " These are the flags that most runs need; --help-all shows all."
     # tyro wraps what is in panels. Elsewhere it joins lines, but for those with a space in front.
     text = textwrap.fill(" ".join(text.split()), shutil.get_terminal_size().columns, subsequent_indent=" ")
-    kind: Any = Annotated[(type(default), *_MARKS)]
     read, more = tyro.cli(
-        kind,
-        default=default,
-        args=words,
-        prog=prog,
-        description=text,
-        registry=_registry(short=short),
-        return_unknown_args=True,
+        **_flags(default, short=short), args=words, prog=prog, description=text, return_unknown_args=True
     )
     if more:
         raise ConfigError(f"{' '.join(more)} belongs to no flag, and a flag takes one value; leave it out")
-    return filled(default, read)
+    values: dict[str, Any] = {}
+    for name, value in read.items():
+        values |= value if isinstance(value, _Read) else {name: value}
+    return changed(default, **values)
 
 
 def parser_of(default: Any) -> Any:
     """Makes the argparse parser that `parse` uses, for the page of flags."""
-    kind: Any = Annotated[(type(default), *_MARKS)]
-    return tyro.extras.get_parser(kind, default=default, registry=_registry(short=False))
+    return tyro.extras.get_parser(**_flags(default, short=False))
 
 
 def given_flags(words: Sequence[str]) -> dict[str, str]:
@@ -142,51 +137,19 @@ def end_with_error(console: Console, text: str, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def _chosen(default: T, words: Sequence[str]) -> T:
-    for field in settings_in(default):
-        value, choice = getattr(default, field.name), choice_of(field)
-        if choice and (name := flag_of(words, choice.flag)):
-            value = choice.filled(value, {choice.flag: name}, "")
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            value = _chosen(value, words)
-        if value is not getattr(default, field.name):
-            default = dataclasses.replace(default, **{field.name: value})  # type: ignore[type-var]
-    return default
-
-
-def _choices(settings: Any) -> Iterator[tuple[Choice, Any]]:
-    for field in settings_in(settings):
-        value, choice = getattr(settings, field.name), choice_of(field)
-        if choice:
-            yield choice, value
-        elif dataclasses.is_dataclass(value):
-            yield from _choices(value)
-
-
-def _without_flag(settings: Any) -> Iterator[str]:
-    hints, prefix = get_type_hints(type(settings), include_extras=True), getattr(settings, "prefix", "")
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _without_flag(value)
-        elif tyro.conf.Fixed in getattr(hints[field.name], "__metadata__", ()):
-            yield prefix + field.name
-
-
 def _check_names(default: Any, words: Sequence[str]) -> None:
-    hidden = {*_without_flag(default)}
-    known = {name for name, _, _ in leaves(default)} - hidden | {"help"}
+    settings = [*leaves(default)]
+    known = {one.name for one in settings if NO_FLAG not in one.marks} | {"help"}
     for flag, name in given_flags(words).items():
         if name in known:
             continue
-        if name in hidden:
+        if any(one.name == name for one in settings):
             raise ConfigError(f"{name} has no flag; give it in a recipe or in a Python program")
-        for choice, value in _choices(default):
-            others = [n for n, kind in choice.classes.items() if name in getattr(kind, "__dataclass_fields__", ())]
-            if others:
+        for one in settings:
+            classes = one.choice.classes if one.choice else {}
+            if others := [n for n, kind in classes.items() if name in getattr(kind, "__dataclass_fields__", ())]:
                 raise ConfigError(
-                    f"{flag} is for --{choice.flag} {' or '.join(others)}, got --{choice.flag} "
-                    f"{choice.name_of(value)}; leave it out"
+                    f"{flag} is for --{one.name} {' or '.join(others)}, got --{one.name} {one.value}; leave it out"
                 )
         name = name.lower()
         meant = next((one for one in _MEANT.get(name, ()) if one in known), name)
@@ -195,69 +158,62 @@ def _check_names(default: Any, words: Sequence[str]) -> None:
         raise ConfigError(f"no flag {flag}; {advice}")
 
 
-def _registry(*, short: bool) -> ConstructorRegistry:
-    """How tyro makes flags from settings. `short`: the help shows the first ones."""
-    registry = ConstructorRegistry()
-
-    @registry.struct_rule
-    def section(info: StructTypeInfo) -> StructConstructorSpec | None:
-        value = info.default
-        if isinstance(value, _Chosen):
-            return StructConstructorSpec(value.table, tuple(value.fields(short)))
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return StructConstructorSpec(dict, tuple(_fields(value, short)))  # a table: `filled` checks it
-        return None
-
-    @registry.primitive_rule
-    def table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-        if get_origin(info.type) is not collections.abc.Mapping:
-            return None
-        return _STAGES if get_args(info.type) == (int, int) else _JSON
-
-    return registry
+class _Read(dict[str, Any]):
+    """The values of the flags of a panel, by name."""
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    choice: Choice
-    value: Any
-
-    def fields(self, short: bool) -> list[StructFieldSpec]:
-        """The flag that chooses, and those of the class that is chosen."""
-        choice, name = self.choice, self.choice.name_of(self.value)
-        flag = StructFieldSpec(choice.flag, _named(str, choice.flag), name, choice.text)
-        return [flag, *(_fields(self.value, short, most=5) if dataclasses.is_dataclass(self.value) else ())]
-
-    def table(self, **read: Any) -> dict[str, Any]:  # a docstring would be in the help
-        name = read.pop(self.choice.flag)
-        return {self.choice.flag: name, name: read} if read else {self.choice.flag: name}
+class _Panel:
+    flags: Sequence[StructFieldSpec]
 
 
-def _fields(settings: Any, short: bool, most: int | None = None) -> list[StructFieldSpec]:
-    """The flags and panels of a dataclass. In a short help, those of a section are marked, and of others there are at
-    `most` so many.
-    """
-    hints, prefix = get_type_hints(type(settings), include_extras=True), getattr(settings, "prefix", "")
-    specs, texts = [], _texts(type(settings))
-    others = [] if isinstance(settings, Section) else [field.name for field in settings_in(settings)][:most]
-    for field in settings_in(settings):
-        value, choice = getattr(settings, field.name), choice_of(field)
-        kind: Any
-        text = texts.get(field.name, "")
-        if choice:
-            kind, value = _Chosen, _Chosen(choice, value)
-        elif dataclasses.is_dataclass(value):
-            whole = any(dataclasses.is_dataclass(getattr(value, inner.name)) for inner in settings_in(value))
-            kind = Annotated[type(value), tyro.conf.arg(name="")] if whole else type(value)  # its sections are panels
-        else:
-            hint = hints[field.name]
-            kind = _named(hint, prefix + field.name)
-            if short and field.name not in others and FIRST not in getattr(hint, "__metadata__", ()):
-                kind = Annotated[kind, tyro.conf.Suppress]
-        specs.append(StructFieldSpec(field.name, kind, value, text))
-    return specs
+def _flags(default: Any, *, short: bool) -> dict[str, Any]:
+    """What tyro makes the command line from. `short`: the help shows the first flags."""
+    panels: dict[str, list[StructFieldSpec]] = {"": []}
+    # The command's own flags come first.
+    for one in sorted(leaves(default), key=lambda one: one.owner is not type(default) or bool(one.choice)):
+        if NO_FLAG in one.marks:
+            continue
+        kind: Any = str if one.choice else one.hint
+        kind = Annotated[kind, tyro.conf.arg(name=one.name.replace("_", "-"))]
+        if short and not _is_first(one, type(default)):
+            kind = Annotated[kind, tyro.conf.Suppress]
+        text = one.choice.text if one.choice else _texts(one.owner).get(one.field, "")
+        panels.setdefault(one.panel, []).append(StructFieldSpec(one.name, kind, one.value, text))
+    own = panels.pop("")
+    whole = _Panel([*own, *(StructFieldSpec(name, _Panel, _Panel(flags), "") for name, flags in panels.items())])
+    registry = ConstructorRegistry()
+
+    @registry.struct_rule
+    def panel(info: StructTypeInfo) -> StructConstructorSpec | None:
+        return StructConstructorSpec(_Read, tuple(info.default.flags)) if info.type is _Panel else None
+
+    @registry.primitive_rule
+    def mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        if get_origin(info.type) is not collections.abc.Mapping:
+            return None
+        stages = get_args(info.type) == (int, int)
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="UPDATE:K,..." if stages else "JSON",
+            instance_from_str=_stages if stages else _json,
+            is_instance=lambda value: isinstance(value, Mapping),
+            str_from_instance=lambda value: [
+                ",".join(f"{update}:{k}" for update, k in value.items()) if stages else json.dumps(dict(value))
+            ],
+        )
+
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
+    return {"f": _Panel, "default": whole, "registry": registry, "config": config}
 
 
+def _is_first(one: Setting, command: type) -> bool:
+    if issubclass(one.owner, Section) or one.owner is command:
+        return one.choice is not None or one.owner is command or FIRST in one.marks
+    return one.field in [field.name for field in settings_in(one.owner)][:5]  # of a controller
+
+
+@functools.cache
 def _texts(kind: Any) -> Mapping[str, str]:
     texts = {}
     for base in reversed(kind.__mro__):
@@ -272,14 +228,8 @@ def _texts(kind: Any) -> Mapping[str, str]:
     return texts
 
 
-def _json(words: Sequence[str]) -> Any:
-    try:
-        read = json.loads(words[0])
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(read, dict):
-        raise ValueError(f"it must be a JSON object, got {words[0]}")
-    return read
+def _json(words: Sequence[str]) -> dict[str, Any]:
+    return json_object(words[0], "the value", '{"name": 1}')
 
 
 def _stages(words: Sequence[str]) -> dict[int, int]:
@@ -287,23 +237,3 @@ def _stages(words: Sequence[str]) -> dict[int, int]:
     if len(dict(pairs)) < len(pairs):
         raise ValueError("it names an update twice")
     return dict(pairs)
-
-
-_JSON = PrimitiveConstructorSpec[Any](
-    nargs=1,
-    metavar="JSON",
-    instance_from_str=_json,
-    is_instance=lambda value: isinstance(value, Mapping),
-    str_from_instance=lambda value: [json.dumps(dict(value))],
-)
-_STAGES = PrimitiveConstructorSpec[Any](
-    nargs=1,
-    metavar="UPDATE:K,...",
-    instance_from_str=_stages,
-    is_instance=lambda value: isinstance(value, Mapping),
-    str_from_instance=lambda value: [",".join(f"{update}:{k}" for update, k in value.items())],
-)
-
-
-def _named(hint: Any, name: str) -> Any:
-    return Annotated[hint, tyro.conf.arg(name=name.replace("_", "-"))]

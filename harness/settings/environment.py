@@ -70,13 +70,10 @@ class Environment(Section):
         if isinstance(self.env, str):
             object.__setattr__(self, "env", absolute(self.env))
         args: object = self.env_args
-        tasks: object = self.tasks
         if isinstance(args, str):
             args = read_env_args(args)
         if isinstance(args, Mapping):
             object.__setattr__(self, "env_args", {absolute(name): value for name, value in args.items()})
-        if isinstance(tasks, str):
-            object.__setattr__(self, "tasks", Path(tasks) if tasks else None)
         super().__post_init__()
         if self.env.startswith(GIVEN) and self.env_workers != "local":
             raise ConfigError(
@@ -105,8 +102,10 @@ class Environment(Section):
                 raise ConfigError(
                     f"a file of tasks is for --agent, got --tasks {self.tasks} and no agent; leave it out"
                 )
+            once_default = ("agent_sampling", "run")
             for name in ("at_k", "agent_sampling", "agent_timeout_s", "agent_upstream"):
-                if getattr(self, name) not in (getattr(Environment, name), "run"):
+                value = getattr(self, name)
+                if value != getattr(Environment, name) and (name, value) != once_default:
                     raise ConfigError(f"--{name.replace('_', '-')} is for --agent, and none is given; leave it out")
             return
         if self.env == Environment.env:

@@ -7,7 +7,6 @@ from eh_gym import HorizonController
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
 from eh_gym.horizon.make import HORIZONS, find_controller, make_controller
-from eh_gym.ranges import near
 from harness.settings.environment import GIVEN
 from harness.settings.section import Choice
 
@@ -42,16 +41,14 @@ def new_controller(horizon: Horizon) -> HorizonController | None:
     return None if horizon is None else dataclasses.replace(horizon)  # type: ignore[type-var]
 
 
-def _named(name: str) -> Any:
+_KINDS: dict[str, type] = {**HORIZONS, "none": type(None)}
+
+
+def _make(name: str) -> Any:
     if name == "none":
         return None
     if name.startswith(GIVEN):
         return NamedHorizon(name)
-    if ":" not in name and name not in HORIZONS:
-        known = (*HORIZONS, "none")
-        raise ConfigError(
-            f"--wrapper must be one of {', '.join(known)}, or MODULE:CLASS, got {name!r}{near(name, known)}"
-        )
     kind = find_controller(name)
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
         return NamedHorizon(name)
@@ -64,11 +61,9 @@ def _named(name: str) -> Any:
 
 
 def _name_of(horizon: Any) -> str:
-    if horizon is None:
-        return "none"
     if isinstance(horizon, NamedHorizon):
         return horizon.name
-    names = {kind: name for name, kind in HORIZONS.items()}
+    names = {kind: name for name, kind in _KINDS.items()}
     return names.get(type(horizon), f"{type(horizon).__module__}:{type(horizon).__qualname__}")
 
 
@@ -86,8 +81,8 @@ HORIZON = Choice(
     flag="wrapper",
     text=f"What sets K: {', '.join(HORIZONS)}, or a controller of your own, MODULE:CLASS. none sets no limit. Its "
     "flags follow.",
-    classes=HORIZONS,
-    named=_named,
+    classes=_KINDS,
+    make=_make,
     name_of=_name_of,
     check=_check,
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, cast
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.make import find_class
-from eh_gym.ranges import Range, near
+from eh_gym.ranges import Range
 from harness.settings.section import FIRST, Changes, Choice, Section
 
 _WRONG = "leave it out, because training would be wrong with another value"
@@ -120,11 +120,7 @@ SAMPLERS: dict[str, type[Sampling]] = {
 """The samplers, by name."""
 
 
-def _named(name: str) -> Sampling:
-    if ":" not in name and name not in SAMPLERS:
-        raise ConfigError(
-            f"--sampler must be one of {', '.join(SAMPLERS)}, or MODULE:CLASS, got {name!r}{near(name, SAMPLERS)}"
-        )
+def _make(name: str) -> Sampling:
     kind = find_class(name, SAMPLERS, "sampler")
     made = kind() if isinstance(kind, type) and issubclass(kind, Sampling) else kind
     _check(made)
@@ -142,7 +138,7 @@ SAMPLING = Choice(
     text="What samples: the trained model itself (transformers), vLLM in this process (vllm), vLLM servers "
     "(vllm-server), or a sampler of your own, MODULE:CLASS.",
     classes=SAMPLERS,
-    named=_named,
+    make=_make,
     name_of=lambda sampling: str(sampling.sampler),
     check=_check,
 )

@@ -16,18 +16,16 @@ import enum
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
-
-from tyro.conf import Fixed, Suppress
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from eh_gym.errors import ConfigError, EHError
-from eh_gym.ranges import check_fields, check_names, near
+from eh_gym.ranges import check_fields, hints_of, near
 
 T = TypeVar("T")
-S = TypeVar("S", bound="Section")
 
-NoFlag = Annotated[T, Fixed, Suppress]
-"""The type of a setting that only recipes and Python programs give."""
+NO_FLAG = "only recipes and Python programs give the setting"
+NoFlag = Annotated[T, NO_FLAG]
+"""The type of a setting that has no flag."""
 
 FIRST = "--help shows the flag"
 """Marks a flag that most runs need. ``--help-all`` shows the others, too."""
@@ -63,22 +61,16 @@ class Section:
     changes: ClassVar[Changes]
     """What the settings change that say nothing else. Each section declares it."""
 
-    def __new__(cls: type[S], *_: Any, **given: Any) -> S:
-        """Refuses names that are no settings."""
-        check_names(cls, given)
-        return super().__new__(cls)
-
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
-            value, hint = getattr(self, field.name), hints[field.name]
-            if choice := choice_of(field):
-                value = choice.filled(_default(field), value, f"{field.name}.") if isinstance(value, Mapping) else value
-                choice.check(value)
-            elif isinstance(value, Mapping) and isinstance(hint, type) and issubclass(hint, Section):
-                value = filled(_default(field), value, f"{field.name}.")
-            elif isinstance(value, str) and hint == Path | None:
+            value, choice = getattr(self, field.name), choice_of(field)
+            if isinstance(value, Mapping) and (choice or isinstance(_default(field), Section)):
+                value = _part(choice, _default(field), value, f"{field.name}.")
+            elif isinstance(value, str) and Path in get_args(hints[field.name]):
                 value = Path(value) if value else None
+            if choice:
+                choice.check(value)
             object.__setattr__(self, field.name, value)
         check_fields(self, self.prefix, lambda name: f"--{self.prefix}{name}".replace("_", "-"))
 
@@ -101,7 +93,7 @@ class Choice:
         flag: The setting that has the name: ``wrapper`` or ``sampler``.
         text: Its description.
         classes: The classes of this project, by their names.
-        named: Makes a value with its defaults from a name, or raises a ConfigError.
+        make: Makes a value with its defaults from a name in `classes` or MODULE:CLASS, or raises a ConfigError.
         name_of: Returns the name for a value.
         check: Raises ConfigError for what can't be a value.
     """
@@ -109,9 +101,18 @@ class Choice:
     flag: str
     text: str
     classes: Mapping[str, type]
-    named: Callable[[str], Any]
+    make: Callable[[str], Any]
     name_of: Callable[[Any], str]
     check: Callable[[Any], None]
+
+    def named(self, name: str) -> Any:
+        """Returns a value with its defaults, or raises a ConfigError."""
+        if ":" not in name and name not in self.classes:
+            raise ConfigError(
+                f"--{self.flag} must be one of {', '.join(self.classes)}, or MODULE:CLASS, got {name!r}"
+                f"{near(name, self.classes)}"
+            )
+        return self.make(name)
 
     def filled(self, value: Any, table: Mapping[str, Any], where: str) -> Any:
         """Returns the value that a table describes. The rest is as in `value`, if that has the same class."""
@@ -127,10 +128,6 @@ class Choice:
             tried = filled(made if other in chosen else self.named(other), inner, f"{where}{other}.")
             made = tried if other in chosen else made
         return made
-
-    def table(self, value: Any) -> dict[str, Any]:
-        name, inner = self.name_of(value), table_of(value) if dataclasses.is_dataclass(value) else {}
-        return {self.flag: name, **({name: inner} if inner else {})}
 
 
 def settings_in(settings: Any) -> list[dataclasses.Field[Any]]:
@@ -158,53 +155,82 @@ def filled(settings: T, table: Mapping[str, Any], where: str = "") -> T:
         if choice or isinstance(now, Section):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{where}{name} must be a table, [{where}{name}], got {value!r}")
-            inner = f"{where}{name}."
-            value = choice.filled(now, value, inner) if choice else filled(now, value, inner)
+            value = _part(choice, now, value, f"{where}{name}.")
         values[name] = value
     return dataclasses.replace(settings, **values)  # type: ignore[type-var]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting, as `leaves` finds it.
+
+    Attributes:
+        name: Its name among those of all sections: that of its flag, with underscores.
+        path: The names that lead to it in a table.
+        value: Its value.
+        owner: The class that has it.
+        field: Its name in that class.
+        panel: The section or choice whose panel in ``--help`` shows it; empty for the command's own.
+        choice: What it chooses, if it chooses a class.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    value: Any
+    owner: type
+    field: str
+    panel: str
+    choice: Choice | None = None
+
+    @property
+    def hint(self) -> Any:
+        """Its type, with what stands beside it."""
+        return hints_of(self.owner)[self.field]
+
+    @property
+    def marks(self) -> tuple[Any, ...]:
+        """What stands beside its type."""
+        return getattr(self.hint, "__metadata__", ())
+
+
+def leaves(settings: Any, path: tuple[str, ...] = (), panel: str = "", *, all: bool = False) -> Iterator[Setting]:
+    """Yields each setting at every depth. `all`: also those of the classes that are not chosen.
+
+    >>> from harness.settings.loss import Loss
+    >>> [one.name for one in leaves(Loss())][:2]
+    ['clip_low', 'clip_high']
+    """
+    kind = type(settings)
+    for field in settings_in(settings):
+        value, choice, place = getattr(settings, field.name), choice_of(field), (*path, field.name)
+        if choice:
+            chosen = choice.name_of(value)
+            yield Setting(choice.flag, (*place, choice.flag), chosen, kind, field.name, field.name, choice)
+            others = {name: its() for name, its in choice.classes.items() if all and name != chosen}
+            for name, its in {chosen: value, **others}.items():
+                if dataclasses.is_dataclass(its):
+                    yield from leaves(its, (*place, name), field.name)
+        elif isinstance(value, Section):
+            whole = any(isinstance(getattr(value, inner.name), Section) for inner in settings_in(value))
+            yield from leaves(value, place, "" if whole else field.name, all=all)
+        else:
+            yield Setting(getattr(kind, "prefix", "") + field.name, place, value, kind, field.name, panel)
 
 
 def table_of(settings: Any) -> dict[str, Any]:
     """Returns the settings as a table for JSON and TOML, from which `filled` makes them again."""
     table: dict[str, Any] = {}
-    for field in settings_in(settings):
-        value, choice = getattr(settings, field.name), choice_of(field)
-        if choice:
-            value = choice.table(value)
-        elif isinstance(value, Section):
-            value = table_of(value)
-        elif isinstance(value, Mapping):
+    for one in leaves(settings):
+        value = str(one.value) if isinstance(one.value, Path) else one.value
+        if isinstance(value, Mapping):
             value = {str(key): inner for key, inner in value.items()}
-        table[field.name] = str(value) if isinstance(value, Path) else value
+        _put(table, one.path, value)
     return table
-
-
-def leaves(settings: Any) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Yields each setting at every depth: its name among those of all sections, the names that lead to it, and its
-    value.
-
-    >>> from harness.settings.loss import Loss
-    >>> next(leaves(Loss()))
-    ('clip_low', ('clip_low',), 0.2)
-    """
-    prefix, path = getattr(settings, "prefix", ""), tuple[str, ...]()
-    for field in settings_in(settings):
-        value, choice = getattr(settings, field.name), choice_of(field)
-        if choice:
-            name = choice.name_of(value)
-            yield choice.flag, (field.name, choice.flag), name
-            inner, path = value if dataclasses.is_dataclass(value) else None, (field.name, name)
-        else:
-            inner, path = value if isinstance(value, Section) else None, (field.name,)
-        if inner is not None:
-            yield from ((name, (*path, *rest), leaf) for name, rest, leaf in leaves(inner))
-        elif not choice:
-            yield f"{prefix}{field.name}", path, value
 
 
 def flat(settings: Any) -> dict[str, Any]:
     """Returns all settings by the names that their flags have, with underscores."""
-    return {name: value for name, _, value in leaves(settings)}
+    return {one.name: one.value for one in leaves(settings)}
 
 
 def marks(kind: type) -> dict[str, Changes]:
@@ -214,17 +240,10 @@ def marks(kind: type) -> dict[str, Changes]:
     >>> marks(Rollout)["slots"]
     <Changes.MACHINE: 5>
     """
-    hints, by_name = get_type_hints(kind, include_extras=True), dict[str, Changes]()
-    prefix, default = getattr(kind, "prefix", ""), getattr(kind, "changes", Changes.RESULT)
-    for field in settings_in(kind):
-        choice, hint = choice_of(field), hints[field.name]
-        if isinstance(hint, type) and issubclass(hint, Section) and not choice:
-            by_name |= marks(hint)
-            continue
-        for chosen in filter(dataclasses.is_dataclass, choice.classes.values() if choice else ()):
-            by_name |= marks(chosen)
-        marked = (mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Changes))
-        by_name[choice.flag if choice else prefix + field.name] = next(marked, default)
+    by_name = {}
+    for one in leaves(kind(), all=True):
+        own = (mark for mark in one.marks if isinstance(mark, Changes))
+        by_name[one.name] = next(own, getattr(one.owner, "changes", Changes.RESULT))
     return by_name
 
 
@@ -235,31 +254,21 @@ def changed(settings: T, /, **values: Any) -> T:
     >>> changed(GRPOConfig(), wrapper="fixed", k0=30, eval_tasks=8).horizon
     FixedHorizon(k0=30)
     """
-    for field in settings_in(settings):
-        if (choice := choice_of(field)) and choice.flag in values:
-            chosen = choice.filled(getattr(settings, field.name), {choice.flag: values[choice.flag]}, "")
-            settings = dataclasses.replace(settings, **{field.name: chosen})  # type: ignore[type-var]
-    paths = {name: path for name, path, _ in leaves(settings)}
-    table: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in paths:
-            raise TypeError(f"no setting {name!r}{near(name, paths)}")
-        *outer, last = paths[name]
-        inner = table
-        for part in outer:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
-    return filled(settings, table)
+    for chooses in (True, False):  # a class that is chosen has settings of its own
+        there, table = {one.name: one for one in leaves(settings)}, dict[str, Any]()
+        for name, value in values.items():
+            if name in there and bool(there[name].choice) == chooses:
+                _put(table, there[name].path, value)
+            elif name not in there and not chooses:
+                raise TypeError(f"no setting {name!r}{near(name, there)}")
+        settings = filled(settings, table)
+    return settings
 
 
 def python_names(settings: Any) -> dict[str, str]:
     """Returns what Python calls each flag, such as ``loss.kl_coef``; also those of other choices."""
-    names = {"resume": "resume"}
-    for part in settings_in(settings):
-        if choice := choice_of(part):
-            for kind in filter(dataclasses.is_dataclass, choice.classes.values()):
-                names |= {one.name: f"{part.name}.{one.name}" for one in settings_in(kind)}
-    return names | {name: ".".join((*path[:-1][:1], path[-1])) for name, path, _ in leaves(settings)}
+    found = {one.name: ".".join((*one.path[:-1][:1], one.path[-1])) for one in leaves(settings, all=True)}
+    return {"resume": "resume", **found}
 
 
 def in_python(text: str, names: Mapping[str, str]) -> str:
@@ -286,5 +295,15 @@ def advice_in_python(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
+def _part(choice: Choice | None, now: Any, table: Mapping[str, Any], where: str) -> Any:
+    return choice.filled(now, table, where) if choice else filled(now, table, where)
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _put(table: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for name in path[:-1]:
+        table = table.setdefault(name, {})
+    table[path[-1]] = value

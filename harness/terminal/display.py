@@ -21,8 +21,7 @@ from eh_gym import HorizonController
 from harness.records.glossary import LOOK_AT
 from harness.records.metrics import graded
 from harness.settings.grpo import GRPOConfig
-from harness.settings.horizon import HORIZON
-from harness.settings.section import in_python
+from harness.settings.section import in_python, table_of
 from harness.settings.warm_start import WarmStart
 from harness.terminal.watch import RECENT, Watch, unreached
 from harness.types.trajectory import Trajectory
@@ -167,7 +166,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _horizon_words(config: GRPOConfig) -> str:
-    settings = HORIZON.table(config.horizon).get(config.wrapper, {})
+    settings = table_of(config)["horizon"].get(config.wrapper, {})
     words = [f"{name} {value}" for name, value in settings.items()]
     words += [f"for each {config.horizon_key}"] if config.horizon_key else []
     return ": ".join(filter(None, [config.wrapper, ", ".join(words)]))

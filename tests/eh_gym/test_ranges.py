@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from eh_gym import ElasticHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range, check_fields
 
@@ -53,14 +52,3 @@ def test_numpys_numbers_are_kept_as_pythons_and_whole_numbers_as_floats():
     assert sizes == Sizes(3, 0.5, 4.0, 7)
     assert json.loads(json.dumps(asdict(sizes)))["limit"] == 7
     assert [type(value) for value in (sizes.count, sizes.share, sizes.cap, sizes.limit)] == [int, float, float, int]
-
-
-def test_an_unknown_argument_of_a_controller_is_corrected():
-    with pytest.raises(TypeError, match=r"ElasticHorizon has no setting 'k00'; did you mean k0\?"):
-        ElasticHorizon(k00=3)
-
-    class Own(ElasticHorizon):
-        def __init__(self, start):
-            super().__init__(k0=start)
-
-    assert Own(start=9).k0 == 9  # a constructor of its own has arguments of its own

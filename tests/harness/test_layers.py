@@ -49,9 +49,12 @@ def _modules(file):
 
 
 def test_every_folder_has_its_place_and_every_command_is_a_module():
-    assert {p.name for p in ROOT.glob("*.py")} == {"__init__.py", "__main__.py", "evaluate.py", "grpo.py"}
+    assert {p.name for p in ROOT.glob("*.py")} == {
+        f"{name}.py" for name in ("__init__", "__main__", "evaluate", "grpo", "public")
+    }
     assert {p.parent.name for p in ROOT.glob("*/__init__.py")} == set(LAYERS)
     assert not set(LAYERS) & set(harness.__all__)  # a folder that is imported would take the name
+    assert {*harness.__all__} <= {*dir(harness)}
     assert set(LISTED) == {name.removesuffix(".__main__") for name in COMMANDS}
     for name in COMMANDS:
         assert 'if __name__ == "__main__":' in (ROOT / f"{name.replace('.', '/')}.py").read_text("utf-8")

@@ -2,13 +2,10 @@
 
 import re
 import runpy
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any
 
 import pytest
-import tyro
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
@@ -18,62 +15,19 @@ from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import GRPOConfig
 from harness.settings.sampling import SAMPLERS
-from harness.settings.section import FIRST, Section, flat, settings_in
+from harness.settings.section import FIRST, Section, flat, leaves, settings_in
 from harness.training.command import read_command
 
 REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))
 COMMANDS: dict[str, Any] = REFERENCE["COMMANDS"]
 
 
-@dataclass(frozen=True)
-class Size(Section):
-    """How big it is."""
-
-    width: int = 3
-    """The width, of which a long sentence is said here, so that it goes on in another line of the source,
-    such as this one."""
-
-
-@dataclass(frozen=True)
-class Inner(Section):
-    """What has its field's name in front."""
-
-    prefix: ClassVar[str] = "inner."
-
-    width: int = 1
-    """Its own width."""
-
-
-@dataclass(frozen=True)
-class Thing(Section):
-    """A thing."""
-
-    colour: str = "red"
-    """The colour."""
-    size: Size = Size()
-    inner: Inner = Inner()
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What has no default."""
-
-    width: int
-    """The width."""
-
-
-def test_flags_are_flat_and_a_prefix_keeps_two_of_one_name_apart() -> None:
-    assert parse(Thing(), [], prog="thing") == Thing()
-    words = ["--width", "9", "--colour", "blue", "--inner.width", "2"]
-    assert parse(Thing(), words, prog="thing") == Thing("blue", Size(9), Inner(2))
-
-
 def test_a_value_that_is_missing_or_wrong_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["--width", "many"]):
+    for command, words, flag in (("export", ["bfcl", "x"], "--out"), ("evaluate", ["--seed", "many"], "--seed")):
         with pytest.raises(SystemExit) as end:
-            parse(Wanted(width=tyro.MISSING), words, prog="thing")
+            parse(COMMANDS[f"harness.{command}"]([]), words, prog="")
         assert end.value.code == 2
-    assert "--width" in capsys.readouterr().err
+        assert flag in capsys.readouterr().err
 
 
 def settings_of(*words: str) -> dict[str, Any]:
@@ -189,19 +143,14 @@ def test_help_all_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert everything <= flags_on(page(capsys, "--help-all"))
 
 
-def first_of(kind: type) -> Iterator[str]:
-    hints = get_type_hints(kind, include_extras=True)
-    for field in settings_in(kind):
-        if FIRST in getattr(hints[field.name], "__metadata__", ()):
-            yield getattr(kind, "prefix", "") + field.name
-        elif isinstance(hints[field.name], type) and issubclass(hints[field.name], Section):
-            yield from first_of(hints[field.name])
+def first_of(settings: Section) -> list[str]:
+    return [one.name for one in leaves(settings) if one.choice or FIRST in one.marks]
 
 
 def test_the_first_page_has_marked_flags_and_at_most_five_of_a_controller(capsys: pytest.CaptureFixture[str]) -> None:
-    marked = [*first_of(GRPOConfig), "wrapper", "sampler", "resume", "recipe"]
+    marked = [*first_of(GRPOConfig()), "resume", "recipe"]
     for wrapper, kind in HORIZONS.items():
         for sampler in SAMPLERS:
             shown = flags_on(page(capsys, "--help", "--wrapper", wrapper, "--sampler", sampler))
-            own = [*[field.name for field in settings_in(kind)][:5], *first_of(SAMPLERS[sampler])]
+            own = [*[field.name for field in settings_in(kind)][:5], *first_of(SAMPLERS[sampler]())]
             assert shown == {f"--{name.replace('_', '-')}" for name in [*marked, *own]}

@@ -139,6 +139,7 @@ def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
         ({"tasks": 3}, "--tasks 3 is for harness.evaluate"),
         ({"tasks": "a.jsonl"}, "a file of tasks is for --agent"),
         ({"at_k": "stop"}, "--at-k is for --agent"),
+        ({"agent_upstream": "run"}, "--agent-upstream is for --agent, and none is given; leave it out"),
         ({"ray_address": "auto"}, "--env-workers ray"),
         ({"temperature": 0}, "temperature must be > 0 in training"),
         ({"eval_every": 2, "eval_tasks": 0}, "--eval-tasks"),
