@@ -54,7 +54,10 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    try:
+        return sorted({*globals(), *__getattr__("__all__")})
+    except MissingExtraError:
+        return sorted(globals())
 
 
 if sys.argv[0] == "-m":  # what Python says while it looks for the module of `python -m harness.NAME`
