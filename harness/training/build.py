@@ -170,7 +170,7 @@ def _make_policy(
     kept in the folder, because checkpoints have the adapters alone.
     """
     policy = load(config, env, device, ranks, display)
-    untested = check_agreement(policy.model, sampled=config.sampling.runs_policy)
+    untested = check_agreement(policy.model) if config.sampling.runs_policy else ""
     kernel = choose_flash_attention(device, policy.model.config.get_text_config()) if policy.packs else ""
     for note in (*policy.chat.notes, *filter(None, [untested, kernel])):
         display.note(f"note: {note}")

@@ -95,7 +95,7 @@ def test_they_give_way_to_resets_and_to_steps_that_have_just_begun_and_come_back
         # Within a second, or when it has computed for long itself, it is like the others.
         shares(clock, long, 20)
         assert sum(shares(clock, long, 80)) == pytest.approx(1, abs=0.03)
-        assert fresh._forks[0].runs
+        assert fresh._processes[0].runs
     while len(long) > 1:
         with clock.turns.running(long.pop()):
             pass
