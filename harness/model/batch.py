@@ -114,9 +114,7 @@ def fill(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def microbatches(trajectories: Sequence[Tokens], max_tokens: int) -> list[list[int]]:
-    """Chooses the episodes to `pack` together. A row has at most `max_tokens` tokens, or one episode; groups stay
-    together.
-    """
+    """Chooses the episodes of each row for `pack`: groups, in at most `max_tokens` tokens, or one longer episode."""
     parts = [part for family in _families(trajectories) for part in _split(trajectories, family, max_tokens)]
     bins = fill([tokens for _, tokens in parts], max_tokens)
     return [[i for part in which for i in parts[part][0]] for which in bins]
@@ -165,9 +163,7 @@ def _families(trajectories: Sequence[Tokens]) -> list[list[int]]:
 
 
 def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
-    """Splits a group into as few parts as possible, because each computes the common beginning. Returns their tokens,
-    too.
-    """
+    """Splits a group into few parts, because each computes the common beginning. Returns their tokens, too."""
     shared = _shared([trajectories[i] for i in family])
     rests = [len(trajectories[i].ids) - shared for i in family]
     whole = shared + sum(rests) <= max_tokens

@@ -98,17 +98,13 @@ def _compare(model: PreTrainedModel, kind: str, words: int) -> str:
 
 
 def _scores(model: PreTrainedModel, ids: list[int]) -> Tensor:
-    """The log-probabilities of all tokens of a row but the first, in the model's own forward pass, float32 [tokens -
-    1].
-    """
+    """The log-probabilities of a row's tokens but the first, in the model's own forward pass, float32 [tokens - 1]."""
     logps: Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float().log_softmax(dim=-1)
     return logps[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
 def _small_copy(model: PreTrainedModel, attention: str) -> PreTrainedModel:
-    """A model of the same class with random weights in float32: few layers, narrow feed-forward layers, short
-    windows.
-    """
+    """A float32 model of the same class with random weights: few layers, narrow ones, short windows."""
     config = copy.deepcopy(model.config)
     for part in (config, *(value for value in vars(config).values() if isinstance(value, PreTrainedConfig))):
         _shrink(part)
