@@ -48,7 +48,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
 
 
 def redraw_lora(model: PreTrainedModel, *, seed: int) -> None:
-    """Draws the adapters again, so that they change nothing, unlike `add_lora` would with this seed."""
+    """Draws the adapters again, so that they change nothing; `add_lora` draws others with this seed."""
     from peft.tuners.lora import LoraLayer
 
     with torch.random.fork_rng(devices=[]):
