@@ -101,7 +101,7 @@ class FolderHorizon(SharedHorizon):
                 self._since -= self._every
                 moved = {name: None if math.isnan(value) else value for name, value in controller.update().items()}
                 lines += json.dumps({"episodes": self._every, **moved}) + "\n"
-            self._publish(controller)
+                self._publish(controller)
             since = {"episodes_since_update": self._since} if self._since else {}
             write_whole(self._home / "state.json", json.dumps({**controller.state_dict(), **since}).encode())
             if lines:  # after the state: a full disk must not count episodes twice

@@ -233,8 +233,7 @@ def packed_attention(
     grouped = query.shape[1] != key.shape[1]
     if grouped and query.is_cuda:
         # SDPA's memory-efficient kernel takes no groups of heads. With enable_gqa the call would go to the kernel that
-        # stores
-        # every score: 28 GiB for 16k tokens.
+        # stores every score: 28 GiB for 16k tokens.
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
         grouped = False
     lengths = list(segments.lengths)

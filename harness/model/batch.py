@@ -140,9 +140,8 @@ def padded_microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[lis
 def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: int) -> list[list[int]]:
     """One rank's micro-batches. In each round every rank has one micro-batch of about the same cost.
 
-    All ranks wait for the slowest in every pass, so passes of similar cost run at the same time. The cost of an episode
-    of n
-    tokens is estimated as n (1 + n / 32768): at about that length, attention costs as much as the rest of a model.
+    All ranks wait for the slowest in every pass, so passes of similar cost run at the same time. An episode of n tokens
+    is estimated to cost n (1 + n / 32768): at about that length, attention costs as much as the rest of a model.
     `parts` are the micro-batches as indices of episodes, `lengths` the episodes' tokens. A rank's last micro-batch may
     be empty.
 
