@@ -101,11 +101,7 @@ class ThreadVectorEnv(SyncVectorEnv):
 
         Returns:
             A future of ``(observation, reward, terminated, truncated, info)``; of ``gymnasium.error.ResetNeeded`` if
-            the slot has no running episode.
-
-        Raises:
-            gymnasium.error.AlreadyPendingCallError: The slot's last call is not done.
-            gymnasium.error.ClosedEnvironmentError: The vector environment is closed.
+            the slot has no running episode. Raises as `submit_reset` does.
         """
         return self._submit(slot, "submit_step", lambda: self._step_slot(slot, action))
 

@@ -42,14 +42,7 @@ def prepare() -> None:
 
 
 def limited(do: Callable[[], _Result], seconds: float) -> _Result:
-    """Returns ``do()``, interrupted after ``seconds`` of this process's processor time.
-
-    C code is not interrupted.
-
-    Raises:
-        TimeoutError: It took longer.
-        MemoryError: It took too much memory.
-    """
+    """Returns ``do()``. TimeoutError ends it after ``seconds`` of this process's processor time, but not C code."""
     global _running
     try:
         _running = True
