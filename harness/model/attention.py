@@ -101,7 +101,7 @@ def _can_pack(model: PreTrainedModel) -> bool:
     """Whether only attention connects the model's tokens, and only through transformers' interface.
 
     Recurrent and convolutional layers would carry one episode's state into the next. For sinks, which SDPA can't
-    compute, transformers takes eager attention. `harness.sampling.agreement` finds what else is not computed here.
+    compute, transformers takes eager attention. ``train/logp_difference_mean`` shows what else is not computed here.
     """
     config = model.config.get_text_config()
     return (
