@@ -101,7 +101,11 @@ class ThreadVectorEnv(SyncVectorEnv):
 
         Returns:
             A future of ``(observation, reward, terminated, truncated, info)``; of ``gymnasium.error.ResetNeeded`` if
-            the slot has no running episode. Raises as `submit_reset` does.
+            the slot has no running episode.
+
+        Raises:
+            gymnasium.error.AlreadyPendingCallError: The slot's last call is not done.
+            gymnasium.error.ClosedEnvironmentError: The vector environment is closed.
         """
         return self._submit(slot, "submit_step", lambda: self._step_slot(slot, action))
 

@@ -42,7 +42,7 @@ def prepare() -> None:
 
 
 def limited(do: Callable[[], _Result], seconds: float) -> _Result:
-    """Returns ``do()``. TimeoutError ends it after ``seconds`` of this process's processor time, but not C code."""
+    """Returns ``do()``, or raises TimeoutError after ``seconds`` of processor time, in Python code, or MemoryError."""
     global _running
     try:
         _running = True
