@@ -187,7 +187,7 @@ class SharedHorizon:
         return self
 
     def __repr__(self) -> str:
-        return f"SharedHorizon({self._controller!r})" if self._controller else f"SharedHorizon(at {self._folder})"
+        return f"{type(self).__name__}({repr(self._controller) if self._controller else f'at {self._folder}'})"
 
     def _open(self, folder: Path) -> None:
         self._folder = folder
@@ -201,15 +201,13 @@ class SharedHorizon:
 
     def _publish(self, controller: HorizonController) -> None:
         if self._keys is not None:
-            new = self._folder / "controller.new"
             try:
-                new.write_bytes(pickle.dumps(controller))
+                write_whole(self._folder / "controller", pickle.dumps(controller))
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 raise ConfigError(
                     f"{controller!r} can't be pickled for the other processes ({error}); make it with functions of a "
                     "module"
                 ) from error
-            new.replace(self._folder / "controller")
         self._k[0] = controller.horizon
 
     @contextlib.contextmanager
@@ -232,6 +230,13 @@ class SharedHorizon:
                 self._controller.record(EpisodeOutcome(length, horizon, success == 1, truncated == 1, task_id, info))
                 self._collected += 1
             yield self._controller
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replaces a file at once, because other processes may be reading it."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(content)
+    new.replace(path)
 
 
 def _remove_as_owner(folder: Path, owner: int) -> None:

@@ -11,7 +11,7 @@ import gymnasium as gym
 from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator, StepWiseOutput
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
 from eh_gym.integrations.folder import FolderHorizon
 from eh_gym.rewards import earned, result_of, succeeds
 from eh_gym.surrogates import escaped
@@ -117,7 +117,7 @@ class ElasticGymGenerator(SkyRLGymGenerator):
 
     def _setup_env_extras(self, env_class: str, env_extras: dict[str, Any], *rest: Any) -> dict[str, Any]:
         _turns.set([])
-        k = self._horizon.horizon_for(env_extras)
+        k = episode_horizon(self._horizon, env_extras, None)
         limits = {"max_turns": k, "zero_reward_on_truncation": self._zero}
         return {**super()._setup_env_extras(env_class, env_extras, *rest), **limits}
 

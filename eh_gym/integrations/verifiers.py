@@ -8,7 +8,7 @@ from pathlib import Path
 
 import verifiers.v1 as vf
 
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, episode_horizon
 from eh_gym.integrations.folder import FolderHorizon
 from eh_gym.rewards import earned, result_of
 
@@ -55,7 +55,7 @@ def elastic(
             self._horizon.close()
 
         async def run(self, task: vf.Task, agents: vf.Agents) -> None:
-            agent, k = getattr(agents, seat), self._horizon.horizon_for({"task_id": task.data.name})
+            agent, k = getattr(agents, seat), episode_horizon(self._horizon, {"task_id": task.data.name}, None)
             agent.limits = dataclasses.replace(agent.limits, max_turns=k)
             agent.config = agent.config.model_copy(update={"max_turns": k})  # every trace has a copy of it
             await super().run(task, agents)

@@ -14,7 +14,7 @@ from verl.experimental.agent_loop.tool_agent_loop import AgentData, AgentState, 
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import EpisodeOutcome
+from eh_gym.horizon.controller import EpisodeOutcome, episode_horizon
 from eh_gym.horizon.make import make_controller
 from eh_gym.integrations.folder import FolderHorizon
 from eh_gym.rewards import result_of
@@ -49,7 +49,7 @@ class HorizonActor:
 
     def horizon_for(self, info: dict[str, Any]) -> int:
         """The K of a rollout that starts now."""
-        return self._horizon.horizon_for(info)
+        return episode_horizon(self._horizon, info, None)
 
     def record(
         self, length: int, k: int, truncated: bool, reward: float, info: dict[str, Any], training: bool = True

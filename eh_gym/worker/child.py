@@ -34,12 +34,7 @@ HELD_S = 600.0  # the longest that one C call may keep Python's lock
 
 
 def encode(message: object) -> bytes:
-    """A message as one frame, in ASCII-only JSON, which can carry lone surrogates.
-
-    Raises:
-        ValueError: The body is longer than MAX_FRAME_BYTES.
-        TypeError: The message is not JSON-serialisable.
-    """
+    """A message as one frame, in ASCII-only JSON, which can carry lone surrogates."""
     body = _COMPACT.encode(message).encode("ascii")
     if len(body) > MAX_FRAME_BYTES:
         raise ValueError(f"the message takes {len(body):,} bytes; a frame holds at most {MAX_FRAME_BYTES:,}")

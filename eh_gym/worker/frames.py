@@ -35,12 +35,9 @@ class Frames:
         self._write()
 
     def receive(self, deadline: float, what: str, timeout_s: float) -> dict[str, Any]:
-        """Returns the message of the next frame. Errors name ``what`` and ``timeout_s``.
+        """Returns the message of the next frame, or raises the errors of ``Worker.call``.
 
-        Raises:
-            WorkerTimeout: No whole frame came before the deadline (seconds of ``time.monotonic()``).
-            WorkerDied: The process ended, or closed its end of the pipe.
-            WorkerProtocolError: What came is not a frame, too long, or not a JSON object.
+        They name ``what`` and ``timeout_s``. The deadline is in seconds of ``time.monotonic()``.
         """
         header = child.HEADER.size
         self._read(header, deadline, what, timeout_s)

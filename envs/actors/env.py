@@ -51,24 +51,14 @@ class ActorEnv(gym.Env[str, str]):
         self._seat: Seat | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode. With a seed, it may move to another actor.
-
-        Raises:
-            WorkerError: The actor was lost, or the environment raised this error.
-            EHError: No actor is left.
-            Exception: Whatever the environment raises.
-        """
+        """Starts an episode. With a seed, it may move to another actor."""
         super().reset(seed=seed)
         self._seat = self._pool.seat(self._seat, stay=seed is None)
         answer: tuple[str, dict[str, Any]] = self._pool.call(self._seat, "reset", self._kind, seed, options)
         return answer
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Takes a step in the actor's environment. The action is never sent twice.
-
-        Raises:
-            gymnasium.error.ResetNeeded: There is no running episode.
-        """
+        """Takes a step in the actor's environment. The action is never sent twice."""
         if self._seat is None:
             raise gym.error.ResetNeeded("this environment has no running episode; call reset() before step()")
         try:

@@ -117,9 +117,6 @@ class ActorPool:
         Args:
             now: The environment's present place, or None.
             stay: Whether it must not move as long as its actor lives.
-
-        Raises:
-            EHError: All actors are lost, and no new one has begun within 120 s.
         """
         with self._lock:
             self._look()
@@ -142,12 +139,9 @@ class ActorPool:
                 seat.actor.handle.close.remote(seat.key)
 
     def call(self, seat: Seat, method: str, *arguments: Any) -> Any:
-        """Calls a method of the actor. The method's first argument is the environment's key.
+        """Calls a method of the actor, whose first argument is the environment's key. Raises what it raises.
 
-        Raises:
-            WorkerDied: The actor is lost.
-            WorkerTimeout: The actor did not answer in time and was killed.
-            Exception: Whatever the environment raised.
+        If the actor is lost, or does not answer in time and is killed, this is a WorkerError.
         """
         actor = seat.actor
         if not actor.alive:

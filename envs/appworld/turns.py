@@ -17,16 +17,23 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from envs.appworld.forks import Fork
+from typing import Protocol
 
 _TURN_S = 0.1
 _LONG_CPU_S = 0.25  # processor time from which a step is long
 _FRESH_S = 1.0  # later, a step that is not long waits for something else
 _SHARE = 4  # of so many turns, long steps have one even if others wait
-_MOST_LOST = 10  # timeouts that a step is given at most for the time that it lost
+_MOST_LOST = 10  # at most so many timeouts of lost time do not count against a step
+
+
+class Process(Protocol):
+    """What a step needs of a process, such as `envs.appworld.forks.Fork`, which describes the methods."""
+
+    def times(self) -> tuple[float, float]: ...
+
+    def threads(self) -> int: ...
+
+    def signal(self, number: int) -> bool: ...
 
 
 class Step:
@@ -35,9 +42,9 @@ class Step:
     After `timeout_s` seconds the engine is told to end the code.
     """
 
-    def __init__(self, apps: Fork, shell: Fork | None, timeout_s: float) -> None:
+    def __init__(self, apps: Process, shell: Process | None, timeout_s: float) -> None:
         self._shell, self.timeout_s = shell, timeout_s
-        self._forks = [apps] if shell is None else [apps, shell]
+        self._processes = [apps] if shell is None else [apps, shell]
         self.began = time.monotonic()
         self._before = self._times()
         self._stopped_at: float | None = None
@@ -65,8 +72,8 @@ class Step:
             self._stopped_at = now
         else:
             return
-        for fork in self._forks:
-            fork.signal(signal.SIGCONT if on else signal.SIGSTOP)
+        for process in self._processes:
+            process.signal(signal.SIGCONT if on else signal.SIGSTOP)
 
     def wait(self, connection: socket.socket) -> None:
         """Runs the step until the answer begins. Raises TimeoutError if none does up to 5 s after the timeout."""
@@ -90,7 +97,7 @@ class Step:
                     )
 
     def _times(self) -> tuple[float, float]:
-        times = [fork.times() for fork in self._forks]
+        times = [process.times() for process in self._processes]
         return sum(cpu_s for cpu_s, _ in times), sum(delay_s for _, delay_s in times)
 
 

@@ -220,7 +220,7 @@ def _play(
     dtype = pick_dtype(config.model.dtype, device)
     with library_settings():
         policy = load_policy(config.policy, config.model, dtype=dtype, device=device)
-    if config.sampling.runs_policy and (note := check_agreement(policy.model, trained=False)):
+    if config.sampling.runs_policy and (note := check_agreement(policy.model)):
         console.print(f"note: {note}", highlight=False, markup=False)
     set_threads(config.model.threads, policy.model.num_parameters())
     sampler = make_sampler(config.sampling, policy)

@@ -54,9 +54,7 @@ class Ranks:
 
     @property
     def sharded(self) -> bool:
-        """Whether the policy is sharded. With torchrun it always is, so that a run can resume with another number of
-        ranks.
-        """
+        """Whether the policy is sharded: with torchrun always, so that a run can resume with another `size`."""
         return self.group is not None
 
     @property
@@ -123,9 +121,7 @@ class Ranks:
         return f"cuda:{number}"
 
     def hand_out(self, policy: Policy | None) -> Policy:
-        """Gives every rank the policy of rank 0. On the other ranks its model is on the "meta" device, without
-        weights.
-        """
+        """Gives every rank the policy of rank 0, on the others without weights (on the "meta" device)."""
         if self.group is not None:
             light = policy and dataclasses.replace(policy, model=_without_weights(policy.model))
             received = self.from_first(light)

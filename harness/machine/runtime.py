@@ -58,9 +58,7 @@ def choose_dtype(name: str, device: str) -> Literal["float32", "bfloat16"]:
 
 
 def pick_dtype(name: str, device: str) -> torch.dtype:
-    """Returns the torch type of weights; `name` is one for `choose_dtype`. Warns of bfloat16 on a CPU that is slow with
-    it.
-    """
+    """Returns the torch type of weights, by a name for `choose_dtype`. Warns if a CPU is slow with bfloat16."""
     name = choose_dtype(name, device)
     if name == "bfloat16" and not _computes_bfloat16(device):
         warnings.warn(
@@ -106,9 +104,7 @@ def return_memory(device: torch.device | str) -> None:
 
 @contextmanager
 def library_settings() -> Iterator[None]:
-    """Hides transformers' progress bars in this context. Afterwards these and torch's number of threads are as
-    before.
-    """
+    """Hides transformers' progress bars. Afterwards these and torch's number of threads are as before."""
     threads, bars = torch.get_num_threads(), logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

@@ -48,9 +48,7 @@ class Segments:
 
     @cached_property
     def _varlen(self) -> tuple[Tensor, Tensor, int, int, Tensor | None]:
-        """Cumulative lengths of queries and keys, the longest of each, and the keys' indices (None for all, in
-        order).
-        """
+        """Cumulative lengths of queries and keys, the longest of each, and the keys' indices (None: all)."""
         starts = [0, *accumulate(self.lengths)]
         before = [self.lengths[parent] if parent >= 0 else 0 for parent in self.parents]
         keys = [length + shared for length, shared in zip(self.lengths, before, strict=True)]
@@ -104,7 +102,7 @@ def _can_pack(model: PreTrainedModel) -> bool:
     """Whether only attention connects the model's tokens, and only through transformers' interface.
 
     Recurrent and convolutional layers would carry one episode's state into the next. For sinks, which SDPA can't
-    compute, transformers takes eager attention. `harness.sampling.agreement` finds what else is not computed here.
+    compute, transformers takes eager attention. ``train/logp_difference_mean`` shows what else is not computed here.
     """
     config = model.config.get_text_config()
     return (
@@ -116,9 +114,7 @@ def _can_pack(model: PreTrainedModel) -> bool:
 
 
 def choose_attention(model: PreTrainedModel, *, packing: bool = True) -> None:
-    """Takes packed attention if the model can. Takes eager attention for soft caps, which SDPA leaves out without a
-    word.
-    """
+    """Takes packed attention if the model can, and eager attention for soft caps, which SDPA would leave out."""
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")
     elif packing and _can_pack(model):
@@ -243,8 +239,7 @@ def packed_attention(
     grouped = query.shape[1] != key.shape[1]
     if grouped and query.is_cuda:
         # SDPA's memory-efficient kernel takes no groups of heads. With enable_gqa the call would go to the kernel that
-        # stores
-        # every score: 28 GiB for 16k tokens.
+        # stores every score: 28 GiB for 16k tokens.
         key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
         grouped = False
     lengths = list(segments.lengths)
@@ -275,9 +270,7 @@ def _fits_grouped(query: Tensor, key: Tensor, mask: Tensor | None, dropout: floa
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
-    """Attention in which heads that share keys become further queries; [n, q, heads, dim]. `mask` is [n, 1, q,
-    width].
-    """
+    """[n, q, heads, dim], with heads that share keys as further queries. `mask` is [n, 1, q, width]."""
     n, heads, q, dim = query.shape
     groups = heads // key.shape[1]
     out = scaled_dot_product_attention(

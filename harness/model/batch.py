@@ -114,9 +114,7 @@ def fill(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def microbatches(trajectories: Sequence[Tokens], max_tokens: int) -> list[list[int]]:
-    """Chooses the episodes to `pack` together. A row has at most `max_tokens` tokens, or one episode; groups stay
-    together.
-    """
+    """Chooses the episodes of each row for `pack`: groups, in at most `max_tokens` tokens, or one longer episode."""
     parts = [part for family in _families(trajectories) for part in _split(trajectories, family, max_tokens)]
     bins = fill([tokens for _, tokens in parts], max_tokens)
     return [[i for part in which for i in parts[part][0]] for which in bins]
@@ -142,9 +140,8 @@ def padded_microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[lis
 def deal(parts: Sequence[list[int]], lengths: Sequence[int], rank: int, ranks: int) -> list[list[int]]:
     """One rank's micro-batches. In each round every rank has one micro-batch of about the same cost.
 
-    All ranks wait for the slowest in every pass, so passes of similar cost run at the same time. The cost of an episode
-    of n
-    tokens is estimated as n (1 + n / 32768): at about that length, attention costs as much as the rest of a model.
+    All ranks wait for the slowest in every pass, so passes of similar cost run at the same time. An episode of n tokens
+    is estimated to cost n (1 + n / 32768): at about that length, attention costs as much as the rest of a model.
     `parts` are the micro-batches as indices of episodes, `lengths` the episodes' tokens. A rank's last micro-batch may
     be empty.
 
@@ -165,9 +162,7 @@ def _families(trajectories: Sequence[Tokens]) -> list[list[int]]:
 
 
 def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
-    """Splits a group into as few parts as possible, because each computes the common beginning. Returns their tokens,
-    too.
-    """
+    """Splits a group into few parts, because each computes the common beginning. Returns their tokens, too."""
     shared = _shared([trajectories[i] for i in family])
     rests = [len(trajectories[i].ids) - shared for i in family]
     whole = shared + sum(rests) <= max_tokens

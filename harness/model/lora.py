@@ -48,9 +48,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
 
 
 def redraw_lora(model: PreTrainedModel, *, seed: int) -> None:
-    """Draws the adapters again, so that they change nothing. The draws differ from those of `add_lora` with this
-    seed.
-    """
+    """Draws the adapters again, so that they change nothing; `add_lora` draws others with this seed."""
     from peft.tuners.lora import LoraLayer
 
     with torch.random.fork_rng(devices=[]):

@@ -241,9 +241,7 @@ def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def _refuse_longrope(path: str | Path, config: PreTrainedConfig) -> None:
-    """Refuses two sets of rotary frequencies. transformers chooses by the longest text of a pass, vLLM by its
-    context.
-    """
+    """Refuses two sets of rotary frequencies, between which transformers and vLLM choose in different ways."""
     rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         raise ConfigError(

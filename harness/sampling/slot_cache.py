@@ -20,9 +20,8 @@ from transformers.cache_utils import Cache
 class SlotCache(Cache):
     """Keys and values of `rows` episodes, each [rows, kv_heads, capacity, head_dim] per layer, allocated on first use.
 
-    Before each forward pass, `place` says which rows take part and where their new tokens go. The last column is a
-    scrap
-    column: padding tokens are written there, and no mask ever lets a token attend to it.
+    Before each forward pass, `place` says which rows take part and where their new tokens go. The last column takes
+    padding tokens, and no mask ever lets a token attend to it.
 
     Args:
         longest: The most tokens of an episode.
@@ -112,9 +111,7 @@ class SlotCache(Cache):
 
 
 def _zeros(like: Tensor, *shape: int) -> Tensor:
-    """Zeros of the type and on the device of `like`. On a CPU, the system fills a page when it is first used; torch
-    fills all.
-    """
+    """Zeros as `like`. On a CPU, the system fills a page when it is first used, where torch would fill all."""
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     pages = mmap.mmap(-1, math.prod(shape) * like.element_size())

@@ -24,9 +24,7 @@ _SET_HERE = {
 
 @dataclass(frozen=True)
 class Sampling(Section):
-    """What all samplers have. A sampler's section says in what it differs from a program elsewhere that samples for one
-    run.
-    """
+    """What all samplers have. The defaults of the class variables suit a program elsewhere that samples for one run."""
 
     changes = Changes.RESULT
 

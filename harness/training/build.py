@@ -170,7 +170,7 @@ def _make_policy(
     kept in the folder, because checkpoints have the adapters alone.
     """
     policy = load(config, env, device, ranks, display)
-    untested = check_agreement(policy.model, sampled=config.sampling.runs_policy)
+    untested = check_agreement(policy.model) if config.sampling.runs_policy else ""
     kernel = ""
     if policy.packs:
         kernel = choose_flash_attention(

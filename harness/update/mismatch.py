@@ -77,9 +77,7 @@ class Mismatch:
         return total
 
     def metrics(self, *, weighted: bool) -> dict[str, float]:
-        """The ``train/logp_difference_…`` metrics, and with `weighted` ``train/tis_…``; NaN where nothing was
-        compared.
-        """
+        """The ``train/logp_difference_…`` metrics, `weighted` also ``train/tis_…``; NaN without a token."""
         tokens, differences, capped = self.settled()._sums.tolist()
         metrics = {"train/logp_difference_max": self._max if any(tokens) else math.nan}
         means = [("logp_difference", "logp_difference_mean", differences)]

@@ -108,9 +108,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:
-    """The parameter itself if it has at least 32 bits; else a float32 copy that takes over its gradients as they
-    come.
-    """
+    """The parameter itself if it has at least 32 bits; else a float32 copy that takes over its gradients."""
     if torch.finfo(parameter.dtype).bits >= 32:
         return parameter
     master = nn.Parameter(parameter.detach().float())

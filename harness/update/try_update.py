@@ -1,6 +1,4 @@
-"""Tries an update of the largest micro-batch before the first rollout, so that a lack of memory shows in the first
-minute.
-"""
+"""Tries an update of the largest micro-batch before the first rollout, so that a lack of memory shows at once."""
 
 import dataclasses
 import functools

@@ -52,9 +52,7 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Step:
-    """The sequences of one optimizer step. The surrogate and the KL term are divided by numbers of (episodes,
-    tokens).
-    """
+    """The sequences of one optimizer step, and by what surrogate and KL term are divided: (episodes, tokens)."""
 
     items: list[_Item]
     surrogate: tuple[int, int]
@@ -254,9 +252,7 @@ def _step(episodes: Sequence[tuple[Trajectory, float]], differing: set[int]) -> 
 
 
 def _counts(episodes: Sequence[Trajectory]) -> tuple[int, int]:
-    """The number of episodes and of the tokens that the model wrote in them, by which `aggregate` divides; at least
-    1.
-    """
+    """The numbers of episodes and of the model's tokens, by which `aggregate` divides; at least 1."""
     return max(1, len(episodes)), max(1, sum(t.action_tokens for t in episodes))
 
 

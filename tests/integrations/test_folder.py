@@ -61,12 +61,12 @@ def test_short_sessions_together_move_k_with_all_that_their_owners_heard(tmp_pat
         owner = FolderHorizon(tmp_path, LinearHorizon(10, 50, 1.0), 5)
         owner.record(EpisodeOutcome(4, owner.horizon, True))
         ks.append(owner.horizon)
-        owner._shared.record(EpisodeOutcome(4, 10, True))  # as another process does
+        SharedHorizon.record(owner, EpisodeOutcome(4, 10, True))  # as another process does
         owner.close()
     assert ks == [10, 10, 11, 11, 11]  # after 1, 3, 5, 7 and 9 episodes
     owner = FolderHorizon(tmp_path, LinearHorizon(10, 50, 1.0), 5)
     for _ in range(12):
-        owner._shared.record(EpisodeOutcome(4, 10, True))
+        SharedHorizon.record(owner, EpisodeOutcome(4, 10, True))
     assert owner.horizon == 14
     owner.close()
 
@@ -130,7 +130,7 @@ def test_the_address_of_an_owner_that_was_killed_is_not_followed(tmp_path, monke
     gone.wait()
     owner = FolderHorizon(tmp_path, elastic(), 1)
     with SharedHorizon(elastic()) as left_behind:
-        (tmp_path / "address").write_bytes(pickle.dumps((gone.pid, left_behind)))
+        (tmp_path / "address").write_bytes(pickle.dumps((gone.pid, left_behind.__getstate__())))
         monkeypatch.setattr(folder, "_WAIT_S", 0.2)
         with pytest.raises(ConfigError, match="did not write the address"):
             FolderHorizon(tmp_path, elastic(), 1)

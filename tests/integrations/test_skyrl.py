@@ -197,7 +197,7 @@ def test_each_task_has_its_own_k(tokenizer, tmp_path):
     for _ in range(2):
         out = play(generator, "pressing", [{"goal": goal, "task_id": f"press-{goal}"} for goal in (3, 5, 3, 5)])
         assert [round(total(reward), 6) for reward in out["rewards"]] == [1.1, 1.2] * 2
-        assert tuple(generator._horizon.horizon_for({"task_id": f"press-{goal}"}) for goal in (3, 5)) == (4, 6)
+        assert tuple(generator._horizon.horizon_for({"task_id": f"press-{goal}"}, None) for goal in (3, 5)) == (4, 6)
     [cut] = play(generator, "pressing", [{"goal": 8, "task_id": "press-3"}])["rewards"]
     assert total(cut) == 0  # it needs 8 turns, and its task has 4
 

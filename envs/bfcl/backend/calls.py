@@ -15,23 +15,6 @@ from collections.abc import Callable, Iterator
 from keyword import iskeyword
 from typing import Any, NamedTuple
 
-__all__ = [
-    "FORMATS",
-    "LONGEST",
-    "LONGEST_PYTHON",
-    "DecodeError",
-    "Methods",
-    "PlainCall",
-    "combined",
-    "decode_hermes",
-    "decode_native",
-    "decode_python",
-    "source_text",
-    "to_hermes",
-    "to_native",
-    "to_python",
-]
-
 Methods = dict[str, Callable[..., Any]]
 
 _ARITHMETIC_DEPTH = 20

@@ -42,14 +42,7 @@ def prepare() -> None:
 
 
 def limited(do: Callable[[], _Result], seconds: float) -> _Result:
-    """Returns ``do()``, interrupted after ``seconds`` of this process's processor time.
-
-    C code is not interrupted.
-
-    Raises:
-        TimeoutError: It took longer.
-        MemoryError: It took too much memory.
-    """
+    """Returns ``do()``, or raises TimeoutError after ``seconds`` of processor time, in Python code, or MemoryError."""
     global _running
     try:
         _running = True

@@ -27,9 +27,7 @@ class ServerRefused(SamplerError):
 
 
 class VLLMServer:
-    """The API of one server at `url`, such as ``http://gpu1:8000``. The constructor raises ConfigError for any other
-    form.
-    """
+    """The API of one server at `url`, such as ``http://gpu1:8000``; any other form raises ConfigError."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -54,9 +52,7 @@ class VLLMServer:
         return int(self._call("GET", "/get_world_size")["world_size"])
 
     def generate(self, name: str, token_ids: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
-        """Samples for one request; returns its ``token_ids``, ``logprobs``, ``finish_reason`` and
-        ``weight_versions``.
-        """
+        """Samples one request: its ``token_ids``, ``logprobs``, ``finish_reason`` and ``weight_versions``."""
         body = {"request_id": name, "token_ids": token_ids, "sampling_params": sampling}
         choice = dict(self._call("POST", "/inference/v1/generate", body=body)["choices"][0])
         self._sampled = time.monotonic()

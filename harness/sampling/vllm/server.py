@@ -199,9 +199,7 @@ class VLLMServerSampler:
             self._send(lost.request, lost.number)
 
     def _send_weights(self) -> None:
-        """Pauses the servers, sends them the weights, names the version, and resumes them. Those that fail are given
-        up.
-        """
+        """Sends the weights, with their version, to the servers, which pause meanwhile. Gives up those that fail."""
         if not self._sends:
             for engine in self._engines:  # a server that came back has the weights; another one is lost again at once
                 engine.alive = True
@@ -224,9 +222,7 @@ class VLLMServerSampler:
             raise SamplerError(f"none of the servers {self._urls} received the weights")
 
     def _send_over_nccl(self, servers: tuple[VLLMServer, ...], *, regroup: bool) -> None:
-        """Sends the weights to all servers at once. A new group is made if the servers have changed, or with
-        `regroup`.
-        """
+        """Sends the weights to all servers at once, in a new group if the servers have changed, or `regroup`."""
         if not servers:
             return
         try:
@@ -242,9 +238,7 @@ class VLLMServerSampler:
             ) from error
 
     def _each(self, engines: Iterable[_Engine], call: Callable[[VLLMServer], _T]) -> dict[_Engine, _T]:
-        """Calls all servers at the same time and gives up those that fail; returns the others and what they
-        answered.
-        """
+        """Calls all servers at once and gives up those that fail. Returns the others with their answers."""
         answers = {}
         for engine, done in [(engine, self._threads.submit(call, engine.server)) for engine in engines]:
             try:

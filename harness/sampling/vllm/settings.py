@@ -1,6 +1,4 @@
-"""What the engine and the servers have in common: the parameters of a request, and checks of the model and of a
-server.
-"""
+"""What engine and servers have in common: the parameters of a request, and checks of the model and of a server."""
 
 import json
 from collections.abc import Mapping

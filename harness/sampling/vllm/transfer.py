@@ -40,10 +40,6 @@ class NCCLSender:
     transfers, make a new sender.
 
     `device` is the GPU that sends. Weights that are elsewhere are copied there one by one.
-
-    Raises:
-        MissingExtraError: vLLM is not installed in the trainer's environment.
-        OSError: A server does not answer, or refuses.
     """
 
     def __init__(self, model: PreTrainedModel, servers: Sequence[VLLMServer], device: torch.device) -> None:

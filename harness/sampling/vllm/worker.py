@@ -16,9 +16,7 @@ class PolicyWeights:
     reload_weights: Any
 
     def load_policy(self, file: str) -> None:
-        """Loads every parameter from a safetensors file with the names of a checkpoint. It must be alone in its
-        folder.
-        """
+        """Loads every parameter from a safetensors file as of a checkpoint, which must be alone in its folder."""
         self.reload_weights(weights_path=str(Path(file).parent))
         pack_on_cpu(self.model_runner.get_model())
 

@@ -55,10 +55,10 @@ def shares(clock, steps, turns):
         clock.now += module._TURN_S
         clock.turns.share()
         for i, step in enumerate(steps):
-            running = all(process.runs for process in step._forks)
-            assert running or not any(process.runs for process in step._forks)
+            running = all(process.runs for process in step._processes)
+            assert running or not any(process.runs for process in step._processes)
             ran[i] += running
-            step._forks[-1].cpu_s += running * module._TURN_S
+            step._processes[-1].cpu_s += running * module._TURN_S
             step.look()
     return [count / turns for count in ran]
 
@@ -67,7 +67,7 @@ def begun(clock, *threads):
     steps = [Step(Process(), Process(count), 30.0) for count in threads]
     clock.turns._steps.update(dict.fromkeys(steps))
     for step in steps:
-        step._forks[-1].cpu_s += 1.0
+        step._processes[-1].cpu_s += 1.0
         step.look()
     return steps
 
@@ -91,11 +91,11 @@ def test_they_give_way_to_resets_and_to_steps_that_have_just_begun_and_come_back
         assert sum(shares(clock, long, 80)) == pytest.approx(1 / module._SHARE, abs=0.03)
     fresh = Step(Process(), Process(), 30.0)
     with clock.turns.running(fresh):
-        assert [step._forks[0].runs for step in long] != [True, True]
+        assert [step._processes[0].runs for step in long] != [True, True]
         # Within a second, or when it has computed for long itself, it is like the others.
         shares(clock, long, 20)
         assert sum(shares(clock, long, 80)) == pytest.approx(1, abs=0.03)
-        assert fresh._forks[0].runs
+        assert fresh._processes[0].runs
     while len(long) > 1:
         with clock.turns.running(long.pop()):
             pass
