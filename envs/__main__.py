@@ -21,7 +21,6 @@ _SHOWN = ("elastic-horizon", "numpy", "gymnasium", "torch", "transformers", "pef
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status, which is 0 if all is well."""
     parser = argparse.ArgumentParser(prog="python -m envs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     names = ", ".join(backends.all_backends())

@@ -50,7 +50,6 @@ def pins(backend: Backend) -> str:
 
 
 def backend_python(name: str) -> Path:
-    """The interpreter of an installed backend."""
     backend = get_backend(name)
     python, marker = venv_dir(backend) / "bin" / "python", venv_dir(backend) / _MARKER
     if not python.exists() or not marker.is_file() or marker.read_text(encoding="utf-8") != _marked(backend):

@@ -30,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Runs the tests and prints a line for each. Returns 1 if a test fails, else 0."""
     args = {**read_env_args(options.env_args), "split": options.split}
 
     def make() -> gym.Env[str, str]:

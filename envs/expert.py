@@ -19,7 +19,6 @@ def check_expert(env: gym.Env[str, str], what: str, remedy: str) -> None:
 
 
 def demonstrated_tasks(env: gym.Env[str, str]) -> Sequence[str]:
-    """The ids of the tasks to demonstrate: ``demonstrated_ids``, or else ``task_ids``."""
     base: Any = env.unwrapped
     ids: Sequence[str] = base.demonstrated_ids if hasattr(base, "demonstrated_ids") else base.task_ids
     return ids

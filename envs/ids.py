@@ -7,7 +7,6 @@ import gymnasium as gym
 
 
 def task_ids_of(env: gym.Env[Any, Any]) -> Sequence[str] | None:
-    """The ``task_ids`` of an environment; None if it does not name its tasks."""
     return cast("Sequence[str] | None", getattr(env.unwrapped, "task_ids", None))
 
 

@@ -139,12 +139,10 @@ def checked_environment(env: str | EnvSpec, args: Mapping[str, Any], success_thr
 
 
 def read_env_args(text: str) -> dict[str, Any]:
-    """Reads the text of `--env-args` with `json_object`."""
     return json_object(text, "--env-args", '{"categories": ["base"]}')
 
 
 def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
-    """Reads the value of a flag. Raises ConfigError if it is not a JSON object."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Serves what the command line names until SIGINT or SIGTERM."""
     token, made_here = find_token(options.token_file, options.host, is_open=options.open)
     from envs.openenv import server  # needs an extra
 

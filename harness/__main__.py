@@ -41,7 +41,6 @@ def report() -> None:
 
 
 def _run(command: str) -> None:
-    """Runs a command of the process, or ends it with one line if the extra ``train`` is missing."""
     try:
         require_packages()
     except MissingExtraError as error:

@@ -15,7 +15,6 @@ _PROG = "python -m harness.evaluate"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line: flags, and before them the folder of a run whose settings the evaluation begins with."""
     words, console = list(sys.argv[1:] if argv is None else argv), Console()
     with errors_in_one_line(console):
         folder = Path(words.pop(0)) if words and not words[0].startswith("-") else None

@@ -70,7 +70,6 @@ class ActorEnv(gym.Env[str, str]):
         return answer
 
     def close(self) -> None:
-        """Gives the place in the actor back. Does not wait until the environment is closed."""
         if self._seat is not None:
             self._pool.leave(self._seat)
             self._seat = None

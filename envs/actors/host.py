@@ -24,11 +24,9 @@ class EnvKind:
 
     @property
     def name(self) -> str:
-        """A text that is the same for equal kinds."""
         return f"{self.spec.id} {sorted((key, repr(value)) for key, value in self.kwargs.items())}"
 
     def make(self) -> gym.Env[str, str]:
-        """A new environment, as `eh_gym.make_vec` makes its own."""
         return gym.make(self.spec, disable_env_checker=True, **self.kwargs)
 
 
@@ -65,7 +63,6 @@ class EnvHost:
     def reset(
         self, key: int, kind: EnvKind, seed: int | None, options: dict[str, Any] | None
     ) -> tuple[str, dict[str, Any]]:
-        """Resets the environment of a key, which is made at the first reset."""
         if key not in self._envs:
             self._envs[key] = kind.make()
         return self._envs[key].reset(seed=seed, options=options)
@@ -74,7 +71,6 @@ class EnvHost:
         return self._envs[key].step(action)
 
     def close(self, key: int) -> None:
-        """Closes the environment of a key, if there is one."""
         env = self._envs.pop(key, None)
         if env is not None:
             env.close()

@@ -85,14 +85,12 @@ class ActorPool:
 
     @property
     def nodes(self) -> list[str]:
-        """Ray's node id of each living actor."""
         with self._lock:
             self._look()
             return [a.node for a in self._actors if a.alive]
 
     @property
     def seats(self) -> list[int]:
-        """The number of environments in each living actor."""
         with self._lock:
             self._look()
             return [a.seats for a in self._actors if a.alive]
@@ -149,7 +147,6 @@ class ActorPool:
         return self._answer(actor, getattr(actor.handle, method).remote(seat.key, *arguments))
 
     def close(self) -> None:
-        """Ends all actors. The pool's environments can't be played afterwards."""
         with self._lock:
             for actor in self._actors:
                 actor.alive = False
@@ -229,7 +226,6 @@ def shared_actors(size: int, address: str) -> ActorPool:
 
 
 def close_shared_actors() -> None:
-    """Ends the actors of all shared pools. The next use starts new ones."""
     for pool in _shared.values():
         pool.close()
     _shared.clear()

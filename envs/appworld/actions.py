@@ -41,7 +41,6 @@ def code_of(message: str) -> str:
 
 
 def refusal_of(message: str) -> str:
-    """The observation for a message that is too long to be run; empty for others."""
     if len(message) > _LONGEST_MESSAGE:
         return f"Not run: a message of {len(message):,} characters; at most {_LONGEST_MESSAGE:,} are allowed."
     code = code_of(message)

@@ -34,7 +34,6 @@ _CANARY = "# Canary String: "
 
 
 def mini_dir() -> Path:
-    """The folder of the mini world for these sources and this AppWorld version. It may not exist."""
     digest = hashlib.sha256(BACKEND.version.encode())
     for path in sorted(BUILDER.parent.rglob("*.py")):
         digest.update(path.relative_to(BUILDER.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -42,7 +41,6 @@ def mini_dir() -> Path:
 
 
 def benchmark_dir() -> Path:
-    """The folder of the downloaded benchmark. It may not exist."""
     return cache_dir() / "appworld" / f"benchmark-{DATA_VERSION}"
 
 
@@ -65,7 +63,6 @@ def root_of(split: str) -> Path:
 
 
 def task_ids(split: str) -> tuple[str, ...]:
-    """The tasks of a split, in AppWorld's order."""
     root = root_of(split)
     ids = _read_ids(root, split)
     if not ids:
@@ -96,7 +93,6 @@ def reference(split: str, task_id: str) -> list[str] | None:
 
 
 def difficulty(root: Path, task_id: str) -> int | None:
-    """AppWorld's difficulty of a task, 1 to 3; None if the data have none."""
     try:
         text = (root / "data" / "tasks" / task_id / "ground_truth" / "metadata.json").read_text(encoding="utf-8")
         return int(json.loads(text)["difficulty"])

@@ -161,7 +161,6 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         return f"```python\n{code.rstrip()}\n```"
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A random harmless message, with or without code."""
         text = _HARMLESS[int(rng.integers(len(_HARMLESS)))]
         text = text.format(app=_APPS[int(rng.integers(len(_APPS)))], number=int(rng.integers(1, 100)))
         return f"```python\n{text}\n```" if rng.random() < 0.5 else text
@@ -203,7 +202,6 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
 
 
 def _over(error: WorkerError, host_failed: bool) -> _Result:
-    """The end of an episode without a verdict."""
     key = "environment_error" if host_failed else "world_lost"
     who = "The environment failed" if host_failed else "Your code has destroyed its world"
     why = _printable(f"{type(error).__name__}: {error}")

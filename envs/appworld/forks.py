@@ -55,12 +55,10 @@ class Zygote:
 
     @property
     def alive(self) -> bool:
-        """Whether the zygote is running and its socket exists."""
         return self._ready and self._worker.alive and (self._folder / "socket").exists()
 
     @property
     def pid(self) -> int | None:
-        """The zygote's process id; None before its start."""
         return self._worker.pid
 
     def start(self) -> None:

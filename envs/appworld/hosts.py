@@ -129,7 +129,6 @@ class Host:
 
     @property
     def pids(self) -> tuple[int | None, int | None]:
-        """The process ids of the zygotes of the apps and of the agents' code."""
         return self._apps.pid, self._shells.pid
 
     def open(self, task_id: str, record: bool = False) -> World:
@@ -144,7 +143,6 @@ class Host:
             return self._fork_world(task_id, record)
 
     def clear(self) -> None:
-        """Waits until the processes of closed worlds are gone."""
         self._apps.clear()
         self._shells.clear()
 

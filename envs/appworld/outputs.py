@@ -29,7 +29,6 @@ class OutputWriter:
         self._folder, self._host = folder, host
 
     def write(self, task_id: str, actions: Sequence[str]) -> Replayed:
-        """Plays an episode's actions (the agent's messages) again and writes its outputs."""
         turns: list[tuple[str, str]] = []
         while True:
             world = self._host.open(task_id, record=True)

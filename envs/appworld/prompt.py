@@ -58,7 +58,6 @@ apis.supervisor.complete_task(answer=len(notes))
 
 
 def system_prompt(apps: Mapping[str, str], settings: Settings) -> str:
-    """The system prompt, with the apps' descriptions and the limits of a world."""
     return _PROMPT.format(
         apps="\n".join(f"- {name}: {text}" for name, text in apps.items()),
         max_output_chars=settings.max_observation_chars,

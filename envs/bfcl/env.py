@@ -237,7 +237,6 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         return f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
 
     def close(self) -> None:
-        """Ends the episode, not the workers."""
         self._leave()
 
     def _begin(self, task_id: str) -> str:

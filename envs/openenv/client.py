@@ -94,7 +94,6 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
 
     @property
     def task_ids(self) -> Sequence[str]:
-        """The ids of the split's tasks, if the server lists them."""
         if self._task_ids is None:
             try:
                 name = self._ask("/list_environments")[0]
@@ -111,7 +110,6 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
         return self._task_ids
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts an episode. Connects first if need be."""
         super().reset(seed=seed)
         arguments = {"seed": seed, "task_id": named_task(options), "split": self._split or None}
         arguments = {name: value for name, value in arguments.items() if value is not None}

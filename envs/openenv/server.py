@@ -158,7 +158,6 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         return [{"id": task_id, "index": i} for i, task_id in enumerate(self._task_ids(split))]
 
     def close(self) -> None:
-        """Closes the environments. Later calls raise."""
         self._closed = True
         for env in self._envs.values():
             env.close()
@@ -213,7 +212,6 @@ class RequireToken:
         self._app, self._expected = app, token.encode()
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Passes the call on, or answers 401."""
         given = _password(dict(scope.get("headers", ())).get(b"authorization", b""))
         if scope["type"] == "lifespan" or scope["path"] in _UNGUARDED or secrets.compare_digest(given, self._expected):
             await self._app(scope, receive, send)

@@ -82,7 +82,6 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         self._running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Starts the options' task, or one that the seed draws."""
         super().reset(seed=seed)
         task_id = chosen_task(self, options, task_ids("full"), "a task of tau2's telecom domain")
         self._running = False
@@ -114,11 +113,9 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         return str(self._call("action", {"player": name}))
 
     def random_action(self, rng: np.random.Generator) -> str:
-        """A phone check."""
         return str(self._call("action", {"player": "random", "draw": rng.random()}))
 
     def messages(self) -> Any:
-        """The running episode as tau2's messages."""
         return self._call("messages", {})
 
     def close(self) -> None:

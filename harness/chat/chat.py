@@ -174,7 +174,6 @@ class ChatFormat:
         return Reply(json.dumps(message), thought, length)
 
     def text(self, ids: Sequence[int]) -> str:
-        """All ids as text, including special tokens; for logs."""
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _ids(self, text: str) -> list[int]:

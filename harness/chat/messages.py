@@ -45,7 +45,6 @@ class MessageFormat:
                 self._written_out = True
 
     def ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids of a conversation, up to the place where the model writes."""
         offered = [] if self._written_out else self.tools
         return _joining(lambda some: self._chat.messages_ids(some, offered), self._rendered(messages))
 

@@ -59,7 +59,6 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes logs and prints."""
         return self.rank == 0
 
     @contextmanager
@@ -108,7 +107,6 @@ class Ranks:
         return {name: sum(numbers[name] for numbers in every) for name in mine}
 
     def wait(self) -> None:
-        """Waits until every rank has reached this call."""
         self.gather([])
 
     def device(self, name: str) -> str:

@@ -18,7 +18,6 @@ _SMALL = 50_000_000  # parameters
 
 
 def pick_device(name: str) -> str:
-    """Returns the torch device that `name` stands for; "auto" takes a GPU if there is one."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and torch.cuda.is_available():

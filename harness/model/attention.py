@@ -156,7 +156,6 @@ def choose_flash_attention(device: str, config: PreTrainedConfig, say: Callable[
 
 
 def _try_varlen(device: str, size: int) -> None:
-    """Computes a row of two segments, forwards and backwards. Raises what the kernel raises."""
     for window in (None, 4):
         query, key, value = (
             torch.ones(1, heads, 16, size, dtype=torch.bfloat16, device=device, requires_grad=True)

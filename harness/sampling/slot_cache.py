@@ -40,7 +40,6 @@ class SlotCache(Cache):
 
     @property
     def scrap_column(self) -> int:
-        """The column where padding is written."""
         return self._capacity - 1
 
     def reserve(self, rows: int, columns: int) -> None:

@@ -146,18 +146,15 @@ class TransformersSampler:
         self._rows.pop()
 
     def sleep(self) -> None:
-        """Frees the memory of the key-value cache. The weights stay, because they are the policy's own."""
         assert not self._running, "requests are pending"
         self._cache.release()
         self._head = None
         for session in self._sessions.values():
             session.cached.clear()
 
-    def wake(self) -> None:
-        """Does nothing: the cache is allocated again when it is needed."""
+    def wake(self) -> None: ...
 
     def weights_changed(self) -> int:
-        """Drops every cached key and value. Returns the new policy version."""
         self._head = None
         for session in self._sessions.values():
             session.cached.clear()

@@ -52,7 +52,6 @@ class SampledWeights:
             self._ranks.fill(self.policy.model, device)
 
     def copy(self) -> None:
-        """Updates the sampler's copy, if it reads one."""
         if self._copied:
             self._ranks.copy_weights(self._trained.model, self.policy.model)
 
@@ -76,7 +75,6 @@ class SampledWeights:
         self._ranks.wait()
 
     def wake(self) -> None:
-        """Ends the sleep of `before_training` when no training came after it."""
         self._sampler.wake()
 
     def save(self, folder: Path) -> None:

@@ -132,7 +132,6 @@ def errors_in_one_line(console: Console) -> Iterator[None]:
 
 
 def end_with_error(console: Console, text: str, code: int = 2) -> NoReturn:
-    """Prints the last line of a command that failed, and ends the process with this exit code."""
     console.print(f"[red]error:[/red] {escape(text)}", highlight=False, soft_wrap=True)
     sys.exit(code)
 

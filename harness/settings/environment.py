@@ -132,7 +132,6 @@ class Environment(Section):
         return bool(others) or ":" not in name or name.startswith(GIVEN) or has_splits(name)
 
     def environments(self) -> dict[str, int]:
-        """The ids in `env`, with their weights."""
         return read_environments(self.env)
 
     @property

@@ -170,17 +170,14 @@ class GRPOConfig(Section):
 
     @property
     def evaluation_horizon(self) -> int:
-        """The K of the evaluations, in steps."""
         return self.evaluation.horizon or int(getattr(self.horizon, "k_max", 50))
 
     @property
     def wrapper(self) -> str:
-        """The name of the horizon, as ``--wrapper`` takes it."""
         return HORIZON.name_of(self.horizon)
 
     @property
     def episodes_per_update(self) -> int:
-        """Tasks times group size."""
         return self.tasks_per_update * self.group_size
 
     def slots_of_rank(self, ranks: int) -> int:
@@ -189,7 +186,6 @@ class GRPOConfig(Section):
         return -(-min(self.rollout.slots or most, most) // ranks)
 
     def to_json(self) -> str:
-        """Returns the settings as JSON, with paths as text."""
         return json.dumps({"format": _FORMAT, **table_of(self)}, indent=2)
 
     def public(self) -> dict[str, Any]:

@@ -26,7 +26,6 @@ QUICKSTART = "quickstart"
 
 
 def recipes() -> dict[str, Path]:
-    """Returns the files of this project's recipes, by name."""
     home = Path(__file__).parents[1]
     folder = next(path for path in (home / "recipes", home.parent / "recipes") if path.is_dir())
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}

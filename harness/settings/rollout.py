@@ -28,5 +28,4 @@ class Rollout(Section):
 
     @property
     def keeps_reward(self) -> bool:
-        """Whether a truncated episode keeps what it has earned."""
         return self.truncated_reward == "keep"

@@ -34,5 +34,4 @@ class Run(Section):
             )
 
     def tracker_names(self) -> tuple[str, ...]:
-        """`trackers` as names, each once."""
         return tuple(dict.fromkeys(name.strip() for name in self.trackers.split(",") if name.strip()))

@@ -85,7 +85,6 @@ class VLLMSampling(Sampling):
                 raise ConfigError(f"--engine-args must not have {name}; {_SET_HERE[name]}")
 
     def arguments(self, **place: Any) -> dict[str, Any]:
-        """See `Sampling.arguments`."""
         engine = {"gpu_memory_utilization": self.gpu_memory_utilization, "engine_args": self.engine_args}
         return engine | {name: place[name] for name in ("dtype", "device", "slots")}
 
@@ -104,11 +103,9 @@ class VLLMServerSampling(Sampling):
 
     @property
     def urls(self) -> list[str]:
-        """The addresses."""
         return self.url.split(",")
 
     def arguments(self, **place: Any) -> dict[str, Any]:
-        """See `Sampling.arguments`."""
         return {"urls": self.urls, **{name: place[name] for name in ("device", "sends", "sharers")}}
 
 

@@ -136,7 +136,6 @@ def settings_in(settings: Any) -> list[dataclasses.Field[Any]]:
 
 
 def choice_of(field: dataclasses.Field[Any]) -> Choice | None:
-    """Returns how the class of a field's value is chosen; None for a field of one type."""
     choice: Choice | None = field.metadata.get("choice")
     return choice
 

@@ -148,7 +148,6 @@ def _one_process_may_save() -> Iterator[None]:
 
 
 def _tensors(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The tensors of a checkpoint, by the name of the parameter. They are not copied."""
     return {
         name: {"weight": p.detach(), **optimizer.state[p]}
         for name, p in zip(_trained(model), parameters_of(optimizer), strict=True)

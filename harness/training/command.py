@@ -49,7 +49,6 @@ class RunRequest:
 
 
 def read_command(words: Sequence[str]) -> RunRequest:
-    """Reads the command line of harness.grpo."""
     resume = flag_of(words, "resume")
     base = saved_config(Path(resume), flag_of(words, "env")) if resume else recipe_config(words)
     command = parse(

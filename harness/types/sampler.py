@@ -68,21 +68,15 @@ class Player(Protocol):
     """
 
     @property
-    def pending(self) -> int:
-        """The number of requests without a reply."""
-        ...
+    def pending(self) -> int: ...
 
-    def submit(self, request: Any) -> None:
-        """Takes a request, which has a ``session``."""
-        ...
+    def submit(self, request: Any) -> None: ...
 
     def step(self) -> list[tuple[Any, Any]]:
         """Returns requests with their replies. It may wait a few milliseconds for one, and return none."""
         ...
 
-    def end_session(self, session: Hashable) -> None:
-        """Drops a session's request if there is one."""
-        ...
+    def end_session(self, session: Hashable) -> None: ...
 
 
 @runtime_checkable

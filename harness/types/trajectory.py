@@ -201,7 +201,6 @@ class Trajectory:
         return self.truncated and self.keeps_reward and "agent" in self.info
 
     def add_verdict(self, answer: StepResult) -> None:
-        """Records how an agent ended after its episode was stopped."""
         _, reward, *_, info = answer
         self.reward, self.failure = float(reward), info["failure"]
         self.unscored = self.failure is not None
@@ -211,7 +210,6 @@ class Trajectory:
         self.failure, self.trace, self.unscored, self.reward = str(why), trace, True, 0.0
 
     def fail(self, error: str | BaseException) -> EndReason:
-        """Ends the episode because its environment failed with this error."""
         self.end, self.error, self.trace = "environment-error", str(error), "\n".join(getattr(error, "__notes__", ()))
         return self.end
 
@@ -229,7 +227,6 @@ class Trajectory:
         self.logprobs += [0.0] * len(ids)
 
     def add_sample(self, sample: Sample) -> None:
-        """Appends what the model wrote, as it was sampled."""
         self.ids += sample.ids
         self.action_mask += [1] * len(sample.ids)
         self.logprobs += sample.logprobs
@@ -266,7 +263,6 @@ class Trajectory:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in prompts and actions, in all sequences."""
         return sum(len(sequence.ids) for sequence in self.sequences)
 
     @property
@@ -276,12 +272,10 @@ class Trajectory:
 
     @property
     def truncated(self) -> bool:
-        """Whether the episode was stopped before the task's rules ended it."""
         return self.end in TRUNCATED
 
     @property
     def action_tokens(self) -> int:
-        """The number of tokens that the model wrote."""
         return sum(sum(sequence.action_mask) for sequence in self.sequences)
 
     @property

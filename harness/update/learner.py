@@ -38,7 +38,6 @@ class Learner:
     moments: HostMoments | None = None
 
     def update(self, trajectories: Sequence[Trajectory], update: int) -> dict[str, float]:
-        """Improves the policy with one update's episodes, from all ranks. Returns the ``train/…`` metrics."""
         learning_rate = self.optimization.learning_rate_at(update, self.updates)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -62,5 +61,4 @@ class Learner:
         return metrics | {"train/lr": learning_rate}
 
     def selected(self, trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, float]]:
-        """Returns the episodes that are in the loss of an update, with their advantages."""
         return select_episodes(trajectories, self.loss)[0]

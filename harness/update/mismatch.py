@@ -68,7 +68,6 @@ class Mismatch:
         return self
 
     def merged(self, others: Sequence[Mismatch]) -> Mismatch:
-        """The sums of this object and of others, such as those of other ranks."""
         total = Mismatch()
         for one in (self.settled(), *others):
             total._max = float(np.maximum(total._max, one._max))

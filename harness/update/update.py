@@ -85,7 +85,6 @@ class _Passes:
 
     @torch.no_grad()
     def reference_logp(self, batch: Batch) -> Tensor:
-        """The log-probabilities under the reference, float32 [B, A]."""
         assert self.reference is not None, "kl_coef needs a reference policy"
         with without_lora(self.reference.model):
             return self.reference.score(batch, self.temperature)[0]
@@ -266,7 +265,6 @@ def _score_before(passes: _Passes, minibatch: list[_Item]) -> None:
 
 
 def _stacked(items: list[_Item], like: Tensor) -> Tensor | None:
-    """What `_score_before` stored, padded with zeros to the shape of `like`; None if it stored nothing."""
     kept = [item.old_logp for item in items if item.old_logp is not None]
     if not kept:
         return None

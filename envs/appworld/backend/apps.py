@@ -191,7 +191,6 @@ def _request(head: dict[str, Any], body: bytes) -> Any:
 
 
 def _logged(request: Any, path: str) -> dict[str, Any]:
-    """A call in the form of the engine's log."""
     data: Any = {}
     text = request.read().decode("utf-8", "replace")
     with contextlib.suppress(ValueError):

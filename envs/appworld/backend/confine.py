@@ -197,7 +197,6 @@ def _namespaces() -> tuple[bool, bool]:
 
 
 def _read_only_mounts() -> bool:
-    """Makes all mounts read-only, so that reading a file changes no access time."""
     recursive, read_only, private = 0x8000, 1, 1 << 18
     # struct mount_attr: what is set, what is cleared, the propagation, a user namespace
     attributes = struct.pack("=QQQQ", read_only, 0, private, 0)

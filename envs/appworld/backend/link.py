@@ -24,7 +24,6 @@ _LONGEST_TEXT = 20_000  # characters of an exception's text
 
 
 def frame(head: dict[str, Any], body: bytes = b"") -> bytes:
-    """A frame's bytes. Its JSON is ASCII, which keeps lone surrogates."""
     text = json.dumps(head, separators=(",", ":")).encode("ascii")
     return _SIZES.pack(len(text), len(body)) + text + body
 

@@ -40,8 +40,7 @@ class _Transport:
         headers = [tuple(pair) for pair in told["headers"]]
         return httpx.Response(told["status"], headers=headers, stream=httpx.ByteStream(content), request=request)
 
-    def close(self) -> None:
-        """Does nothing; httpx calls it."""
+    def close(self) -> None: ...
 
     def exchange(self, request: bytes) -> link.Frame:
         if threading.get_ident() != self._main:

@@ -70,7 +70,6 @@ def _schema(about: Document) -> Document:
 
 
 def system_prompt(functions: Sequence[Document], action_format: str) -> str:
-    """The system prompt with the documents of the functions that are shown from the start."""
     if action_format == "native":
         return ""
     from bfcl_eval.constants import default_prompts as texts
@@ -96,7 +95,6 @@ def system_prompt(functions: Sequence[Document], action_format: str) -> str:
 
 
 def reveal_message(functions: Sequence[Document]) -> str:
-    """The user's message when functions that were held back become available."""
     from bfcl_eval.constants.default_prompts import DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING as TEXT
 
     return str(TEXT.format(functions=list(functions)))

@@ -93,7 +93,6 @@ _episodes: dict[int, _Episode] = {}
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
-    """Answers a call of the environment: finish, start, or a method of an episode."""
     session = params.pop("session")
     if method == "start":
         _episodes[session] = _Episode(**params)

@@ -61,7 +61,6 @@ class World:
         return answer.content, answer.error
 
     def verdict(self) -> dict[str, Any]:
-        """The official verdict, for which tau2 replays the calls."""
         try:
             reward = EnvironmentEvaluator.calculate_reward(_new_world, self.task, self.messages, True).reward
             if RewardType.ACTION in self.task.evaluation_criteria.reward_basis:

@@ -142,7 +142,6 @@ class VLLMSampler:
         self._names[request.session] = name
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """Takes one step of the engine: a token for every running request, or a part of new prompts."""
         if not self._running:
             return []
         done: list[tuple[int, SampleRequest, Sample]] = []
@@ -175,7 +174,6 @@ class VLLMSampler:
             self._engine.abort_request([name])
 
     def sleep(self) -> None:
-        """On a GPU, frees the memory of the weights and the cache; see `Sampler.sleep`."""
         assert not self._running, "requests are pending"
         if self._on_gpu:
             self._engine.sleep(level=2)
@@ -201,8 +199,7 @@ class VLLMSampler:
         self._version += 1
         return self._version
 
-    def close(self) -> None:
-        """Does nothing: the engine ends with the process."""
+    def close(self) -> None: ...
 
     def _take_over_weights(self) -> None:
         weights = plain_parameters(self._model, self._dtype, self._device)
@@ -211,7 +208,6 @@ class VLLMSampler:
 
 
 def _cpu_cache_bytes(config: Any, max_context: int) -> int:
-    """The bytes of the cache on a CPU: the usual size, or more if whole episodes need it."""
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     episode = 2 * config.num_hidden_layers * heads * max(dim, 32) * 4 * (max_context + 64)

@@ -48,7 +48,6 @@ class VLLMServer:
         return dict(self._call("GET", "/server_info", "?config_format=json")["vllm_config"])
 
     def world_size(self) -> int:
-        """The number of GPUs that hold the model, including data-parallel copies."""
         return int(self._call("GET", "/get_world_size")["world_size"])
 
     def generate(self, name: str, token_ids: list[int], sampling: dict[str, Any]) -> dict[str, Any]:
@@ -69,11 +68,9 @@ class VLLMServer:
         self._call("POST", "/resume")
 
     def load_weights(self, file: str) -> None:
-        """Lets the workers load the weights from a file that they can read; see `harness.sampling.vllm.worker`."""
         self._call("POST", "/collective_rpc", body={"method": "load_policy", "args": [file]})
 
     def weight_version(self) -> str:
-        """The version that the weights were last named; "default" after a start."""
         return str(self._call("GET", "/weight_info")["weight_version"])
 
     def name_weights(self, weight_version: str) -> None:

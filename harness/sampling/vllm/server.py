@@ -95,7 +95,6 @@ class VLLMServerSampler:
         self._send_weights()
 
     def cache_of(self, session: Hashable) -> tuple[Hashable, int]:
-        """An episode's server, and this process's share of its cache; see `SeveralCaches`."""
         engine = self._engine_of(session)
         return engine.server.url, engine.cache_tokens // self._sharers
 
@@ -110,7 +109,6 @@ class VLLMServerSampler:
         self._send(request, next(self._numbers))
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
-        """Waits a few milliseconds for answers and returns those that have arrived."""
         done: list[tuple[int, SampleRequest, Sample]] = []
         block = bool(self._running)
         while True:
@@ -137,11 +135,9 @@ class VLLMServerSampler:
         for engine in self._engines:
             engine.sessions.discard(session)
 
-    def sleep(self) -> None:
-        """Does nothing: the trainer can't use the servers' memory."""
+    def sleep(self) -> None: ...
 
-    def wake(self) -> None:
-        """Does nothing, as `sleep`."""
+    def wake(self) -> None: ...
 
     def weights_changed(self) -> int:
         """Sends the weights to every server, including those that came back. Returns the new policy version."""

@@ -27,7 +27,6 @@ _NOT_TAKEN = ("deepseek_v2", "deepseek_v3", "gpt_oss", "minimax_m2", "mixtral", 
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raises ConfigError for a model whose weights vLLM can't take over."""
     if model.config.model_type in _NOT_TAKEN:
         raise ConfigError(
             f"vLLM can't take over the weights of the experts of {model.config.model_type!r} after an update; use "

@@ -126,16 +126,13 @@ class PolicySource:
 
     @cached_property
     def metadata(self) -> _Declared:
-        """Each tensor's ``name``, ``dtype`` and ``shape``, in the order of iteration. Nothing is computed or moved."""
         weights = plain_parameters(self._model, merged=False)
         return _Declared(SimpleNamespace(name=n, dtype=p.dtype, shape=tuple(p.shape), owners=None) for n, p in weights)
 
     def implements_iter_full(self) -> bool:
-        """Tells vLLM 0.33 to take `iter_full`; 0.32 iterates over the source."""
         return True
 
     def iter_full(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the names and the tensors. Each is moved or merged once."""
         for name, p in plain_parameters(self._model, device=self._device):
             yield name, p.to(self._device, non_blocking=True)
 
