@@ -21,7 +21,6 @@ _MARKER = ".complete"
 
 
 def read_pins(path: Path) -> dict[str, str]:
-    """Reads a requirements file of comments and ``name==version`` lines as {name: version}."""
     lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     return dict(line.split("==") for line in lines if line)
 
@@ -39,7 +38,6 @@ def get_backend(name: str) -> Backend:
 
 
 def venv_dir(backend: Backend) -> Path:
-    """The folder of the backend's virtualenv for this Python. It may not exist."""
     tag = f"{sys.implementation.name[:2]}{sys.version_info[0]}{sys.version_info[1]}"
     return cache_dir() / "backends" / f"{backend.name}-{backend.version}-{tag}"
 

@@ -64,7 +64,6 @@ class Description:
     scripts: Sequence[str] = ()
 
     def counts(self) -> dict[str, int]:
-        """Split -> the number of its tasks; 0 if it is not installed."""
         counts = dict.fromkeys(self.splits, 0)
         for split in counts:
             with suppress(EHError):

@@ -67,7 +67,6 @@ def absolute(names: str) -> str:
 
 
 def has_splits(env_id: str) -> bool:
-    """Whether an environment has splits. All registered ones have; others may have none."""
     entry = registered(env_id).entry_point
     return not isinstance(entry, functools.partial) or takes_split(entry)
 
@@ -89,7 +88,6 @@ def _class_of(env_id: str) -> tuple[ModuleType, str, Any]:
 
 @functools.cache
 def _loaded(path: Path) -> ModuleType:
-    """Imports a file. It can import the modules beside it."""
     if not path.is_file():
         there = [str(file) for file in sorted(path.parent.glob("*.py"))]
         raise ConfigError(f"there is no file {path}{near(str(path), there) if there else ''}")
@@ -108,7 +106,6 @@ def _loaded(path: Path) -> ModuleType:
 
 
 def takes_split(make: Callable[..., Any]) -> bool:
-    """Whether a class or function that makes an environment has an argument ``split``."""
     if isinstance(make, functools.partial) and make.func is made:
         (make,) = make.args
         make = _class_of(make)[2] if isinstance(make, str) else make

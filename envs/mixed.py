@@ -40,7 +40,6 @@ def read_environments(text: str) -> dict[str, int]:
 
 
 def mixed(envs: Mapping[str, str | EnvSpec]) -> EnvSpec:
-    """A spec from which `gym.make` and `eh_gym.make_vec` make a `MixedEnv` of `envs`."""
     return EnvSpec(
         "EH-Mixed-v0",
         entry_point="envs.mixed:MixedEnv",

@@ -22,7 +22,6 @@ def named_task(options: object) -> Any:
 
 
 def chosen_task(env: gym.Env[str, str], options: object, known: Container[str], kind: str) -> str:
-    """The task that the options name, or else one of ``env.task_ids`` that the reset's seed draws."""
     task_ids: Sequence[str] = env.get_wrapper_attr("task_ids")
     task_id = named_task(options)
     if task_id is None:

@@ -48,7 +48,6 @@ class EnvHost:
         self._first: dict[str, Any] = {}  # one environment of each kind, for its properties
 
     def begin(self, kinds: Sequence[EnvKind]) -> tuple[str, str, list[About]]:
-        """Makes one environment of each kind. Returns the node's id, its readable name, and the descriptions."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()

@@ -96,7 +96,6 @@ class ActorPool:
             return [a.seats for a in self._actors if a.alive]
 
     def about(self, kind: EnvKind) -> About:
-        """Describes the environments of a kind. At the first call, every actor makes one environment of it."""
         with self._lock:
             if kind.name not in self._abouts:
                 self._look()
@@ -130,7 +129,6 @@ class ActorPool:
             return Seat(best, next(self._keys))
 
     def leave(self, seat: Seat) -> None:
-        """Gives a place back. Does not wait until its environment is closed."""
         with self._lock:
             seat.actor.seats -= 1
             if seat.actor.alive:
@@ -160,7 +158,6 @@ class ActorPool:
         return _Actor(handle, handle.begin.remote(self._kinds))
 
     def _look(self) -> None:
-        """Marks the actors that have begun as alive, and replaces those that died since."""
         for actor in list(self._actors):
             if not actor.sure and self._ray.wait([actor.begun], timeout=0)[0]:
                 try:
@@ -174,7 +171,6 @@ class ActorPool:
                     self._actors.remove(actor)
 
     def _living(self) -> list[_Actor]:
-        """The living actors. If all are lost, waits for a new one."""
         if not any(actor.alive for actor in self._actors) and self._actors:
             self._ray.wait([actor.begun for actor in self._actors], timeout=_BEGIN_TIMEOUT_S)
             self._look()

@@ -166,7 +166,6 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         return f"```python\n{text}\n```" if rng.random() < 0.5 else text
 
     def close(self) -> None:
-        """Ends the episode. The zygotes run until this process ends or calls ``hosts.close_hosts()``."""
         self._leave()
         self._host.clear()
 

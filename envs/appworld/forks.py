@@ -117,14 +117,12 @@ class Zygote:
         self._abandoned.add(name)
 
     def clear(self) -> None:
-        """Kills the abandoned processes, and waits until they are gone, at most 5 s."""
         abandoned = sorted(self._abandoned)
         with contextlib.suppress(WorkerError):  # the forks die with their zygote
             self._worker.call("end", {"names": abandoned}, _END_TIMEOUT_S)
         self._abandoned.difference_update(abandoned)
 
     def close(self) -> None:
-        """Ends the zygote and all its forks, for good, even while it is starting."""
         self._closed = True
         while not self._lock.acquire(timeout=0.1):
             self._worker.kill()  # makes a start in progress fail
@@ -149,7 +147,6 @@ class Fork:
         self._finalizer.atexit = False
 
     def give(self, other: Fork) -> None:
-        """Gives this process the connection to another one. From then on, the two talk directly."""
         try:
             link.give(self._connection, other._connection)
         except OSError as error:
@@ -215,7 +212,6 @@ class Fork:
         return 1
 
     def end(self) -> None:
-        """Kills the process. ``Zygote.clear`` waits until it is gone. Idempotent."""
         if not self._ended:
             self._connection.close()
             self._zygote.abandon(self._name)
@@ -227,7 +223,6 @@ class Fork:
             self._finalizer.detach()
 
     def signal(self, number: int) -> bool:
-        """Sends a signal. Returns whether that is possible."""
         if self._handle is not None and sys.platform == "linux":
             with contextlib.suppress(OSError, ValueError):  # it has ended, or a container forbids this
                 signal.pidfd_send_signal(self._handle.fileno(), number)
@@ -280,7 +275,6 @@ def _remove(folder: Path) -> None:
 
 
 def _end(worker: Worker, folder: Path, held: IO[str], owner: int) -> None:
-    """Ends a zygote. Removes its folder, unless this process is a fork of the owner."""
     worker.kill()
     held.close()
     if os.getpid() == owner:

@@ -136,7 +136,6 @@ class Host:
         return World(self, task_id, record, self.fork_world(task_id, record))
 
     def fork_world(self, task_id: str, record: bool) -> _Processes:
-        """The processes of a fresh world, the zygotes' process ids, and what is known about the task."""
         with turns().reset():
             with contextlib.suppress(WorkerError):  # no code has run yet
                 return self._fork_world(task_id, record)
@@ -186,7 +185,6 @@ _hosts_lock = threading.Lock()
 
 
 def shared_host(python: Path, root: Path, settings: Settings) -> Host:
-    """The host that this process's environments with the same data and settings share."""
     key = (os.getpid(), python, root, settings)
     with _hosts_lock:
         if key not in _hosts:

@@ -93,7 +93,6 @@ def _install_benchmark(python: Path, wanted: bool, say: Callable[[str], None]) -
 
 
 def _fetch(python: Path, root: Path, home: Path, say: Callable[[str], None]) -> None:
-    """Makes AppWorld's root from EH_APPWORLD_DATA_URL, or else from a download."""
     source = os.environ.get("EH_APPWORLD_DATA_URL") or _BASE
     bundle = expanded(source, "EH_APPWORLD_DATA_URL")
     if (bundle / "data" / "tasks").is_dir():
@@ -134,7 +133,6 @@ def _building(target: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def report(python: Path) -> tuple[bool, list[str]]:
-    """Whether the mini world is installed, and lines about the data and the isolation, for ``doctor``."""
     counts = Description(data.SPLITS, data.task_ids).counts()
     mini = counts.pop("mini")
     lines = [f"mini world: {mini} tasks" if mini else f"mini world: MISSING; to fix it, run: {_COMMAND}"]
@@ -147,7 +145,6 @@ def report(python: Path) -> tuple[bool, list[str]]:
 
 
 def isolation(python: Path) -> list[str]:
-    """One line for each layer that confines the agent's code, for ``doctor``."""
     worker = Worker(backend_command(python, _HERE / "backend" / "probing.py"))
     try:
         worker.start()

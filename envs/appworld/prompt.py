@@ -67,7 +67,6 @@ def system_prompt(apps: Mapping[str, str], settings: Settings) -> str:
 
 
 def first_message(about: Mapping[str, Any]) -> str:
-    """The first observation: who the supervisor is, the date and time, and the task."""
     person = about["supervisor"]
     return (
         f"I am {person['first_name']} {person['last_name']}, your supervisor. My e-mail address is {person['email']}, "

@@ -138,7 +138,6 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
             time.sleep(_PAUSE_S)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Sends the agent's message, at most a million characters of it."""
         if not self._playing:
             raise gym.error.ResetNeeded("this session has no running episode; call reset() before step()")
         try:
@@ -182,7 +181,6 @@ class RemoteEnv(gym.Env[str, str], EzPickle):
                 pass  # it was lost before
 
     def _read(self, observation: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The text and the info of an observation; what is null is left out."""
         name = self._observation_field or ("text" if "text" in observation else "")
         if not name:
             texts = [field for field, value in observation.items() if isinstance(value, str)]

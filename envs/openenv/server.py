@@ -93,7 +93,6 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         split: str | None = None,
         index: int | None = None,
     ) -> TextObservation:
-        """Starts an episode of `task_id`, of the task at `index` in the split, or of one that the seed draws."""
         try:
             self._env = self._of(split)
             if index is not None:
@@ -315,7 +314,6 @@ def _allow_many_connections() -> None:
 
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an info that is JSON. numpy's scalars and arrays become numbers and lists."""
     encoded: dict[str, Any] = {}
     for name, value in info.items():
         try:

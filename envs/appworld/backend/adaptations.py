@@ -127,7 +127,6 @@ def inherit_databases() -> None:
     ready: dict[str, list[tuple[Any, list[str]]]] = {}
 
     def prepared(source: sqlite3.Connection) -> tuple[Any, list[str]]:
-        """An engine with a copy of a database, and a list for the copy's later address."""
         copy = sqlite3.connect(":memory:", check_same_thread=False)
         source.backup(copy)
         connections, address = [copy], list[str]()

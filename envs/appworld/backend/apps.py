@@ -125,7 +125,6 @@ class World:
         }
 
     def save(self, folder: str, turns: list[tuple[str, str]]) -> None:
-        """Writes the episode as the engine writes an experiment's task: database changes, code and calls."""
         world = copy.copy(self._world)  # the evaluation needs the old paths
         world.output_directory = folder
         for name in ("logs", "misc", "version", "checkpoints"):
@@ -177,7 +176,6 @@ def evaluate(opened: Any) -> Any:
 
 
 def _request(head: dict[str, Any], body: bytes) -> Any:
-    """The request that a head and a body describe. Raises ValueError if no client could have sent it."""
     import httpx
 
     try:

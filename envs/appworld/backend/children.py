@@ -53,7 +53,6 @@ class Children:
         return pid
 
     def end(self, names: Collection[str], *, wait: bool) -> None:
-        """Kills processes, and removes the folders of dead ones. ``wait`` waits until all killed ones are gone."""
         for name in self._living.keys() & names:
             self._killed.add(name)
             with contextlib.suppress(ProcessLookupError):

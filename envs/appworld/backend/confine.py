@@ -153,7 +153,6 @@ def interpreter_folders() -> list[str]:
 
 
 def _without(hidden: str, path: str) -> list[str]:
-    """The path, or its entries without the hidden folder and links."""
     if not f"{hidden}{os.sep}".startswith(path + os.sep):
         return [path]
     inside = [] if path == hidden else [os.path.join(path, name) for name in _listdir(path)]
@@ -178,7 +177,6 @@ def _pid_namespace() -> int:
 
 
 def _enter(pids: int) -> bool:
-    """Enters a pid namespace with the processes that this one forks."""
     return libc("setns", pids, _CLONE_NEWPID) == 0
 
 
@@ -276,7 +274,6 @@ def _address_space() -> int:
 
 
 def _count_threads() -> int:
-    """The number of this user's threads; 0 if the system does not tell."""
     total = 0
     for pid in filter(str.isdigit, _listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended

@@ -43,7 +43,6 @@ def receive(connection: socket.socket, deadline: float | None = None) -> Frame |
 
 
 def give(connection: socket.socket, other: socket.socket) -> None:
-    """Sends a socket over another one, and closes it here."""
     socket.send_fds(connection, [b"\0"], [other.fileno()])
     other.close()
 
@@ -99,11 +98,9 @@ class Stream:
 
     @property
     def event(self) -> int:
-        """What `poll` is to wait for."""
         return select.POLLOUT if self._outgoing else select.POLLIN
 
     def send(self, head: dict[str, Any], body: bytes = b"") -> None:
-        """Queues a frame, which `Code.receive` sends."""
         self._outgoing = memoryview(bytes(self._outgoing) + frame(head, body))
 
     def move(self) -> None:
@@ -120,7 +117,6 @@ class Stream:
             self._incoming += piece
 
     def taken(self) -> Frame | None:
-        """The next frame, if it is here and everything is sent."""
         data = self._incoming
         if self._outgoing or len(data) < _SIZES.size:
             return None
@@ -188,7 +184,6 @@ def described(error: BaseException | None, chain: int = 8) -> dict[str, Any] | N
 
 
 def rebuilt(told: dict[str, Any]) -> Exception:
-    """The exception that ``described`` described. Its type has the same name and the first known base."""
     known: type[Exception] = next(filter(None, (_known(*names) for names in told["types"])))
     module, name = told["types"][0]
     text: str = told["text"]

@@ -28,7 +28,6 @@ def handle(method: str, params: dict[str, Any]) -> dict[str, tuple[bool, str]]:
 
 
 def _stopped(layer: str, attempt: _Attempt) -> bool:
-    """Makes an attempt in a confined process. Returns whether the layer is named, and the attempt fails."""
     told, tell = os.pipe()
     parent, pid = os.getpid(), os.fork()
     if pid == 0:

@@ -63,7 +63,6 @@ _ALLOWS, _REFUSES, _KILLS = [(_RETURN, 0, 0, verdict) for verdict in (_ALLOW, _R
 
 
 def numbers(machine: str, table: str = _ALLOWED + _CHECKED) -> dict[str, int]:
-    """The numbers of system calls for an architecture ("x86_64" or "aarch64")."""
     column = list(_AUDIT_ARCH).index(machine)
     rows = (entry.split("=") for entry in table.split())
     return {name: int(pair.split("/")[column]) for name, pair in rows if pair.split("/")[column] != "-"}
@@ -74,13 +73,11 @@ def _low(argument: int) -> Instruction:
 
 
 def _one_of(argument: int, values: tuple[int, ...]) -> list[Instruction]:
-    """Allows the call if an int argument (its low half) is one of the values."""
     tests = [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
     return [_low(argument), *tests, _REFUSES, _ALLOWS]
 
 
 def _null(argument: int) -> list[Instruction]:
-    """Refuses the call if a pointer is not NULL."""
     high = (_LOAD, 0, 0, 20 + 8 * argument)
     return [_low(argument), (_EQUAL, 1, 0, 0), _REFUSES, high, (_EQUAL, 1, 0, 0), _REFUSES]
 

@@ -137,7 +137,6 @@ class Shell:
         connection.sendall(link.frame({"ready": True}))
 
     def serve(self, max_output_chars: int) -> None:
-        """Runs the steps that the apps' process sends, until it hangs up."""
         while (request := link.receive(self._steps)) is not None:
             code = request[1].decode("utf-8", "surrogatepass")
             try:
@@ -156,7 +155,6 @@ def _no_alarm(seconds: int) -> None:
 
 
 def table() -> dict[str, dict[str, Any]]:
-    """App -> the names of its APIs, and each one's method and path."""
     from appworld.apps import get_all_apps
     from appworld.common.utils import get_name_to_apis
     from appworld.requester import _get_api_name_to_doc

@@ -35,7 +35,6 @@ _life: _Life
 
 
 def handle(method: str, params: dict[str, Any]) -> Any:
-    """Answers the worker protocol: one ``load``, one ``start``, then any number of ``spawn`` and ``end``."""
     global _children, _life
     if method == "load":
         _end_with_the_trainer()
@@ -62,7 +61,6 @@ def handle(method: str, params: dict[str, Any]) -> Any:
 
 
 def _begin_apps(root: str) -> tuple[dict[str, Any], _Life]:
-    """Returns what the other zygote needs to know of the apps, and the life of a process."""
     confine.isolate_apps()
     import appworld
     from appworld.task import load_task_ids
@@ -134,7 +132,6 @@ def _import_late() -> None:
 
 
 def _warm_up_apps(task_id: str) -> None:
-    """Opens, uses, evaluates and closes a world, to fill the imports and caches."""
     from appworld import AppWorld
     from appworld.apps.model_lib import get_cached_db_engine, get_direct_cached_sqlite3_connection
 

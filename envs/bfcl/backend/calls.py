@@ -126,7 +126,6 @@ def source_text(call: Call) -> str:
 
 
 def to_python(calls: list[str], methods: Methods) -> str:
-    """Ground-truth calls as a message in the python format, with every argument by keyword."""
     return "[" + ", ".join(ast.unparse(_by_keyword(call, methods)) for call in calls) + "]"
 
 
@@ -256,7 +255,6 @@ def arithmetic(node: ast.expr, depth: int = 0) -> Any:
 
 
 def combined(op: ast.operator, a: Any, b: Any) -> Any:
-    """Carries out one operation of constant arithmetic, or adds or subtracts any two values."""
     constant = all(isinstance(value, int | float | str | complex) for value in (a, b))
     if type(op) not in _OPERATORS or not (constant or isinstance(op, ast.Add | ast.Sub)):
         raise DecodeError("not constant arithmetic")

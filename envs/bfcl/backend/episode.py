@@ -101,7 +101,6 @@ class EntryEpisode:
         return "\n".join([*(json.dumps(d, separators=(",", ":")) for d in map(compact_document, revealed)), REVEAL])
 
     def step(self, action: str) -> StepResult:
-        """Carries out one message of the agent. An exception ends the episode."""
         undecodable = False
         try:
             calls = FORMATS[self._format](action)

@@ -38,7 +38,6 @@ For each function call, return a json object with function name and arguments wi
 
 
 def with_hint(document: Document) -> Document:
-    """A copy of a function's document, as upstream shows it from the start."""
     return {**document, "description": document["description"] + _HINT}
 
 
@@ -101,5 +100,4 @@ def reveal_message(functions: Sequence[Document]) -> str:
 
 
 def results_message(calls: Sequence[str], results: Sequence[str]) -> str:
-    """The results of calls, as bfcl_eval.model_handler.utils.format_execution_results_prompting."""
     return repr([{"role": "tool", "name": c, "content": r} for c, r in zip(calls, results, strict=True)])

@@ -42,7 +42,6 @@ def read_text(text: str, parameters: Mapping[str, Sequence[str]]) -> list[Call]:
 
 
 def read_message(text: str) -> list[Call]:
-    """The ``tool_calls`` of an assistant's message as JSON. Raises ValueError or RecursionError."""
     with suppress(TypeError, KeyError, json.JSONDecodeError):
         functions = [call["function"] for call in json.loads(text)["tool_calls"]]
         read = [(f["name"], f["arguments"]) for f in functions]

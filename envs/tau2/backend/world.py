@@ -54,7 +54,6 @@ class World:
         self.messages: list[Any] = []
 
     def call(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """tau2's answer to a call, and whether it is an error."""
         call = ToolCall(id=str(len(self.messages)), name=name, arguments=arguments, requestor="assistant")
         answer = self._world.get_response(call)
         self.messages += [AssistantMessage(role="assistant", tool_calls=[call]), answer]
