@@ -111,7 +111,6 @@ class ChatFormat:
         return self.following_ids([], [{"role": "user", "content": self.cut(observation)}], stopped=stopped)
 
     def messages_ids(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> list[int]:
-        """The ids of any conversation, up to the place where the model writes."""
         return self._ids(self._template(messages, tools=tools))
 
     def following_ids(self, names: Sequence[str], new: Sequence[Message], *, stopped: bool) -> list[int]:
@@ -140,7 +139,6 @@ class ChatFormat:
         return min((begin or 0) + end for end in ends) if ends else len(ids)
 
     def reply_ids(self, action: str) -> list[int]:
-        """The ids of a demonstrated reply, including the stop token."""
         if call_names(action):
             return [*self._ids(self.tool_format().call_text(json.loads(action))), self.tool_format().end_id]
         begin = self.reasoning.end if self.reasoning.name == "opened" else self.reasoning.answer
@@ -225,7 +223,6 @@ class ChatFormat:
         return ends | {self._end_id}
 
     def _around_observation(self) -> tuple[str, str]:
-        """The template's texts before and after an observation that follows a reply."""
         text = self._template(_conversation(_REPLY))
         if text.count(_REPLY) != 1 or text.count(_OBSERVATION) != 1 or text.index(_REPLY) > text.index(_OBSERVATION):
             raise ConfigError(

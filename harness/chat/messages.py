@@ -49,13 +49,11 @@ class MessageFormat:
         return _joining(lambda some: self._chat.messages_ids(some, offered), self._rendered(messages))
 
     def following_ids(self, reply: Message, new: Sequence[Message], *, stopped: bool) -> list[int]:
-        """As `ids`, for `new` messages after `reply`."""
         rendered = self._rendered([reply, *new], begins=False)
         names = [] if self._written_out else [call["function"]["name"] for call in reply.get("tool_calls", ())]
         return _joining(lambda some: self._chat.following_ids(names, some, stopped=stopped), rendered[1:])
 
     def read(self, ids: Sequence[int]) -> Reply:
-        """As `ChatFormat.read`, with the functions on offer."""
         if not self._written_out:
             return self._chat.read(ids, self.tools)
         reply = self._chat.read(ids)

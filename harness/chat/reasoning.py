@@ -44,7 +44,6 @@ class Reasoning:
         return None if began else 0
 
     def text(self, decoded: str) -> str:
-        """The words of a thought, from its text with all tags."""
         if not self.answer:
             return (decoded.rpartition(self.closing)[0] or decoded).strip().removeprefix(self.opening.strip()).strip()
         for mark in (self.end, self.answer, self.end.removesuffix(self.answer), self.closing, self.opening):

@@ -70,7 +70,6 @@ class ToolFormat:
         return text[end:]
 
     def call_text(self, message: Mapping[str, Any]) -> str:
-        """A message with calls as the model would write it, without its stop token."""
         whole = self._template([_ASKED, {"role": "assistant", **message}], reply_next=False).rstrip()
         last = self._ids(whole)[-1]
         if last in self._special and last == self.end_id:
@@ -145,5 +144,4 @@ def result_message(name: str, result: str, at: int = 0) -> Message:
 
 
 def call_id(at: int) -> str:
-    """The id that a call and its result share."""
     return f"call{at:05d}"  # Mistral's templates need nine letters or digits

@@ -55,7 +55,6 @@ class EndpointReply:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the thought never ended, so that there is no answer."""
         return bool(self.reasoning and not self.text and not self.calls)
 
 

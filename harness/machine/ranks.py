@@ -84,7 +84,6 @@ class Ranks:
         return things[round(n * self.rank / self.size) : round(n * (self.rank + 1) / self.size)]
 
     def gather(self, mine: Sequence[T]) -> list[T]:
-        """The things of all ranks, in the order of the ranks. Every rank gets them."""
         if self.group is None:
             return list(mine)
         parts: list[Any] = [None] * self.size
@@ -93,7 +92,6 @@ class Ranks:
         return [thing for part in parts for thing in part]
 
     def from_first(self, thing: T) -> T:
-        """The thing of rank 0. Every rank gets it."""
         if self.group is None:
             return thing
         box = [thing]

@@ -31,7 +31,6 @@ def pick_device(name: str) -> str:
 
 
 def visible_gpus() -> list[str]:
-    """Returns the names in ``CUDA_VISIBLE_DEVICES`` of the GPUs that this process may use."""
     count = torch.cuda.device_count()
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     return names.split(",")[:count] if names and count else [str(i) for i in range(count)]

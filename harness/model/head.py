@@ -44,7 +44,6 @@ class Head:
 
     @staticmethod
     def of(model: PreTrainedModel) -> Head:
-        """The output layer of a causal language model. Raises as `_output_layer` does."""
         config = model.config.get_text_config()
         scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
         return Head(_output_layer(model).weight, scale, getattr(config, "final_logit_softcapping", None))
@@ -86,7 +85,6 @@ def float32_logits(model: PreTrainedModel, weight: Tensor | None = None) -> Iter
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Linear:
-    """The output layer. Raises ConfigError if it is not a linear layer without a bias."""
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear or getattr(layer, "bias", None) is not None:
         raise ConfigError(

@@ -56,7 +56,6 @@ class Policy:
 
     @property
     def packs(self) -> bool:
-        """Whether the model takes packed rows: several episodes without padding."""
         return bool(self.model.config._attn_implementation == PACKED)
 
     def batch(self, trajectories: Sequence[Tokens]) -> Batch:
@@ -156,7 +155,6 @@ class Policy:
 
 
 def score_batch(model: PreTrainedModel, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-    """`Policy.score` for a model whose weights are all on this rank."""
     packed = batch.segments is not None
     segments = {"segments": batch.segments, "attention_mask": no_mask(batch.ids.device)} if packed else {}
     states = model.base_model(

@@ -5,5 +5,4 @@ from torch.distributed.tensor import DTensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole tensor. If it is sharded, every rank must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

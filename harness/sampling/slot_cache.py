@@ -43,7 +43,6 @@ class SlotCache(Cache):
         return self._capacity - 1
 
     def reserve(self, rows: int, columns: int) -> None:
-        """Makes room for `rows` episodes of up to `columns` tokens, and keeps what is stored."""
         if rows <= self._rows and columns < self._capacity:
             return
         if rows > self._rows:  # doubled, because episodes come one by one and each growth copies everything
@@ -54,7 +53,6 @@ class SlotCache(Cache):
         self._values = [self._grown(old) for old in self._values]
 
     def release(self) -> None:
-        """Drops everything and frees its memory. The next forward pass allocates the same size again."""
         self._keys, self._values = [], []
 
     def place(self, rows: slice | Tensor, columns: Tensor, width: int) -> None:

@@ -65,7 +65,6 @@ class SampledWeights:
         return self._sampler
 
     def before_training(self) -> None:
-        """Frees the sampler's memory for the trainer, unless it samples meanwhile."""
         if not self._ahead:
             self._sampler.sleep()
 

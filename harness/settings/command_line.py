@@ -85,7 +85,6 @@ def parse(default: T, argv: Sequence[str] | None, *, prog: str, short: bool = Fa
 
 
 def parser_of(default: Any) -> Any:
-    """Makes the argparse parser that `parse` uses, for the page of flags."""
     return tyro.extras.get_parser(**_flags(default, short=False))
 
 
@@ -100,7 +99,6 @@ def given_flags(words: Sequence[str]) -> dict[str, str]:
 
 
 def flag_of(words: Sequence[str], name: str, default: str = "") -> str:
-    """Returns the last value of one flag, before the flags are parsed."""
     for i, word in reversed(list(enumerate(words))):
         flag, equals, value = word.partition("=")
         if flag.replace("_", "-") == f"--{name.replace('_', '-')}":

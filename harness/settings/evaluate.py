@@ -110,7 +110,6 @@ class EvaluateConfig(Section):
         return {name: value for name, value in settings.items() if marked.get(name) in decide}
 
     def departures(self, *, whole_split: bool) -> tuple[str, ...]:
-        """Returns the flags by which a score of ``--official`` is not official."""
         env = self.environment
         about = description_of(env.env) if self.official else None
         if about is None:

@@ -151,7 +151,6 @@ class GRPOConfig(Section):
             )
 
     def check_ranks(self) -> None:
-        """Raises ConfigError for a setting that does not work under torchrun."""
         if self.sampling.shares_gpu and self.max_staleness:
             raise ConfigError(
                 "with torchrun an engine and a rank take turns on a GPU, and cannot work at the same time; leave out "

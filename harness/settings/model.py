@@ -56,6 +56,5 @@ class Model(Section):
 
     @property
     def tags(self) -> tuple[str, str] | None:
-        """The two tags around a thought, if the reasoning format names them."""
         tags = self.reasoning_format.split()
         return (tags[0], tags[1]) if len(tags) == 2 else None

@@ -52,7 +52,6 @@ def recipe_file(name: str | Path) -> Path | None:
 
 
 def read_recipe(name: str | Path) -> Mapping[str, Any]:
-    """Returns the table of a recipe; `harness.settings.section.filled` puts it into settings."""
     path = recipe_file(name)
     if path is None:
         return {}

@@ -106,7 +106,6 @@ class Choice:
     check: Callable[[Any], None]
 
     def named(self, name: str) -> Any:
-        """Returns a value with its defaults, or raises a ConfigError."""
         if ":" not in name and name not in self.classes:
             raise ConfigError(
                 f"--{self.flag} must be one of {', '.join(self.classes)}, or MODULE:CLASS, got {name!r}"
@@ -183,12 +182,10 @@ class Setting:
 
     @property
     def hint(self) -> Any:
-        """Its type, with what stands beside it."""
         return hints_of(self.owner)[self.field]
 
     @property
     def marks(self) -> tuple[Any, ...]:
-        """What stands beside its type."""
         return getattr(self.hint, "__metadata__", ())
 
 
@@ -217,7 +214,6 @@ def leaves(settings: Any, path: tuple[str, ...] = (), panel: str = "", *, all: b
 
 
 def table_of(settings: Any) -> dict[str, Any]:
-    """Returns the settings as a table for JSON and TOML, from which `filled` makes them again."""
     table: dict[str, Any] = {}
     for one in leaves(settings):
         value = str(one.value) if isinstance(one.value, Path) else one.value
@@ -228,7 +224,6 @@ def table_of(settings: Any) -> dict[str, Any]:
 
 
 def flat(settings: Any) -> dict[str, Any]:
-    """Returns all settings by the names that their flags have, with underscores."""
     return {one.name: one.value for one in leaves(settings)}
 
 
@@ -286,7 +281,6 @@ def in_python(text: str, names: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def advice_in_python(names: Mapping[str, str]) -> Iterator[None]:
-    """Puts the errors of a block into the words of a Python program."""
     try:
         yield
     except EHError as error:

@@ -46,7 +46,6 @@ class WarmStart(Section):
     """The learning rate of these last batches. 0 takes a third of `learning_rate`."""
 
     def seed_for(self, run: int) -> int:
-        """Returns the seed of the warm start in a run whose seed is `run`."""
         return run if self.seed < 0 else self.seed
 
     def rate(self, parameters: int, *, lora: bool) -> float:

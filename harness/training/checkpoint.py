@@ -141,7 +141,6 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def _one_process_may_save() -> Iterator[None]:
-    """Hides torch's warning that it assumes one process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         yield

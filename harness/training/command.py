@@ -91,7 +91,6 @@ def resumable() -> list[str]:
 
 
 def _resumed(folder: Path, base: GRPOConfig, wanted: GRPOConfig, given: Mapping[str, str]) -> RunRequest:
-    """Continues a run with its own settings, and those of this machine that the command line gives."""
     values, before, may = flat(wanted), flat(base), resumable()
     ignored = [
         flag

@@ -157,9 +157,7 @@ class SeveralCaches(Protocol):
 class CacheMetrics(Protocol):
     """A sampler that says how its cache of keys and values was used."""
 
-    def cache_metrics(self) -> dict[str, float]:
-        """The ``rollout/cache_…`` metrics since the last call."""
-        ...
+    def cache_metrics(self) -> dict[str, float]: ...
 
 
 def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) -> None:
@@ -186,7 +184,6 @@ def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) 
 def sample_of(
     request: SampleRequest, ids: list[int], logprobs: list[float], versions: tuple[tuple[int, int], ...]
 ) -> Sample:
-    """Makes the sample of a request that has ended, with at least one token."""
     return Sample(ids, logprobs, "stop" if ids[-1] in request.stop_ids else "length", versions[0][0], versions)
 
 

@@ -221,7 +221,6 @@ class Trajectory:
         return str(self.failure) if self.unscored and not self.truncated else ""
 
     def add_prompt(self, ids: Sequence[int]) -> None:
-        """Appends tokens that the model did not write."""
         self.ids += ids
         self.action_mask += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
@@ -254,7 +253,6 @@ class Trajectory:
 
     @property
     def sequences(self) -> list[TokenSequence]:
-        """The episode's sequences of tokens; several if an agent program has changed its history."""
         return [*self.earlier, TokenSequence(self.group, self.ids, self.action_mask, self.logprobs)]
 
     @property
@@ -290,7 +288,6 @@ class Trajectory:
 
 
 def by_group(trajectories: Sequence[Trajectory]) -> dict[int, list[Trajectory]]:
-    """The episodes of each group, without those whose environment failed."""
     groups: dict[int, list[Trajectory]] = {}
     for t in trajectories:
         if t.end != "environment-error":

@@ -60,7 +60,6 @@ def make_optimizer(model: nn.Module, settings: Optimizer) -> torch.optim.AdamW:
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The parameters that the optimizer steps, which hold the gradients summed so far."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 

@@ -139,7 +139,6 @@ def what_to_lower(config: GRPOConfig, longest: int) -> str:
 
 
 def _missing(error: torch.OutOfMemoryError) -> str:
-    """The memory that torch lacked where it failed. The rest of the update may need more."""
     match = _SHORT.search(str(error))
     if match is None:
         return str(error)[:200]

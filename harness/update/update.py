@@ -257,7 +257,6 @@ def _counts(episodes: Sequence[Trajectory]) -> tuple[int, int]:
 
 @torch.no_grad()
 def _score_before(passes: _Passes, minibatch: list[_Item]) -> None:
-    """Stores the log-probabilities of a later step under the present weights."""
     for items, batch in passes.microbatches(minibatch):
         logp, _ = passes.policy.score(batch, passes.temperature)
         for item, row in zip(items, logp[: len(items)], strict=True):  # an idle pass has no items

@@ -117,7 +117,6 @@ class VLLMSampler:
         return cache_tokens(vars(self._engine.vllm_config.cache_config))
 
     def cache_metrics(self) -> dict[str, float]:
-        """Returns the share of the prompts' tokens that were found in the cache since the last call, as a metric."""
         hits = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else math.nan
         self._prompt_tokens = self._cached_tokens = 0
         return {"rollout/cache_hits": hits}
@@ -185,7 +184,6 @@ class VLLMSampler:
             self._version -= 1
 
     def weights_changed(self) -> int:
-        """Takes over the policy's weights and empties the prefix cache. Returns the new policy version."""
         if self._asleep:
             self._engine.wake_up(tags=["weights"])
         self._take_over_weights()
@@ -232,7 +230,6 @@ def _folder_of(model: PreTrainedModel) -> Path:
 
 
 def _start_engine(device: torch.device, options: Mapping[str, Any]) -> Any:
-    """Starts an engine in this process, on the policy's device, and leaves torch's settings as they were."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; else vLLM warns at each update
     try:
         from vllm import EngineArgs

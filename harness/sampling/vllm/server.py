@@ -140,13 +140,11 @@ class VLLMServerSampler:
     def wake(self) -> None: ...
 
     def weights_changed(self) -> int:
-        """Sends the weights to every server, including those that came back. Returns the new policy version."""
         self._version += 1
         self._send_weights()
         return self._version
 
     def close(self) -> None:
-        """Drops every request. The servers keep running."""
         for session in list(self._names):
             self.end_session(session)
         self._threads.shutdown(wait=True)
@@ -159,7 +157,6 @@ class VLLMServerSampler:
         self._threads.submit(self._ask, engine.server, name, request)
 
     def _engine_of(self, session: Hashable) -> _Engine:
-        """The server of an episode. A new episode goes to the server with the fewest."""
         engine = next((e for e in self._engines if session in e.sessions), None)
         if engine is None:
             alive = [e for e in self._engines if e.alive]
@@ -170,7 +167,6 @@ class VLLMServerSampler:
         return engine
 
     def _ask(self, server: VLLMServer, name: str, request: SampleRequest) -> None:
-        """Puts the answer to one request into the queue; runs on a thread."""
         answer: Sample | Exception
         try:
             choice = server.generate(name, list(request.prompt_ids), sampling_parameters(request))

@@ -51,7 +51,6 @@ def sampling_parameters(request: SampleRequest) -> dict[str, Any]:
 
 
 def check_servers(settings: VLLMServerSampling, device: str) -> None:
-    """Checks every server; see `check_server`. `device` is the trainer's."""
     for url in settings.urls:
         check_server(VLLMServer(url), over_nccl=torch.device(device).type == "cuda")
 

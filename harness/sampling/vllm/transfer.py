@@ -25,7 +25,6 @@ from harness.sampling.vllm.http import CALL_S, VLLMServer
 
 @contextmanager
 def weights_file(model: PreTrainedModel) -> Iterator[Path]:
-    """Writes the policy's weights as the only file of a temporary folder (see ``TMPDIR``)."""
     with tempfile.TemporaryDirectory(prefix="policy-") as folder:
         path = Path(folder, "model.safetensors")
         save_file({name: p.cpu().contiguous() for name, p in plain_parameters(model)}, path)
