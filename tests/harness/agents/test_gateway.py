@@ -17,9 +17,8 @@ import openai
 import pytest
 
 from harness.agents import gateway as limits
-from harness.agents import session as limits_of_session
 from harness.agents.gateway import Gateway
-from harness.agents.protocol import ModelAnswer, Refusal, budget_used_up
+from harness.agents.protocol import ModelAnswer, Refusal, budget_used_up, read_call
 from harness.agents.session import Session
 
 ASKED: list[Any] = [{"role": "user", "content": "Open a drawer."}]
@@ -159,6 +158,26 @@ def test_a_retry_is_known_by_its_content_after_a_client_that_has_gone_without_it
     assert again.result(SOON_S)[1]["choices"][0]["message"]["content"] == "twice"
 
 
+def test_an_answer_that_has_arrived_is_kept_from_an_equal_call_while_its_connection_ends(
+    session: Session, pool: ThreadPoolExecutor
+) -> None:
+    call = read_call(json.dumps({"messages": ASKED}).encode(), "chat")
+    first = session.request(call, lambda: False)
+    session.answer(session.next_call(0), ANSWER)  # type: ignore[arg-type]
+    looked, ended = threading.Event(), threading.Event()
+
+    def unread() -> bool:
+        looked.set()
+        return ended.wait(0.2)  # a socket that is shut down here looks like one whose client has reset it
+
+    assert session.wait(first, lambda: False, unread) == ANSWER
+    second = pool.submit(session.request, call, lambda: False)
+    looked.wait(SOON_S)
+    session.settle(first, unread)
+    ended.set()
+    assert second.result(SOON_S) is not first
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("timeout", [SOON_S, 0.3])
 def test_equal_calls_at_once_are_as_many_calls(
@@ -245,11 +264,11 @@ def test_too_large_and_unmeasured_requests_are_refused(session: Session) -> None
     assert post(session, b"ffffff\r\n", **{"Transfer-Encoding": "chunked"})[0] == 413
 
 
-@pytest.mark.parametrize("limit", ["_MOST_WAITING", "_MOST_CONNECTIONS"])
+@pytest.mark.parametrize("limit", ["session._MOST_WAITING", "gateway._MOST_CONNECTIONS"])
 def test_a_session_has_so_many_calls_and_connections_that_wait(
     gateway: Gateway, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(limits_of_session, limit, 2)
+    monkeypatch.setattr(f"harness.agents.{limit}", 2)
     session = gateway.open()
     waiting = [pool.submit(ask, session, str(number)) for number in range(2)]
     wait_until(lambda: len(session._line) >= 2)
