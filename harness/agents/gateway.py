@@ -63,12 +63,12 @@ class Gateway(ThreadingHTTPServer):
         self.server_close()
         self._thread.join()
 
-    def share(self, sessions: int, most: int) -> int:
-        """How many connections each of some sessions may have."""
-        return max(1, min(self.descriptors // 8 // max(1, sessions), most))
+    def share(self) -> int:
+        """The most connections of a session."""
+        return max(1, min(self.descriptors // 8 // max(1, len(self.sessions)), _MOST_CONNECTIONS))
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self.strangers.begin(request, self.share(1, _MOST_STRANGERS), idle=True)
+        self.strangers.begin(request, max(1, min(self.descriptors // 8, _MOST_STRANGERS)), idle=True)
         super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -180,9 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         session = self.server.sessions.get(route[1])
         if session is None:
             raise Refusal("no session has this key", status=401, code="invalid_api_key")
-        if not session.connections.begin(
-            self.connection, self.server.share(len(self.server.sessions), _MOST_CONNECTIONS)
-        ):
+        if not session.connections.begin(self.connection, self.server.share()):
             raise Refusal("too many requests of this session are open", status=429, code="too_many_requests")
         if self._place is not session.connections:  # clients share connections between sessions
             self._place.leave(self.connection)
@@ -221,20 +219,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hung_up(self) -> bool:
         try:
-            readable = select.poll()
-            readable.register(self.connection, select.POLLIN)
-            return bool(readable.poll(0)) and self.connection.recv(1, socket.MSG_PEEK) == b""
+            return self._polled(select.POLLIN) and self.connection.recv(1, socket.MSG_PEEK) == b""
         except (OSError, ValueError):  # closed here
             return True
 
     def _unread(self) -> bool:
         """Whether the client has left an answer unread: its system then resets the connection."""
-        try:
-            errors = select.poll()
-            errors.register(self.connection, 0)
-            return bool(errors.poll(0))
-        except (OSError, ValueError):  # closed here
-            return False
+        return self._polled(0)
+
+    def _polled(self, events: int) -> bool:
+        poll = select.poll()
+        poll.register(self.connection, events)
+        return bool(poll.poll(0))
 
     def _refuse(self, refusal: Refusal) -> None:
         with suppress(OSError):
