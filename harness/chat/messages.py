@@ -13,7 +13,7 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from harness.chat.chat import ChatFormat, Reply
 from harness.chat.template import Message
-from harness.chat.tools import call_id, as_call, result_message
+from harness.chat.tools import as_call, call_id, result_message
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTIONS = """# Tools

@@ -8,13 +8,14 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
+from processes import wait_until
 
 from harness.agents import gateway as limits
 from harness.agents.gateway import Gateway
@@ -210,13 +211,6 @@ def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Sess
     assert there.result(SOON_S) == "yes"
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_sessions_see_nothing_of_each_other(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
     ours, theirs = gateway.open(), gateway.open()
     asked = pool.submit(ask, theirs, "secret")
@@ -248,13 +242,6 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
         assert error.code == "horizon_reached"
         assert "3" in error.message
     assert session.next_call(SOON_S) is None
-
-
-def test_the_last_words_are_said_once(session: Session) -> None:
-    session.end(budget_used_up(1), ModelAnswer("over"))
-    assert ask(session, "one") == "over"
-    with pytest.raises(openai.NotFoundError):
-        ask(session, "two")
 
 
 def test_too_large_and_unmeasured_requests_are_refused(session: Session) -> None:
