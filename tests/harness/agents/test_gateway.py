@@ -69,6 +69,13 @@ def serve(session: Session, *answers: ModelAnswer) -> list[str]:
     return heard
 
 
+def check_served(session: Session, text: str = "Hi", said: str = "ok") -> None:
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, session, text)
+        assert serve(session, ModelAnswer(said)) == [text]
+        assert asked.result(SOON_S) == said
+
+
 def post(session: Session, body: bytes, path: str = "/chat/completions", **headers: str) -> tuple[int, dict[str, Any]]:
     url = urlsplit(session.base_url)
     connection = http.client.HTTPConnection(url.netloc, timeout=SOON_S)
@@ -201,28 +208,20 @@ def test_equal_calls_at_once_are_as_many_calls(
     assert sorted(votes) == [str(number) for number in range(8)]
 
 
-def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Session, pool: ThreadPoolExecutor) -> None:
+def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Session) -> None:
     begin(session, "gone").close()
     deadline = time.monotonic() + SOON_S
     while (call := session.next_call(0.1)) is not None and time.monotonic() < deadline:
         session.answer(call, ModelAnswer())  # taken in the moment before the hang-up was seen
-    there = pool.submit(ask, session, "there")
-    assert serve(session, ModelAnswer("yes")) == ["there"]
-    assert there.result(SOON_S) == "yes"
+    check_served(session, "there")
 
 
-def test_sessions_see_nothing_of_each_other(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
+def test_sessions_see_nothing_of_each_other(gateway: Gateway) -> None:
     ours, theirs = gateway.open(), gateway.open()
-    asked = pool.submit(ask, theirs, "secret")
-    assert serve(theirs, ModelAnswer("for them")) == ["secret"]
-    assert asked.result(SOON_S) == "for them"
-    mine = pool.submit(ask, ours, "secret")
-    assert serve(ours, ModelAnswer("for us")) == ["secret"]
-    assert mine.result(SOON_S) == "for us"
+    check_served(theirs, "secret", "for them")
+    check_served(ours, "secret", "for us")
     theirs.end(budget_used_up(1))
-    mine = pool.submit(ask, ours, "more")
-    serve(ours, ModelAnswer("still here"))
-    assert mine.result(SOON_S) == "still here"
+    check_served(ours)
 
 
 def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries_again(
@@ -306,9 +305,7 @@ def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: Thread
     assert post(gateway.open(sampling="strict"), json.dumps({"messages": ASKED, "seed": 2}).encode())[0] == 400
 
 
-def test_one_session_cannot_take_the_descriptors_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
-) -> None:
+def test_one_session_cannot_take_the_descriptors_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "_descriptors", lambda: 160)
     with Gateway() as gateway:
         greedy, other = gateway.open(), gateway.open()
@@ -319,9 +316,7 @@ def test_one_session_cannot_take_the_descriptors_of_the_run(
             held.append(begin(greedy, "more"))
             assert held[-1].recv(1) == b"H", "it gets its error"
         held += [connect(other, b"POST ") for _ in range(100)]
-        asked = pool.submit(ask, other, "still here?")
-        assert serve(other, ModelAnswer("yes")) == ["still here?"]
-        assert asked.result(SOON_S) == "yes"
+        check_served(other)
         wait_until(lambda: threading.active_count() <= before + 1 + 10 + 21)
         for connection in held:
             connection.close()
@@ -358,12 +353,10 @@ def test_a_clients_pool_of_connections_outlives_a_session(gateway: Gateway, pool
         assert said.result(SOON_S) == 200
 
 
-def test_garbage_on_a_connection_harms_nobody(session: Session, pool: ThreadPoolExecutor) -> None:
+def test_garbage_on_a_connection_harms_nobody(session: Session) -> None:
     for garbage in (b"\x16\x03\x01" * 50, b"POST / HTTP/9\r\n\r\n", b"GET " + b"a" * 100_000):
         connect(session, garbage).close()
-    asked = pool.submit(ask, session)
-    serve(session, ModelAnswer("still here"))
-    assert asked.result(SOON_S) == "still here"
+    check_served(session)
 
 
 def test_an_unknown_or_closed_key_is_refused(gateway: Gateway, session: Session) -> None:
