@@ -90,19 +90,30 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self._place = self.server.strangers
 
-    def do_GET(self) -> None:
-        self._serve(None)
-
     def do_POST(self) -> None:
+        self._settle()
+        content: bytes | None = None
         try:
-            content = self._content()
-        except Refusal as refusal:  # the rest of the body is not read, so no request can follow it
+            session, route = self._named()  # a key is checked before the body is read
+            content = self._content() if self.command == "POST" else b""
+            kind, _, name = route.partition("/")
+            if route in _APIS and self.command == "POST":
+                self._answer(session, _APIS[route], content)
+            elif kind == "models" and self.command == "GET":
+                self._send(200, json.dumps(model_list(unquote(name))["data"][0] if name else model_list()).encode())
+            else:
+                self._pass_on(session, route, content or None)
+        except Refusal as refusal:
+            if content is None:  # the rest of the body is not read, so no request can follow it
+                self.close_connection = True
+                with suppress(OSError, ValueError):  # without it, the client could lose the answer
+                    self.rfile.read(min(max(0, int(self.headers.get("Content-Length", "0"))), _MOST_IGNORED))
+            with suppress(OSError):
+                self._send(refusal.status, json.dumps(refusal.body()).encode())
+        if not self._place.pause(self.connection):
             self.close_connection = True
-            with suppress(OSError, ValueError):  # without it, the client could lose the answer
-                self.rfile.read(min(max(0, int(self.headers.get("Content-Length", "0"))), _MOST_IGNORED))
-            self._refuse(refusal)
-        else:
-            self._serve(content)
+
+    do_GET = do_POST
 
     def finish(self) -> None:
         self._settle()
@@ -119,22 +130,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self._last is not None:
             session, waiting = self._last
             session.settle(waiting, self._unread)
-
-    def _serve(self, content: bytes | None) -> None:
-        self._settle()
-        try:
-            session, route = self._named()
-            kind, _, name = route.partition("/")
-            if content is None and kind == "models":
-                self._send(200, json.dumps(model_list(unquote(name))["data"][0] if name else model_list()).encode())
-            elif content is None or route not in _APIS:
-                self._pass_on(session, route, content)
-            else:
-                self._answer(session, _APIS[route], content)
-        except Refusal as refusal:
-            self._refuse(refusal)
-        if not self._place.pause(self.connection):
-            self.close_connection = True
 
     def _answer(self, session: Session, api: Api, content: bytes) -> None:
         call = read_call(content, api, session.temperature, sampling=session.sampling, items=session.items)
@@ -231,10 +226,6 @@ class _Handler(BaseHTTPRequestHandler):
         poll = select.poll()
         poll.register(self.connection, events)
         return bool(poll.poll(0))
-
-    def _refuse(self, refusal: Refusal) -> None:
-        with suppress(OSError):
-            self._send(refusal.status, json.dumps(refusal.body()).encode())
 
     def _send(self, status: int, content: bytes, kind: str = "application/json") -> None:
         self.send_response(status)

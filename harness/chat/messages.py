@@ -13,7 +13,7 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from harness.chat.chat import ChatFormat, Reply
 from harness.chat.template import Message
-from harness.chat.tools import as_call, call_id, result_message
+from harness.chat.tools import UNREADABLE, as_call, call_id, result_message
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTIONS = """# Tools
@@ -64,9 +64,7 @@ class MessageFormat:
             return reply
         try:
             calls = [as_call(json.loads(text)) for text in _CALL.findall(reply.action)]
-        except (ValueError, RecursionError):
-            calls = [None]
-        if None in calls:
+        except UNREADABLE:
             return replace(reply, malformed=True)
         message: Message = {"role": "assistant", "content": reply.action}
         if calls:

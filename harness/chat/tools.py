@@ -85,24 +85,25 @@ class ToolFormat:
         """
         try:
             message = parse_response(reply, self._parser, prefix=self._before_reply, tools=list(tools))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            calls = [as_call(call["function"]) for call in message.get("tool_calls") or []]
+        except UNREADABLE:
             return None
-        made = message.get("tool_calls") or []
-        calls = [as_call(call.get("function") if isinstance(call, dict) else None) for call in made]
-        return None if None in calls else (str(message.get("content") or ""), calls)
+        return str(message.get("content") or ""), calls
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
 
-def as_call(function: Any) -> Message | None:
-    """A call as messages have it, from what the model wrote; None if it can't be read."""
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return None
-    arguments = function.get("arguments") or {}
-    if not isinstance(arguments, dict):
-        return None
-    return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+UNREADABLE = (ValueError, TypeError, KeyError, RecursionError)
+"""What reading a call raises that the model has written wrong."""
+
+
+def as_call(function: Any) -> Message:
+    """A call as messages have it, from what the model wrote. Raises one of `UNREADABLE`."""
+    name, arguments = function["name"], function.get("arguments") or {}
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise TypeError("expected a name and an object")
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def call_names(action: str) -> list[str]:
