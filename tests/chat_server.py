@@ -6,72 +6,67 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
-class ChatServer:
+class ChatServer(ThreadingHTTPServer):
     """What it was asked, and how it answers.
 
     `answer` gets a request's body and the number of requests before it. It returns a message's text, or a whole answer:
     ``{"status", "body", "headers"}``.
     """
 
+    daemon_threads = True
+
     def __init__(self, answer):
+        super().__init__(("127.0.0.1", 0), Handler)
         self.answer = answer
         self.requests = []
         self.headers = []
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
-        self.url = ""
+        self.url = f"http://127.0.0.1:{self.server_port}/v1"
 
 
-@contextmanager
-def serve(answer):
-    server = ChatServer(answer)
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send({"body": {"object": "list", "data": [{"id": "cabinet-7b", "object": "model"}]}})
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send({"body": {"object": "list", "data": [{"id": "cabinet-7b", "object": "model"}]}})
+    def do_POST(self):
+        server, body = self.server, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with server.lock:
+            before = len(server.requests)
+            server.requests.append(body)
+            server.headers.append({k.lower(): v for k, v in self.headers.items()})
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
+        answer = server.answer(body, before)
+        with server.lock:
+            server.at_once -= 1
+        self.send(answer if isinstance(answer, dict) else {"body": completion(body, answer)})
 
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with server.lock:
-                before = len(server.requests)
-                server.requests.append(body)
-                server.headers.append({k.lower(): v for k, v in self.headers.items()})
-                server.at_once += 1
-                server.most_at_once = max(server.most_at_once, server.at_once)
-            answer = server.answer(body, before)
-            with server.lock:
-                server.at_once -= 1
-            self.send(answer if isinstance(answer, dict) else {"body": completion(body, answer)})
-
-        def send(self, answer):
-            with suppress(ConnectionError):  # a client that no longer waits
-                self.write(answer)
-
-        def write(self, answer):
-            body = answer["body"]
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    def send(self, answer):
+        body = answer["body"]
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        own = {"Content-Type": "application/json", "Content-Length": str(len(content))}
+        with suppress(ConnectionError):  # a client that no longer waits
             self.send_response(answer.get("status", 200))
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            for name, value in answer.get("headers", {}).items():
+            for name, value in {**own, **answer.get("headers", {})}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_):
-            pass
+    def log_message(self, *_):
+        pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    server.url = f"http://127.0.0.1:{http.server_port}/v1"
-    try:
-        yield server
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()
+
+@contextmanager
+def serve(answer):
+    with ChatServer(answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def completion(request, text, finish_reason="stop"):

@@ -102,10 +102,7 @@ class AgentEnv(gym.Env[str, Any]):
         info = {**task, "task_id": task_id, "agent": self._agent.name, "system_prompt": ""}
         call = self._call
         if call is None:
-            ended = self._ended()
-            self.close()
-            if self._interrupted:
-                raise WorkerError("the agent was interrupted")
+            ended = self._finish()
             why = f"the agent ended without a call of the model: {ended.failure or 'it returned a verdict'}"
             return "", info | {"failure": why, "trace": ended.trace}
         system = "\n".join(message["content"] for message in call.messages if message["role"] == "system")
@@ -120,10 +117,7 @@ class AgentEnv(gym.Env[str, Any]):
         self._call = self._session.next_call(self._timeout_s)
         if self._call is not None:
             return _shown(self._call), 0.0, False, False, {"call": self._call}
-        ended, interrupted = self._ended(), self._interrupted
-        self.close()
-        if interrupted:
-            raise WorkerError("the agent was interrupted")
+        ended = self._finish()
         info = {"failure": ended.failure or None, "trace": ended.trace}
         verdict = {} if ended.success is None else {"success": ended.success}
         return ended.failure, ended.reward, True, False, info | verdict
@@ -163,6 +157,13 @@ class AgentEnv(gym.Env[str, Any]):
             if running is not None:
                 running.stop(self._grace_s)
             session.close()
+
+    def _finish(self) -> Ended:
+        ended, interrupted = self._ended(), self._interrupted
+        self.close()
+        if interrupted:
+            raise WorkerError("the agent was interrupted")
+        return ended
 
     def _ended(self) -> Ended:
         assert self._running is not None

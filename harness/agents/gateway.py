@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from urllib.request import Request, urlopen
 
 from harness.agents.protocol import Api, Refusal, Sampling, model_list, read_call
-from harness.agents.session import Session, Waiting, arrived, shut
+from harness.agents.session import Connections, Session, Waiting
 from harness.agents.writing import write_answer
 
 _ROUTE = re.compile(r"/([\w-]+)/v1/(.+?)/?")
@@ -29,12 +29,13 @@ _APIS: dict[str, Api] = {"chat/completions": "chat", "responses": "responses"}
 _SILENCE_S = 60.0  # after which a silent connection is closed
 _UPSTREAM_S = 300.0  # for an answer of the upstream endpoint
 _MOST_STRANGERS = 1024  # connections that have named no session yet
+_MOST_CONNECTIONS = 320  # of a session
 _MOST_BYTES = 8 * 2**20  # of a request's body
 _MOST_IGNORED = 2**16  # bytes of a refused request that are read
 
 
 class Gateway(ThreadingHTTPServer):
-    """The server, in a thread; a context manager. It has the open sessions by their keys."""
+    """The server, in a thread; a context manager. `sessions` are the open ones by their keys."""
 
     daemon_threads = True
     request_queue_size = 1024
@@ -44,8 +45,7 @@ class Gateway(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.sessions: dict[str, Session] = {}
         self.descriptors = _descriptors()
-        self._strangers: dict[socket.socket, None] = {}
-        self._lock = threading.Lock()
+        self.strangers = Connections()
         self._thread = threading.Thread(target=self.serve_forever, name="eh-gateway", daemon=True)
         self._thread.start()
 
@@ -54,9 +54,7 @@ class Gateway(ThreadingHTTPServer):
 
     def open(self, temperature: float | None = None, *, sampling: Sampling = "run", upstream: str = "") -> Session:
         """Opens a session. The arguments are those of `read_call` and `AgentEnv`."""
-        session = Session(self, temperature, sampling, upstream)
-        self.sessions[session.key] = session
-        return session
+        return Session(self.sessions, self.url, temperature, sampling, upstream)
 
     def close(self) -> None:
         for session in list(self.sessions.values()):
@@ -65,23 +63,13 @@ class Gateway(ThreadingHTTPServer):
         self.server_close()
         self._thread.join()
 
+    def share(self) -> int:
+        """The most connections of a session."""
+        return max(1, min(self.descriptors // 8 // max(1, len(self.sessions)), _MOST_CONNECTIONS))
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        """May close the oldest that has named no session."""
-        with self._lock:
-            self._strangers[request] = None
-            if len(self._strangers) > max(1, min(self.descriptors // 8, _MOST_STRANGERS)):
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                shut(oldest)
+        self.strangers.begin(request, max(1, min(self.descriptors // 8, _MOST_STRANGERS)), idle=True)
         super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._named(request)
-        super().shutdown_request(request)
-
-    def _named(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._strangers.pop(connection, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores clients that are gone."""
@@ -96,41 +84,40 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     server: Gateway
-    _session: Session | None = None
-    _waiting: Waiting | None = None  # the last request
+    _last: tuple[Session, Waiting] | None = None  # the request before
 
-    def do_GET(self) -> None:
-        try:
-            session, route = self._place()
-            kind, _, name = route.partition("/")
-            if kind == "models":
-                self._send(200, json.dumps(model_list(unquote(name))["data"][0] if name else model_list()).encode())
-            else:
-                self._pass_on(session, route)
-        except Refusal as refusal:
-            self._refuse(refusal)
+    def setup(self) -> None:
+        super().setup()
+        self._place = self.server.strangers
 
     def do_POST(self) -> None:
+        self._settle()
         content: bytes | None = None
         try:
-            session, route = self._place()
-            content = self._content()
-            session.begin(self.connection)
+            session, route = self._named()  # a key is checked before the body is read
+            content = self._content() if self.command == "POST" else b""
+            kind, _, name = route.partition("/")
+            if route in _APIS and self.command == "POST":
+                self._answer(session, _APIS[route], content)
+            elif kind == "models" and self.command == "GET":
+                self._send(200, json.dumps(model_list(unquote(name))["data"][0] if name else model_list()).encode())
+            else:
+                self._pass_on(session, route, content or None)
         except Refusal as refusal:
             if content is None:  # the rest of the body is not read, so no request can follow it
                 self.close_connection = True
                 with suppress(OSError, ValueError):  # without it, the client could lose the answer
                     self.rfile.read(min(max(0, int(self.headers.get("Content-Length", "0"))), _MOST_IGNORED))
-            self._refuse(refusal)
-            return
-        self._answer(session, route, content)
-        if not session.pause(self.connection):
+            with suppress(OSError):
+                self._send(refusal.status, json.dumps(refusal.body()).encode())
+        if not self._place.pause(self.connection):
             self.close_connection = True
 
+    do_GET = do_POST
+
     def finish(self) -> None:
-        self._arrived()
-        if self._session is not None:
-            self._session.leave(self.connection)
+        self._settle()
+        self._place.leave(self.connection)
         super().finish()
 
     def handle_expect_100(self) -> bool:
@@ -139,22 +126,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         return True
 
-    def _answer(self, session: Session, route: str, content: bytes) -> None:
-        try:
-            if route not in _APIS:
-                self._pass_on(session, route, content)
-                return
-            call = read_call(content, _APIS[route], session.temperature, sampling=session.sampling, items=session.items)
-            for name in call.overridden:
-                _note(name)
-            waiting = session.request(call, self._hung_up)
-            answer = session.wait(waiting, self._hung_up, self._unread)
-            self._waiting = waiting
-            if isinstance(answer, Refusal):
-                raise answer
-        except Refusal as refusal:
-            self._refuse(refusal)
-            return
+    def _settle(self) -> None:
+        if self._last is not None:
+            session, waiting = self._last
+            session.settle(waiting, self._unread)
+
+    def _answer(self, session: Session, api: Api, content: bytes) -> None:
+        call = read_call(content, api, session.temperature, sampling=session.sampling, items=session.items)
+        for name in call.overridden:
+            _note(name)
+        waiting = session.request(call, self._hung_up)
+        answer = session.wait(waiting, self._hung_up, self._unread)
+        self._last = session, waiting
+        if isinstance(answer, Refusal):
+            raise answer
         if answer is None:
             self.close_connection = True
             return
@@ -162,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):  # the client has gone; its retry gets the answer
             self._send(200, write_answer(call, answer, session.items), kind)
 
-    def _pass_on(self, session: Session, route: str, content: bytes | None = None) -> None:
+    def _pass_on(self, session: Session, route: str, content: bytes | None) -> None:
         if not session.upstream:
             raise Refusal(
                 f"there are {', '.join(_APIS)} and models here; --agent-upstream names an endpoint for {route}",
@@ -180,12 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
         with answer:
             self._send(answer.status, answer.read(), answer.headers.get_content_type())
 
-    def _arrived(self) -> None:
-        if self._waiting is not None and self._waiting.gone == self._unread:  # else a retry has taken it
-            self._waiting.gone = (lambda: True) if self._unread() else arrived
-
-    def _place(self) -> tuple[Session, str]:
-        self._arrived()
+    def _named(self) -> tuple[Session, str]:
+        """The session and the route of the path. The connection becomes one of the session's."""
         route = _ROUTE.fullmatch(self.path.partition("?")[0])
         if route is None:
             raise Refusal(
@@ -194,10 +175,11 @@ class _Handler(BaseHTTPRequestHandler):
         session = self.server.sessions.get(route[1])
         if session is None:
             raise Refusal("no session has this key", status=401, code="invalid_api_key")
-        if self._session not in (None, session):  # clients share connections between sessions
-            self._session.leave(self.connection)
-        self._session = session
-        self.server._named(self.connection)
+        if not session.connections.begin(self.connection, self.server.share()):
+            raise Refusal("too many requests of this session are open", status=429, code="too_many_requests")
+        if self._place is not session.connections:  # clients share connections between sessions
+            self._place.leave(self.connection)
+            self._place = session.connections
         return session, route[2]
 
     def _content(self) -> bytes:
@@ -232,24 +214,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hung_up(self) -> bool:
         try:
-            readable = select.poll()
-            readable.register(self.connection, select.POLLIN)
-            return bool(readable.poll(0)) and self.connection.recv(1, socket.MSG_PEEK) == b""
+            return self._polled(select.POLLIN) and self.connection.recv(1, socket.MSG_PEEK) == b""
         except (OSError, ValueError):  # closed here
             return True
 
     def _unread(self) -> bool:
         """Whether the client has left an answer unread: its system then resets the connection."""
-        try:
-            errors = select.poll()
-            errors.register(self.connection, 0)
-            return bool(errors.poll(0))
-        except (OSError, ValueError):  # closed here
-            return False
+        return self._polled(0)
 
-    def _refuse(self, refusal: Refusal) -> None:
-        with suppress(OSError):
-            self._send(refusal.status, json.dumps(refusal.body()).encode())
+    def _polled(self, events: int) -> bool:
+        poll = select.poll()
+        poll.register(self.connection, events)
+        return bool(poll.poll(0))
 
     def _send(self, status: int, content: bytes, kind: str = "application/json") -> None:
         self.send_response(status)

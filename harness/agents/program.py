@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -84,14 +85,14 @@ class Running:
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent that `find_agent` has found: its name in logs, and what starts it.
-
-    `start` gets a task, the model's address, and what another thread calls at the end. It raises WorkerError if a
-    command can't be started.
-    """
+    """An agent that `find_agent` has found: its name in logs, and what prepares its work for `Running`."""
 
     name: str
-    start: Callable[[Task, str, Callable[[], None]], Running]
+    prepare: Callable[[Task, str], tuple[Callable[[], Ended], Callable[[], None]]]
+
+    def start(self, task: Task, base_url: str, on_end: Callable[[], None]) -> Running:
+        """Starts it; its thread calls `on_end`. Raises WorkerError if a command can't be started."""
+        return Running(self.name, *self.prepare(task, base_url), on_end)
 
 
 def find_agent(agent: str | Play) -> Agent:
@@ -102,7 +103,7 @@ def find_agent(agent: str | Play) -> Agent:
         if not accepts(agent, {}, "") or getattr(agent, "__annotations__", {}).get("return", 0) in (None, "None"):
             raise ConfigError(f"an agent must be a function play(task, base_url) that returns a verdict, got {agent!r}")
         name = getattr(agent, "__name__", type(agent).__name__)
-        return Agent(name, lambda task, url, on_end: Running(name, *_function(agent, task, url), on_end))
+        return Agent(name, partial(_function, agent))
     if match := re.fullmatch(r"([\w.]+):([\w.]+)", agent):
         return find_agent(_imported(*match.groups()))
     try:
@@ -111,8 +112,7 @@ def find_agent(agent: str | Play) -> Agent:
         raise ConfigError(f"--agent is no command ({error}), got {agent!r}") from None
     if not words or shutil.which(words[0]) is None:
         raise ConfigError(f"--agent must be MODULE:FUNCTION or a command that can be found, got {agent!r}")
-    name = os.path.basename(words[0])
-    return Agent(name, lambda task, url, on_end: Running(name, *_command(words, task, url), on_end))
+    return Agent(os.path.basename(words[0]), partial(_command, words))
 
 
 def read_verdict(value: Any) -> Ended:

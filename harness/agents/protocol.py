@@ -1,8 +1,8 @@
 """Reads requests of OpenAI's chat completions and responses, as far as agent frameworks use them.
 
 Both APIs become one form. The arguments of a call are an object, because frameworks repeat a call's JSON with other
-spaces. So a model's answer in a later request equals `ModelAnswer.message`. What a run can't honour is refused, or has
-no effect. A hosted model gets it (`ModelCall.options`).
+spaces. So a model's answer in a later request equals `ModelAnswer.message`. What a run can't honour is refused or
+ignored. A hosted model gets it (`ModelCall.options`).
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _LIMITED: dict[str, tuple[Any, ...]] = {
     "include": ([], ["reasoning.encrypted_content"]),
     **dict.fromkeys(("audio", "conversation", "functions", "function_call", "previous_response_id", "prompt"), ()),
 }
-# Other values than these, and other options, have no effect. If the sampling is strict, they are refused.
+# Other values than these, and other options, are ignored. If the sampling is strict, they are refused.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     **{
         "top_p": (1,),
@@ -88,7 +88,7 @@ class ModelCall:
         stream: Whether the answer is sent as events.
         api: The form of the request and of its answer.
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
-        overridden: The options that have no effect.
+        overridden: The options that are ignored.
         options: What else a hosted model gets, in chat form.
     """
 
@@ -169,7 +169,7 @@ def read_call(
         content: The body.
         api: Its form.
         temperature: The run's own.
-        sampling: Whether options for the model have no effect ("run"), are refused ("strict"), or are kept ("agent").
+        sampling: What becomes of options for the model: "run" ignores them, "strict" refuses them, "agent" keeps them.
         items: What earlier responses have put out, by its ids.
     """
     try:

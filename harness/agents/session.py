@@ -1,4 +1,4 @@
-"""The session of one agent: its calls in line, their answers, and its connections.
+"""The session of one agent: its calls in line, and their answers.
 
 A retry is a request that equals one whose client has gone without its answer. It takes that one's place in the line, or
 gets its answer, which is not sampled or counted again. A request without a client is not taken.
@@ -12,19 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from harness.agents.protocol import OVER, Json, ModelAnswer, ModelCall, Refusal, Sampling
-
-if TYPE_CHECKING:
-    from harness.agents.gateway import Gateway
 
 Answer = ModelAnswer | Refusal
 
 _KEPT = 256  # answers that may not have arrived, for late retries
 _LOOK_S = 0.5  # between two checks that a waiting client is still there
 _MOST_WAITING = 256  # requests of a session
-_MOST_CONNECTIONS = 320  # of a session
 
 
 class Waiting:
@@ -35,28 +30,33 @@ class Waiting:
         self.answer: Answer | None = None
 
 
-def arrived() -> bool:
+def _arrived() -> bool:
     """`Waiting.gone` of an answer that its client has."""
     return False
 
 
 class Session:
-    """The calls of one agent, answered in turn, and what its responses have put out (`items`)."""
+    """The calls of one agent, answered in turn, and what its responses have put out (`items`).
 
-    def __init__(self, gateway: Gateway, temperature: float | None, sampling: Sampling, upstream: str) -> None:
+    Until it is closed, it is in `sessions`, the open ones by their keys.
+    """
+
+    def __init__(
+        self, sessions: dict[str, Session], url: str, temperature: float | None, sampling: Sampling, upstream: str
+    ) -> None:
         self.key = secrets.token_urlsafe(24)
-        self.base_url = f"{gateway.url}/{self.key}/v1"
+        self.base_url = f"{url}/{self.key}/v1"
         self.temperature, self.sampling, self.upstream = temperature, sampling, upstream
         self.items: dict[str, Json] = {}
-        self._gateway = gateway
+        self.connections = Connections()
+        self._sessions = sessions
         self._changed = threading.Condition()
         self._line: list[Waiting] = []
         self._taken: Waiting | None = None
         self._answered: list[Waiting] = []
         self._end: Refusal | None = None
         self._last: ModelAnswer | None = None
-        self._connections: dict[socket.socket, bool] = {}  # whether each is idle, between two requests
-        self._closed = False
+        sessions[self.key] = self
 
     def next_call(self, timeout_s: float) -> ModelCall | None:
         """Waits for the agent's next request. Returns the one that is taken already, or else the first in line; None
@@ -100,12 +100,8 @@ class Session:
     def close(self) -> None:
         """Ends the session, closes its connections, and forgets its key."""
         self.end(Refusal("the session is closed", status=OVER, code="session_closed"))
-        self._gateway.sessions.pop(self.key, None)
-        with self._changed:
-            self._closed = True
-            for connection, idle in self._connections.items():
-                if idle:
-                    shut(connection)
+        self._sessions.pop(self.key, None)
+        self.connections.close()
 
     def request(self, call: ModelCall, gone: Callable[[], bool]) -> Waiting:
         """Puts a request in line, or finds the one that it retries."""
@@ -139,32 +135,11 @@ class Session:
                 self._changed.wait(_LOOK_S)
             return None
 
-    def begin(self, connection: socket.socket) -> None:
-        """A request begins on a connection. If there are too many, an idle one is closed."""
+    def settle(self, waiting: Waiting, unread: Callable[[], bool]) -> None:
+        """The client of an answer goes on, or leaves: whether it has left the answer `unread` is now certain."""
         with self._changed:
-            share = self._gateway.descriptors // 8 // max(1, len(self._gateway.sessions))
-            if connection not in self._connections and len(self._connections) >= max(1, min(share, _MOST_CONNECTIONS)):
-                idle = next((other for other, idle in self._connections.items() if idle), None)
-                if idle is None:
-                    raise Refusal(
-                        f"{len(self._connections)} requests of this session are open",
-                        status=429,
-                        code="too_many_requests",
-                    )
-                shut(idle)
-                del self._connections[idle]
-            self._connections[connection] = False
-
-    def pause(self, connection: socket.socket) -> bool:
-        """A connection waits for its next request. False if the session is closed."""
-        with self._changed:
-            self._connections[connection] = True
-            return not self._closed
-
-    def leave(self, connection: socket.socket) -> None:
-        """A connection ends, or goes on in another session."""
-        with self._changed:
-            self._connections.pop(connection, None)
+            if waiting.gone == unread:  # else a retry has taken it
+                waiting.gone = (lambda: True) if unread() else _arrived
 
     def _end_one(self, waiting: Waiting) -> None:
         assert self._end is not None
@@ -173,14 +148,56 @@ class Session:
 
     def _keep(self, waiting: Waiting, answer: Answer) -> None:
         waiting.answer = answer
-        unread = [one for one in self._answered if one.gone is not arrived]
+        unread = [one for one in self._answered if one.gone is not _arrived]
         self._answered = [*unread[1 - _KEPT :], waiting]
 
     def _there(self) -> list[Waiting]:
         return [waiting for waiting in self._line if not waiting.gone()]
 
 
-def shut(connection: socket.socket) -> None:
+class Connections:
+    """The connections of an agent, or of clients that have named none yet. There are only so many."""
+
+    def __init__(self) -> None:
+        self._idle: dict[socket.socket, bool] = {}  # whether each waits for its next request
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def begin(self, connection: socket.socket, most: int, *, idle: bool = False) -> bool:
+        """A request begins, or an idle connection. If there are `most`, the oldest idle one is closed; False if none is
+        idle.
+        """
+        with self._lock:
+            if connection not in self._idle and len(self._idle) >= most:
+                oldest = next((other for other, idle in self._idle.items() if idle), None)
+                if oldest is None:
+                    return False
+                _shut(oldest)
+                del self._idle[oldest]
+            self._idle[connection] = idle
+            return True
+
+    def pause(self, connection: socket.socket) -> bool:
+        """A connection waits for its next request. False if it has lost its place."""
+        with self._lock:
+            if connection in self._idle:
+                self._idle[connection] = True
+            return connection in self._idle and not self._closed
+
+    def leave(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._idle.pop(connection, None)
+
+    def close(self) -> None:
+        """Closes the idle ones, and the others after their requests."""
+        with self._lock:
+            self._closed = True
+            for connection, idle in self._idle.items():
+                if idle:
+                    _shut(connection)
+
+
+def _shut(connection: socket.socket) -> None:
     """Ends a connection, whose thread then closes it."""
     with suppress(OSError):  # the client has closed it
         connection.shutdown(socket.SHUT_RD)  # the other direction would look like a client that has gone

@@ -13,7 +13,7 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from harness.chat.chat import ChatFormat, Reply
 from harness.chat.template import Message
-from harness.chat.tools import call_id, result_message
+from harness.chat.tools import UNREADABLE, as_call, call_id, result_message
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _FUNCTIONS = """# Tools
@@ -57,18 +57,12 @@ class MessageFormat:
         if not self._written_out:
             return self._chat.read(ids, self.tools)
         reply = self._chat.read(ids)
-        calls: list[Message] = []
-        for text in _CALL.findall(reply.action):
-            try:
-                call = json.loads(text)
-                name, arguments = call["name"], call.get("arguments") or {}
-            except (ValueError, TypeError, KeyError, RecursionError):
-                name, arguments = None, None
-            if not isinstance(name, str) or not isinstance(arguments, dict):
-                return replace(reply, malformed=True)
-            calls.append({"type": "function", "function": {"name": name, "arguments": arguments}})
         if reply.unfinished:
             return reply
+        try:
+            calls = [as_call(json.loads(text)) for text in _CALL.findall(reply.action)]
+        except UNREADABLE:
+            return replace(reply, malformed=True)
         message: Message = {"role": "assistant", "content": reply.action}
         if calls:
             message |= {"content": _CALL.sub("", reply.action).strip(), "tool_calls": calls}

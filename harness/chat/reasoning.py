@@ -51,8 +51,12 @@ class Reasoning:
         return decoded.strip()
 
 
+def _tags(opening: str, closing: str, end: str = "") -> Reasoning:
+    return Reasoning("tags", opening, closing, end or closing)
+
+
 NO_REASONING = Reasoning("none")
-_TAGS = Reasoning("tags", "<think>", "</think>", "\n</think>\n\n")
+_THINK = _tags("<think>", "</think>", "\n</think>\n\n")
 _HARMONY = Reasoning(
     "channels",
     "<|channel|>analysis<|message|>",
@@ -73,13 +77,12 @@ _FAMILIES: tuple[tuple[str, Reasoning], ...] = (
             " to=user<|message|>",
         ),
     ),
-    ("<|channel>thought", Reasoning("tags", "<|channel>thought\n", "<channel|>", "\n<channel|>")),  # Gemma 4
-    ("[THINK]", Reasoning("tags", "[THINK]", "[/THINK]", "[/THINK]")),  # Magistral
-    # Command A
-    ("<|START_THINKING|>", Reasoning("tags", "<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>")),
-    ("<seed:think>", Reasoning("tags", "<seed:think>", "</seed:think>", "</seed:think>\n")),  # Seed-OSS
-    ("<|inner_prefix|>", Reasoning("tags", "<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>")),  # Apertus
-    ("</think>", _TAGS),
+    ("<|channel>thought", _tags("<|channel>thought\n", "<channel|>", "\n<channel|>")),  # Gemma 4
+    ("[THINK]", _tags("[THINK]", "[/THINK]")),  # Magistral
+    ("<|START_THINKING|>", _tags("<|START_THINKING|>", "<|END_THINKING|>")),  # Command A
+    ("<seed:think>", _tags("<seed:think>", "</seed:think>", "</seed:think>\n")),  # Seed-OSS
+    ("<|inner_prefix|>", _tags("<|inner_prefix|>", "<|inner_suffix|>")),  # Apertus
+    ("</think>", _THINK),
 )
 
 
@@ -101,12 +104,12 @@ def find_reasoning(
         return _HARMONY
     if wanted not in REASONING_FORMATS:
         opening, closing = wanted.split()
-        family = Reasoning("tags", opening, closing, closing)
+        family = _tags(opening, closing)
     else:
         vocabulary = tokenizer.added_tokens_encoder
         known = [family for sign, family in _FAMILIES if sign in template or sign in vocabulary]
         known += _from_schema(getattr(tokenizer, "response_template", None))
-        family = known[0] if known else NO_REASONING if wanted == "auto" else _TAGS
+        family = known[0] if known else NO_REASONING if wanted == "auto" else _THINK
     if family.name == "tags":
         opened = before_reply.rfind(family.opening) > before_reply.rfind(family.closing)
         if wanted == "opened" or (wanted != "tags" and opened):
@@ -122,7 +125,7 @@ def _from_schema(schema: Any) -> list[Reasoning]:
     if pattern := field.get("close_pattern"):
         plain = re.sub(r"\\(\W)", r"\1", pattern.removesuffix(r"\s*"))
         closing = plain if re.fullmatch(pattern, plain) else None
-    return [Reasoning("tags", opening, closing, closing)] if opening and closing else []
+    return [_tags(opening, closing)] if opening and closing else []
 
 
 def _until(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], mark: str, count: int) -> int:

@@ -84,21 +84,25 @@ class ToolFormat:
         """
         try:
             message = parse_response(reply, self._parser, prefix=self._before_reply, tools=list(tools))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            calls = [as_call(call["function"]) for call in message.get("tool_calls") or []]
+        except UNREADABLE:
             return None
-        calls = []
-        for call in message.get("tool_calls") or []:
-            function = call.get("function") if isinstance(call, dict) else None
-            if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                return None
-            arguments = function.get("arguments") or {}
-            if not isinstance(arguments, dict):
-                return None
-            calls.append({"type": "function", "function": {"name": function["name"], "arguments": arguments}})
         return str(message.get("content") or ""), calls
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+UNREADABLE = (ValueError, TypeError, KeyError, RecursionError)
+"""What reading a call raises that the model has written wrong."""
+
+
+def as_call(function: Any) -> Message:
+    """A call as messages have it, from what the model wrote. Raises one of `UNREADABLE`."""
+    name, arguments = function["name"], function.get("arguments") or {}
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise TypeError("expected a name and an object")
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def call_names(action: str) -> list[str]:

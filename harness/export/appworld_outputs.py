@@ -1,9 +1,11 @@
 """AppWorld's experiment outputs of an evaluation, for ``appworld evaluate`` and ``appworld pack``."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+from rich.progress import track
 
 from eh_gym.errors import ConfigError
 from envs.appworld.data import task_ids
@@ -14,35 +16,12 @@ from harness.evaluation.folder import evaluation_of
 _NAME = re.compile(r"[a-z0-9_-]+")  # a rule of appworld pack
 
 
-@dataclass(frozen=True)
-class AppWorldOutputs:
-    """The result of the export.
+def write_appworld_outputs(source: Path, out: Path, console: Console, *, name: str = "") -> list[str]:
+    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...`` from the folder of an evaluation: each episode's code
+    runs again. `out` is the folder that AppWorld calls its root, and `console` shows the progress.
 
-    Attributes:
-        missing: The split's tasks without an episode. ``appworld evaluate`` needs all of them.
-        differing: The tasks whose verdict differed when their code ran again.
-        solved_but_stopped: The tasks that were solved but not completed before the episode was stopped. They count as
-            failures here. AppWorld's evaluation counts the state that they leave.
-    """
-
-    experiment: str
-    split: str
-    tasks: int
-    missing: int
-    differing: tuple[str, ...]
-    solved_but_stopped: tuple[str, ...]
-
-
-def write_appworld_outputs(
-    source: Path,
-    out: Path,
-    *,
-    name: str = "",
-    on_task: Callable[[int, int], None] = lambda done, of: None,
-) -> AppWorldOutputs:
-    """Writes ``OUT/experiments/outputs/NAME_SPLIT/tasks/...`` from the folder of an evaluation.
-
-    `out` is the folder that AppWorld calls its root.
+    Returns what there is to say: how many tasks there are, which of them differ, and the command that scores them, for
+    which no task of the split may be missing.
     """
     name = name or "elastic-horizon"
     if not _NAME.fullmatch(name):
@@ -59,12 +38,18 @@ def write_appworld_outputs(
     experiment = f"{name}_{split}"
     differing, stopped = [], []
     writer = output_writer(out, experiment, split, settings)
-    for number, line in enumerate(lines, start=1):
+    for line in track(lines, "tasks", console=console, transient=True):
         again = writer.write(line["task_id"], [turn["action"] for turn in line["turns"]])
         if (again.success and again.completed) != line["success"]:
             differing.append(line["task_id"])
-        if again.success and not again.completed:
+        if again.success and not again.completed:  # a failure here; AppWorld's evaluation counts the state alone
             stopped.append(line["task_id"])
-        on_task(number, len(lines))
     missing = len(task_ids(split)) - len(lines)
-    return AppWorldOutputs(experiment, split, len(lines), missing, tuple(differing), tuple(stopped))
+    said = [f"{out}: {len(lines)} tasks" + (f", {missing} missing" if missing else "")]
+    for tasks, why in (
+        (differing, "got another verdict when their code ran again"),
+        (stopped, "were solved but not completed, which AppWorld's evaluation counts as solved"),
+    ):
+        if tasks:
+            said.append(f"{len(tasks)} tasks {why}: {', '.join(tasks)}")
+    return [*said, f"appworld evaluate {quote(experiment)} {split} --root {quote(str(out.resolve()))}"]

@@ -6,9 +6,9 @@ inference log is left out, because the evaluation only copies it.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from eh_gym.replies import split_reply
@@ -24,25 +24,11 @@ The last one's handler makes a client of OpenAI, which needs a key but sends not
 """
 
 
-@dataclass(frozen=True)
-class BFCLResults:
-    """The result of the export.
+def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> list[str]:
+    """Writes ``OUT/NAME/multi_turn/BFCL_v4_multi_turn_CATEGORY_result.json`` for each category that was played.
 
-    Attributes:
-        needs_key: Whether the name's handler needs ``OPENAI_API_KEY``, with any text.
-        missing: The number of BFCL's 800 entries without an episode. If it is not 0, bfcl-eval needs
-            ``--partial-eval``.
+    Returns what there is to say: how many of BFCL's 800 entries there are, and the command that scores them.
     """
-
-    folder: Path
-    name: str
-    needs_key: bool
-    entries: int
-    missing: int
-
-
-def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> BFCLResults:
-    """Writes ``OUT/NAME/multi_turn/BFCL_v4_multi_turn_CATEGORY_result.json`` for each category that was played."""
     kept = evaluation_of(source, "EH-BFCL")
     action_format = kept.environment_args.get("action_format", "python")
     name = name or _NAMES[action_format]
@@ -53,7 +39,13 @@ def write_bfcl_results(source: Path, out: Path, *, name: str = "") -> BFCLResult
         rows = [json.dumps(entries[id_]) for id_ in task_ids("all", [category]) if id_ in entries]
         if rows:
             write_whole(folder / f"BFCL_v4_multi_turn_{category}_result.json", "\n".join(rows) + "\n")
-    return BFCLResults(out, name, name == _NAMES["native"], len(entries), len(task_ids("all")) - len(entries))
+    missing, where = len(task_ids("all")) - len(entries), out.resolve()
+    return [
+        f"{out}: {len(entries)} entries" + (f", {missing} missing" if missing else ""),
+        f"{'OPENAI_API_KEY=unused ' if name == _NAMES['native'] else ''}bfcl evaluate --model {quote(name)} "
+        f"--test-category multi_turn --result-dir {quote(str(where))} --score-dir {quote(str(where / 'score'))}"
+        f"{' --partial-eval' if missing else ''}",
+    ]
 
 
 def result_entry(line: Mapping[str, Any], action_format: str) -> dict[str, Any]:
@@ -64,39 +56,21 @@ def result_entry(line: Mapping[str, Any], action_format: str) -> dict[str, Any]:
     """
     if line["end"] != "terminated":
         return {"id": line["task_id"], "result": f"Error during inference: the episode was stopped ({line['end']})"}
-    turns = _turns(_steps(line, action_format))
-    return {
-        "id": line["task_id"],
-        "result": [[step.message for step in turn] for turn in turns],
-        "input_token_count": [[step.input_tokens for step in turn] for turn in turns],
-        "output_token_count": [[step.output_tokens for step in turn] for turn in turns],
-        "latency": [[step.latency_s for step in turn] for turn in turns],
-    }
-
-
-@dataclass(frozen=True)
-class _Step:
-    message: str | list[dict[str, str]]
-    has_calls: bool
-    input_tokens: int
-    output_tokens: int
-    latency_s: float
-
-
-def _steps(line: Mapping[str, Any], action_format: str) -> Iterable[_Step]:
+    turns: list[list[tuple[Any, ...]]] = [[]]
     context = line["prompt_tokens"]
     for turn in line["turns"]:
         context = turn.get("prompt_tokens") or context
         # The environment and bfcl-eval's handlers for Qwen leave out a thought in the action.
-        message = turn["action"] if action_format == "native" else split_reply(turn["action"])[1]
-        yield _Step(
-            _message(message) if action_format == "native" else message,
-            _has_calls(message, action_format),
-            context,
-            turn["action_tokens"],
-            turn.get("latency_s", 0.0),
-        )
+        action = turn["action"] if action_format == "native" else split_reply(turn["action"])[1]
+        message = _message(action) if action_format == "native" else action
+        turns[-1].append((message, context, turn["action_tokens"], turn.get("latency_s", 0.0)))
+        if not _has_calls(action, action_format):  # such a message ends a turn; so may the limit of steps
+            turns.append([])
         context += turn["action_tokens"] + turn["observation_tokens"]
+    turns = turns if turns[-1] else turns[:-1]
+    fields = ("result", "input_token_count", "output_token_count", "latency")
+    values = {field: [[step[at] for step in turn] for turn in turns] for at, field in enumerate(fields)}
+    return {"id": line["task_id"], **values}
 
 
 def _message(action: str) -> str | list[dict[str, str]]:
@@ -117,13 +91,3 @@ def _has_calls(action: str, action_format: str) -> bool:
         return bool(FORMATS[action_format](action))
     except DecodeError:
         return False
-
-
-def _turns(steps: Iterable[_Step]) -> list[list[_Step]]:
-    """The steps of each turn. A message without a call ends a turn; so may the limit of steps."""
-    turns: list[list[_Step]] = [[]]
-    for step in steps:
-        turns[-1].append(step)
-        if not step.has_calls:
-            turns.append([])
-    return turns if turns[-1] else turns[:-1]

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
-from rich.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -29,46 +27,17 @@ class Export:
 
 def export(wanted: Export, console: Console) -> None:
     """Writes the files, and prints where they are and the command that scores them."""
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-
     if wanted.what == "bfcl":
         from harness.export.bfcl_results import write_bfcl_results
 
-        results = write_bfcl_results(wanted.folder, wanted.out, name=wanted.name)
-        missing, where = results.missing, results.folder.resolve()
-        scores = quote(str(where / "score"))
-        say(f"{results.folder}: {results.entries} entries" + (f", {missing} missing" if missing else ""))
-        say(
-            f"{'OPENAI_API_KEY=unused ' if results.needs_key else ''}bfcl evaluate --model {quote(results.name)} "
-            f"--test-category multi_turn --result-dir {quote(str(where))} --score-dir {scores}"
-            f"{' --partial-eval' if missing else ''}"
-        )
-        return
-    if wanted.what == "tau2":
+        said = write_bfcl_results(wanted.folder, wanted.out, name=wanted.name)
+    elif wanted.what == "tau2":
         from harness.export.tau2_results import write_tau2_results
 
-        file = wanted.out / f"{wanted.name or 'elastic-horizon'}.json"
-        say(f"{file}: {write_tau2_results(wanted.folder, file)} episodes")
-        say(f"tau2 evaluate-trajs {quote(str(file.resolve()))}")
-        return
+        said = write_tau2_results(wanted.folder, wanted.out, name=wanted.name)
+    else:
+        from harness.export.appworld_outputs import write_appworld_outputs
 
-    from harness.export.appworld_outputs import write_appworld_outputs
-
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("tasks", total=None)
-        outputs = write_appworld_outputs(
-            wanted.folder,
-            wanted.out,
-            name=wanted.name,
-            on_task=lambda done, of: progress.update(bar, completed=done, total=of),
-        )
-    say(f"{wanted.out}: {outputs.tasks} tasks" + (f", {outputs.missing} missing" if outputs.missing else ""))
-    for tasks, why in (
-        (outputs.differing, "got another verdict when their code ran again"),
-        (outputs.solved_but_stopped, "were solved but not completed, which AppWorld's evaluation counts as solved"),
-    ):
-        if tasks:
-            say(f"{len(tasks)} tasks {why}: {', '.join(tasks)}")
-    say(f"appworld evaluate {quote(outputs.experiment)} {outputs.split} --root {quote(str(wanted.out.resolve()))}")
+        said = write_appworld_outputs(wanted.folder, wanted.out, console, name=wanted.name)
+    for line in said:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)

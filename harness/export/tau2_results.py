@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import gymnasium as gym
@@ -11,8 +12,12 @@ from harness.evaluation.folder import evaluation_of
 from harness.records.files import make_folder, write_whole
 
 
-def write_tau2_results(source: Path, file: Path) -> int:
-    """Plays an evaluation's actions again, since its log may have brief answers. Returns the number of episodes."""
+def write_tau2_results(source: Path, out: Path, *, name: str = "") -> list[str]:
+    """Writes ``OUT/NAME.json``. It plays an evaluation's actions again, since its log may have brief answers.
+
+    Returns what there is to say: the number of episodes, and the command that scores them.
+    """
+    file = out / f"{name or 'elastic-horizon'}.json"
     kept = evaluation_of(source, "EH-Tau2")
     [path] = backend_python("tau2").parents[1].glob("lib/*/site-packages/tau2/data/tau2/domains/telecom/tasks.json")
     tasks = {task["id"]: task for task in json.loads(path.read_text(encoding="utf-8"))}
@@ -39,7 +44,7 @@ def write_tau2_results(source: Path, file: Path) -> int:
         "agent_info": {"implementation": "llm_agent_solo", "llm": file.stem},
         "environment_info": {"domain_name": "telecom", "policy": told["system_prompt"]},
     }
-    make_folder(file.parent, "--out")
+    make_folder(out, "--out")
     played = [tasks[line["task_id"]] for line in lines]
     write_whole(file, json.dumps({"info": info, "tasks": played, "simulations": runs}))
-    return len(runs)
+    return [f"{file}: {len(runs)} episodes", f"tau2 evaluate-trajs {quote(str(file.resolve()))}"]

@@ -51,8 +51,8 @@ class Environment(Section):
     """What an agent's call after the K-th gets: an error (HTTP 404, horizon_reached), or a last message that says so
     (stop)."""
     agent_sampling: Literal["auto", "run", "strict"] = "auto"
-    """An agent's own temperature, form of answers and the like have no effect (run), are refused (strict), or reach a
-    hosted model alone (auto)."""
+    """An agent's own temperature, form of answers and the like: run ignores them, strict refuses them, auto passes them
+    to hosted models only."""
     agent_upstream: Annotated[str, Changes.MACHINE] = ""
     """The endpoint, https://HOST/v1, for an agent's other requests, such as embeddings, with the agent's own key."""
     agent_timeout_s: Annotated[float, Range(0, above=True)] = 300.0

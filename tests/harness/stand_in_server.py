@@ -13,10 +13,22 @@ from harness.sampling.vllm.settings import WORKER_EXTENSION
 from harness.types.sampler import SampleRequest, sample_all
 
 
-class StandIn:
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.answer(self, json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null"))
+
+    do_POST = do_GET
+
+    def log_message(self, *_): ...
+
+
+class StandIn(ThreadingHTTPServer):
     """Answers as a vLLM server does; every token of a sample is its seed."""
 
+    daemon_threads = True
+
     def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
         self.settings = {
             "model_config": dict(
                 logprobs_mode="processed_logprobs", max_model_len=100, dtype="torch.float32", hf_overrides={}
@@ -34,21 +46,8 @@ class StandIn:
         self.go.set()
         self.dead = False
         self.refuse = {}
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.answer(self, None)
-
-            def do_POST(self):
-                outer.answer(self, json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null"))
-
-            def log_message(self, *_): ...
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def answer(self, handler, body):
         path = handler.path.split("?")[0]
@@ -94,8 +93,8 @@ class StandIn:
 
     def close(self):
         self.go.set()
-        self._http.shutdown()
-        self._http.server_close()
+        self.shutdown()
+        self.server_close()
 
 
 class ModelStandIn(StandIn):

@@ -1,12 +1,21 @@
-"""Whether processes have ended, also those that are not this one's children; a zombie has."""
+"""Waiting for what happens elsewhere, such as the ends of processes, also of those that are not this one's children."""
 
 import time
+from collections.abc import Callable
 
 import psutil
 
 
+def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
+    """Waits until `true()`. An AssertionError if it is not true in time."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def lives(process: int | psutil.Process) -> bool:
-    """Whether a process, or the one with this id, runs."""
+    """Whether a process, or the one with this id, runs; a zombie does not."""
     try:
         return bool((psutil.Process(process) if isinstance(process, int) else process).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

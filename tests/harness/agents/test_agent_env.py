@@ -12,7 +12,6 @@ import time
 import urllib.error
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from cabinet_agent import ask
+from processes import gone, lives, wait_until
 
 import eh_gym
 from eh_gym.errors import ConfigError, WorkerError
@@ -118,7 +118,6 @@ def command(code: str) -> str:
     [
         (raises, "ValueError: spilled the tea ("),
         (raises_without_words, "Unspeakable: (its text can't be made"),
-        (raises_later, "ValueError: spilled the tea"),
         (exits, "SystemExit: bye"),
         (raises_together, "ValueError: spilled the tea ("),
         (command('print(1); raise ExceptionGroup("all", [ValueError(4712)])'), "exit code 1: ValueError: 4712"),
@@ -159,18 +158,10 @@ open("{pids}", "w").write(f"{{p.pid}} {{os.getpid()}}")
 """
 
 
-def alive(pids: Path) -> bool:
-    stats = [Path(f"/proc/{pid}/stat") for pid in pids.read_text().split()] if pids.exists() else []
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return any(stat.exists() and ") Z" not in stat.read_text() for stat in stats)
-    return True
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def written(pids: Path, count: int = 1) -> list[int]:
+    """The ids of so many processes, as soon as they are in the file."""
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == count)
+    return [int(pid) for pid in pids.read_text().split()]
 
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, tmp_path: Path) -> None:
@@ -180,7 +171,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, t
     playing._grace_s = 0.1
     playing.reset()
     assert "silent for 2 s" in playing.step("words")[4]["failure"]
-    wait_until(lambda: pids.exists() and not alive(pids))
+    assert gone(*written(pids))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")
@@ -194,7 +185,7 @@ def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_ve
     began = time.monotonic()
     assert playing.step("words")[1] == reward
     assert not reward or time.monotonic() - began < 4
-    wait_until(lambda: not alive(pids))
+    assert gone(*written(pids, 2))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all threads have one folder")
@@ -222,12 +213,11 @@ env.reset()
 env.step("words")
 """
     process = subprocess.Popen([sys.executable, "-c", trainer])
-    wait_until(pids.exists)
-    wait_until(lambda: len(pids.read_text().split()) == 2)
-    assert alive(pids)
+    started = written(pids, 2)
+    assert all(map(lives, started))
     process.kill()
     process.wait()
-    wait_until(lambda: not alive(pids))
+    assert gone(*started)
 
 
 def test_an_agent_that_goes_on_after_k_is_killed_before_its_slot_is_needed(env: Any, tmp_path: Path) -> None:
@@ -237,9 +227,9 @@ def test_an_agent_that_goes_on_after_k_is_killed_before_its_slot_is_needed(env: 
     wrapped = limited(playing, 1)
     wrapped.reset()
     playing._session.answer(playing._call, ModelAnswer("words"))
-    wait_until(lambda: pids.exists() and bool(pids.read_text()))
+    started = written(pids)
     playing.stop_agent("horizon")
-    wait_until(lambda: not alive(pids))
+    assert gone(*started)
 
 
 @pytest.mark.parametrize("agent", [hangs_on, command("import time; time.sleep(600)")])

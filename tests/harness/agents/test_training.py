@@ -61,6 +61,12 @@ def config(quick: GRPOConfig, model: Path, tasks: Path) -> GRPOConfig:
     )
 
 
+@pytest.fixture
+def own(config: GRPOConfig) -> GRPOConfig:
+    """For agents that a test makes itself, as environments."""
+    return changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=2, eval_tasks=0)
+
+
 def test_an_agent_is_trained_as_the_environment_that_it_plays(
     config: GRPOConfig, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +187,7 @@ def test_a_run_whose_agent_always_fails_ends_with_the_reason(
 
 
 def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_evaluation(
-    config: GRPOConfig, tasks: Path, capsys: pytest.CaptureFixture[str]
+    own: GRPOConfig, tasks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = 0
 
@@ -192,7 +198,6 @@ def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_eval
             never_asks(task, base_url)
         return float(asks(task, base_url) is not None) if calls % 3 == 0 else has_a_typo(task, base_url)
 
-    own = changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=2, eval_tasks=0)
     result = train(own, env=functools.partial(AgentEnv, play, tasks))
     said = capsys.readouterr().out
     for update in range(2):
@@ -221,12 +226,11 @@ def fails_on_odd_tasks(how: str, task: dict[str, Any], base_url: str) -> float:
 
 @pytest.mark.parametrize("how", ["exits", "is refused", "fails later"])
 def test_an_agent_that_ends_before_its_first_answer_has_failed(
-    config: GRPOConfig, chat_server: Any, capsys: pytest.CaptureFixture[str], how: str
+    own: GRPOConfig, chat_server: Any, capsys: pytest.CaptureFixture[str], how: str
 ) -> None:
     tasks = [{"id": f"{i}", "level": "odd" if i % 2 else "even"} for i in range(4)]
     agent = functools.partial(AgentEnv, functools.partial(fails_on_odd_tasks, how), tasks)
-    own = changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=2, eval_tasks=0, tasks_per_update=4)
-    result = train(changed(own, group_size=2), env=agent)
+    result = train(changed(own, tasks_per_update=4, group_size=2), env=agent)
     for row in result.history:
         counts = (row[f"rollout/{name}"] for name in ("episodes", "success", "agent_failures", "environment_errors"))
         assert tuple(counts) == (8, 0.5, 4, 0)
@@ -343,7 +347,7 @@ def test_calls_at_once_are_sampled_together_and_draw_the_same_in_any_order(
 @pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
 @pytest.mark.parametrize("player", ["lockstep", "streaming", "endpoint"])
 def test_no_agent_earns_more_by_failing_or_by_being_stopped(
-    player: Any, keep: bool, config: GRPOConfig, chat_server: Any, tmp_path: Path
+    player: Any, keep: bool, own: GRPOConfig, chat_server: Any
 ) -> None:
     begun: Counter[str] = Counter()
 
@@ -371,10 +375,8 @@ def test_no_agent_earns_more_by_failing_or_by_being_stopped(
             result = evaluate_policy("openai", agent, tasks=1, show=False, threads=1, **how, **told)
         assert result.reward_mean == (-3.0 if keep else -1.5)
         return
-    own = changed(
-        config, agent="", tasks="", env="EH-Cabinet-v0", updates=1, eval_tasks=0, rollout=player, k0=3, k_min=3, **told
-    )
-    result = train(changed(own, tasks_per_update=1, group_size=4), env=agent, show=False)
+    once = {"updates": 1, "tasks_per_update": 1, "group_size": 4, "rollout": player, "k0": 3, "k_min": 3}
+    result = train(changed(own, **once, **told), env=agent, show=False)
     lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000000.jsonl").open()]
     assert {(line["end"], (line["failure"] or "")[:27] or None, line["reward"]) for line in lines} == expected
     assert [line["success"] for line in lines] == [False] * 4
