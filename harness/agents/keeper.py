@@ -14,7 +14,6 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(words: list[str]) -> None:
-    """Runs the command, and ends as it does."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     command = os.fork()
     if command == 0:

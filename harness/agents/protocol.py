@@ -151,7 +151,6 @@ class AgentProgram(Protocol):
 
 
 def model_list(name: str = MODEL) -> Json:
-    """The answer to ``GET /models``."""
     return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "elastic-horizon"}]}
 
 

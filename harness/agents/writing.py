@@ -29,7 +29,6 @@ def _events(events: Iterable[Json], last: str = "") -> bytes:
 
 
 def written_calls(calls: Iterable[Json]) -> list[Json]:
-    """Calls for a client, with arguments as JSON text."""
     return [
         call | {"function": call["function"] | {"arguments": _text(call["function"]["arguments"])}} for call in calls
     ]

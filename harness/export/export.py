@@ -26,7 +26,6 @@ class Export:
 
 
 def export(wanted: Export, console: Console) -> None:
-    """Writes the files, and prints where they are and the command that scores them."""
     if wanted.what == "bfcl":
         from harness.export.bfcl_results import write_bfcl_results
 
