@@ -31,6 +31,7 @@ from harness.settings.evaluate import ENDPOINT, EvaluateConfig, default_split, o
 from harness.settings.extras import require_extras
 from harness.settings.section import advice_in_python, changed, flat, python_names
 from harness.terminal.shown import ShownEpisodes
+from harness.terminal.table import print_table
 from harness.terminal.watch import unreached
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
@@ -134,11 +135,11 @@ def _show(config: EvaluateConfig, console: Console, split: str, result: EvalResu
     played = config.environment.agent or config.environment.env.removeprefix(GIVEN)
     title = f"{name} on {played}, split {split}, K = {config.horizon}"
     title += f"; not official: {', '.join(result.not_official)}" if result.not_official else ""
-    console.print(result_table(title, result), markup=False)
+    print_table(result_table(title, result), console)
     for note in notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
     if result.saturation:
-        console.print(saturation_table(result.saturation))
+        print_table(saturation_table(result.saturation), console)
         console.print(result.saturation.advice, highlight=False, soft_wrap=True)
 
 

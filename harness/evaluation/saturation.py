@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from eh_gym.errors import ConfigError
 from harness.evaluation.intervals import effective_episodes, wilson_interval
+from harness.terminal.table import Table
 
 _TOLERANCE = 0.02
 
@@ -116,11 +116,9 @@ def saturation_table(curve: Saturation) -> Table:
     for k, mark in ((curve.knee, "to deploy"), (curve.k0, "to train (P90 + 10)"), (curve.k_max, "this evaluation")):
         if k is not None and k <= curve.k_max:
             marks.setdefault(k, []).append(mark)
-    table = Table(title="the same episodes under a smaller K", title_justify="left")
-    for name in ("K", "success", "95 % interval", "tokens", ""):
-        table.add_column(name)
+    rows = []
     for k in sorted({*range(step, curve.k_max + 1, step), *marks}):
         interval = f"{100 * curve.low[k - 1]:.1f} to {100 * curve.high[k - 1]:.1f}"
         tokens = f"{curve.tokens[k - 1]:,.0f}" if curve.tokens[-1] else "-"
-        table.add_row(str(k), f"{100 * curve.success[k - 1]:.1f} %", interval, tokens, ", ".join(marks.get(k, ())))
-    return table
+        rows.append((str(k), f"{100 * curve.success[k - 1]:.1f} %", interval, tokens, ", ".join(marks.get(k, ()))))
+    return Table("the same episodes under a smaller K", ("K", "success", "95 % interval", "tokens", ""), rows)

@@ -1,42 +1,16 @@
-"""The tables of the report: each suite beside the paper's numbers, runs, evaluations and scores."""
+"""The tables of the report that no sweep prints: its runs and its evaluations."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import Any
 
 from harness.evaluation.folder import KeptEvaluation
 from harness.records.metrics import graded
-from harness.sweep.analysis import SuiteTable, success_curve
+from harness.sweep.analysis import success_curve
 from harness.sweep.runs import Arm, Suite, SweptRun
-from harness.sweep.suites import suite_file
+from harness.terminal.table import Table, table_of
 
 
-class Page(NamedTuple):
-    """A table of the page: a caption with units, texts with labels as index, and a link for each label or ""."""
-
-    caption: str
-    texts: pd.DataFrame
-    links: Sequence[str] = ()
-
-
-def suite_tables(table: SuiteTable) -> list[Page]:
-    """Returns the tables of a suite. If the paper has a table with the same arms, its columns follow."""
-    file = suite_file(table.suite)
-    pages = []
-    for i, keys in enumerate(file.columns):
-        texts, caption = table.cells(keys), "Mean ± standard deviation over n seeds."
-        if i < len(file.paper):
-            paper = file.paper[i]
-            headings = [f"paper: {column}" for column in paper["columns"]]
-            theirs = pd.DataFrame.from_dict(paper["rows"], orient="index", columns=headings)
-            texts, title = texts.join(theirs).fillna(""), paper["title"][0].upper() + paper["title"][1:]
-            caption += f" {title}; the tasks and models differ, so compare order and shape, not level."
-        pages.append(Page(caption, texts))
-    return pages
-
-
-def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Page:
+def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Table:
     """Returns a table with a row for each run, with links to the page `episodes`, if there is one."""
     rows = []
     for suite, arm, run in runs:
@@ -60,10 +34,10 @@ def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Pag
         )
     caption = "Every run. Success % is the last known success during training; mean@k % is measured after training."
     links = [f"{episodes}#run-{i}" if episodes and run.episodes else "" for i, (*_, run) in enumerate(runs)]
-    return _page(caption, rows, links)
+    return table_of(caption, rows, links)
 
 
-def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, first: int) -> Page:
+def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, first: int) -> Table:
     """Returns a table with a row for each evaluation, finished or not. Links to their episodes count from `first`."""
     rows = []
     for kept in evaluations:
@@ -83,13 +57,8 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
                 row["state"] += f"; not official: {', '.join(flags)}"
         rows.append(row)
     caption = "Every evaluation of this report, with 95 % intervals. Steps is the mean of the successes."
-    return _page(caption, rows, [f"{episodes}#run-{first + i}" if episodes else "" for i in range(len(rows))])
+    return table_of(caption, rows, [f"{episodes}#run-{first + i}" if episodes else "" for i in range(len(rows))])
 
 
 def _of_kinds(result: Mapping[str, Any]) -> dict[str, str]:
     return {f"{p['name']} %": f"{100 * p['mean_at_k']:.1f}" for p in result.get("parts", ()) if p["kind"] == "kind"}
-
-
-def _page(caption: str, rows: Sequence[dict[str, str]], links: Sequence[str] = ()) -> Page:
-    texts = pd.DataFrame(rows).fillna("")
-    return Page(caption, texts.set_index(texts.columns[0]) if rows else texts, links)

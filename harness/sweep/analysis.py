@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from harness.sweep.runs import Arm, Suite, SweptRun
-from harness.sweep.suites import PAPER_SUITES
+from harness.sweep.suites import PAPER_SUITES, suite_file
+from harness.terminal.table import Table, table_of
 
 COLUMNS = {
     "before": ("mean@k before %", "percent"),
@@ -219,16 +221,27 @@ class SuiteTable:
     notes: Sequence[str]
     plateau: Plateau | None = None
 
-    def cells(self, keys: Sequence[str]) -> pd.DataFrame:
-        """Returns columns as text, with their headings, and the number of runs as ``n``."""
-        shown = {"n": self.runs.astype(str)} | {
-            COLUMNS[key][0]: [
-                cell(COLUMNS[key][1], *spread, seeds=n)
-                for spread, n in zip(self.spreads[key].itertuples(index=False), self.runs, strict=True)
-            ]
-            for key in keys
-        }
-        return pd.DataFrame(shown, index=self.runs.index)
+    def tables(self) -> list[Table]:
+        """Returns the tables that the suite's file names. If the paper has one with the same arms, its columns follow.
+
+        The column ``n`` has the number of runs.
+        """
+        file, tables = suite_file(self.suite), []
+        for keys, paper in zip_longest(file.columns, file.paper):
+            title, headings, texts = "Mean ± standard deviation over n seeds.", [], {}
+            if paper:
+                title += f" {paper['title'][0].upper()}{paper['title'][1:]}; the tasks and models differ, so compare "
+                title += "order and shape, not level."
+                headings, texts = [f"paper: {column}" for column in paper["columns"]], paper["rows"]
+            rows = []
+            for label, n in self.runs.items():
+                row = {"arm": label, "n": str(n)}
+                for key in keys:
+                    heading, form = COLUMNS[key]
+                    row[heading] = cell(form, *self.spreads.loc[label, key], seeds=n)
+                rows.append(row | dict(zip(headings, texts.get(label, ()), strict=False)))
+            tables.append(table_of(title, rows))
+        return tables
 
 
 def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str:

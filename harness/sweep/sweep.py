@@ -11,16 +11,13 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from eh_gym import TTIHorizon
 from eh_gym.errors import ConfigError
@@ -35,6 +32,7 @@ from harness.settings.section import changed, flat
 from harness.sweep.jobs import Job, cpu_cores, job_slots, run_jobs
 from harness.sweep.manifest import has_ended, run_name, write_manifest
 from harness.sweep.suites import ARMS, PAPER_SUITES, SUITES, suite_file
+from harness.terminal.table import print_table
 from harness.training.command import recipe_config
 
 if TYPE_CHECKING:
@@ -183,7 +181,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
             jobs.append(Job(name, title, (*program, "--resume", str(config.out)), out / "logs" / f"{name}.log"))
         codes = run_jobs(jobs, slots, say, done=done, lock=lock)
     for table in read_tables(out, settings.suites):
-        print_table(table, console)
+        print_results(table, console)
     failed = [name for name, code in codes.items() if code]
     if failed:
         say(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
@@ -199,33 +197,13 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
     return [suite_table(suite) for suite in read_suites([out]) if suite.name in suites]
 
 
-def print_table(table: SuiteTable, console: Console) -> None:
-    """Prints a suite's table and notes, then the paper's own numbers."""
-
-    def show(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
-        labels, *columns = zip((table.suite, *headings), *rows, strict=True)
-        first = min(max(map(len, labels)), console.width // 3)
-        widths = [max(map(len, (*heading.split(), *cells))) for heading, *cells in columns]
-        while columns:
-            ends = accumulate((3 + width for width in widths), initial=first + 4)
-            n = max(1, sum(end <= console.width for end in ends) - 1)
-            shown, (heads, *cells) = Table(), zip(labels, *columns[:n], strict=True)
-            for heading, width in zip(heads, (first, *widths), strict=False):
-                shown.add_column(heading, overflow="fold", width=width)
-            for row in cells:
-                shown.add_row(*map(escape, row))
-            console.print(shown)
-            columns, widths = columns[n:], widths[n:]
-
-    file = suite_file(table.suite)
-    cells = table.cells([key for keys in file.columns for key in keys])
-    console.print(f"\n{table.suite}: mean ± standard deviation over seeds", highlight=False)
-    show(cells.columns, cells.itertuples())
-    for note in table.notes:
+def print_results(results: SuiteTable, console: Console) -> None:
+    """Prints a suite's tables and notes."""
+    console.print(f"\n{results.suite}", style="bold", highlight=False)
+    for table in results.tables():
+        print_table(table, console)
+    for note in results.notes:
         console.print(note, highlight=False, soft_wrap=True, markup=False)
-    for paper in file.paper:
-        console.print(paper["title"], highlight=False, soft_wrap=True)
-        show(paper["columns"], [(label, *texts) for label, texts in paper["rows"].items()])
 
 
 def _slots(settings: Sweep) -> list[dict[str, str]]:

@@ -15,7 +15,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from eh_gym import HorizonController
 from harness.records.glossary import LOOK_AT
@@ -24,6 +23,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
 from harness.settings.section import in_python
 from harness.settings.warm_start import WarmStart
+from harness.terminal.table import Table, print_table, table_of
 from harness.terminal.watch import RECENT, Watch, unreached
 from harness.types.trajectory import Trajectory
 
@@ -46,7 +46,6 @@ class Display:
         self, config: GRPOConfig, run_dir: Path, *, resume: bool, controller: HorizonController | None = None
     ) -> None:
         """Prints what the run will do. `controller` is the object that a Python program has given, if any."""
-        table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
         tasks, per_task = config.tasks_per_update, config.group_size
         played = config.environment
         evaluated = f"up to {config.evaluation.tasks} tasks of split {config.evaluation.split}"
@@ -54,7 +53,7 @@ class Display:
         evaluated += f", K = {config.evaluation_horizon}{of}" + (
             "" if config.held_out else "; the run trains on this split, too"
         )
-        for row in (
+        rows = (
             ("environment", f"{played.agent or played.env} {json.dumps(played.env_args) if played.env_args else ''}"),
             ("model", config.model.model),
             ("horizon", repr(controller) if controller else _horizon_words(config)),
@@ -62,9 +61,8 @@ class Display:
             ("evaluation", evaluated if config.evaluation.tasks else "none"),
             ("run folder", str(run_dir)),
             ("look at", ", ".join(LOOK_AT)),
-        ):
-            table.add_row(*row)
-        self._console.print(table, markup=False)
+        )
+        print_table(Table("resuming" if resume else "training", ("", ""), rows), self._console)
 
     def _progress(self) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -99,21 +97,20 @@ class Display:
     ) -> None:
         if config.evaluation.tasks:
             tasks, kind = evaluations["after"]["sampled"]["tasks"], "held-out" if config.held_out else "training"
-            table = Table(
-                title=f"success on {tasks} {kind} tasks at K = {config.evaluation_horizon}, before and after training",
-                title_justify="left",
-            )
-            rewards = {when: graded(evaluations[when]["sampled"]) for when in ("before", "after")}
-            more = ["mean reward"] if any(rewards.values()) else []
-            for column in ("", "sampled", "95 % interval", "greedy", "steps", "steps / expert's", *more):
-                table.add_column(column)
-            for when, reward in rewards.items():
+            title = f"success on {tasks} {kind} tasks at K = {config.evaluation_horizon}, before and after training"
+            rows = []
+            for when in ("before", "after"):
                 sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]
-                interval = "{:.3f} to {:.3f}".format(*sampled["mean_interval"])
-                steps = _number(sampled["length_success_mean"], ".1f"), _number(sampled["steps_per_optimum"], ".2f")
-                shares = f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}"
-                table.add_row(when, *shares, *steps, *([reward] if more else []))
-            self._console.print(table)
+                row = {
+                    "": when,
+                    "sampled": f"{sampled['mean_at_k']:.3f}",
+                    "95 % interval": "{:.3f} to {:.3f}".format(*sampled["mean_interval"]),
+                    "greedy": f"{greedy['mean_at_k']:.3f}",
+                    "steps": _number(sampled["length_success_mean"], ".1f"),
+                    "steps / expert's": _number(sampled["steps_per_optimum"], ".2f"),
+                }
+                rows.append(row | ({"mean reward": reward} if (reward := graded(sampled)) else {}))
+            print_table(table_of(title, rows), self._console)
             if curve := evaluations["after"]["sampled"].get("saturation"):  # earlier versions measured none
                 self.note(curve["advice"])
         self.note(

@@ -175,7 +175,7 @@ def test_a_score_that_is_not_official_says_so(
     about = replace(CabinetEnv.description, official={"split": "dev", "horizon": 50})
     monkeypatch.setattr(CabinetEnv, "description", about)
     main(["--official", *words.split(), "--out", str(tmp_path)])
-    texts = capsys.readouterr().out, str(evaluation_table([read_evaluation(tmp_path)], "", first=0).texts.values)
+    texts = capsys.readouterr().out, str(evaluation_table([read_evaluation(tmp_path)], "", first=0).rows)
     for text in texts:
         assert ("not official: " + ", ".join(flags) in " ".join(text.split())) == bool(flags)
     assert json.loads((tmp_path / "result.json").read_text())["result"]["not_official"] == flags

@@ -63,7 +63,7 @@ def test_a_k_has_all_of_its_marks() -> None:
     curve = saturation([episode("a", 16, 6, success=True), episode("b", 16, 16, success=True)])
     assert curve is not None
     table = saturation_table(dataclasses.replace(curve, boundary=6.0))
-    assert list(table.columns[-1].cells)[-1] == "to deploy, to train (P90 + 10), this evaluation"
+    assert table.rows[-1][-1] == "to deploy, to train (P90 + 10), this evaluation"
     assert curve.advice.startswith("to deploy: K = 16 or more, since success still rises there; to train: --k0 25, the")
 
 
@@ -79,4 +79,4 @@ def test_the_evaluation_says_which_k_to_take_and_why(success: bool, advice: str)
     curve = saturation([failed, *(episode(f"{i}", 9, 3, success=success and i < 1) for i in range(60))])  # 1.7 %
     assert curve is not None
     assert advice in dataclasses.asdict(curve)["advice"]
-    assert [*saturation_table(curve).columns[-1].cells].count("to deploy") == success
+    assert [row[-1] for row in saturation_table(curve).rows].count("to deploy") == success
