@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 
 from eh_gym.errors import ConfigError
-from harness.evaluation.intervals import effective_episodes, wilson_interval
+from harness.evaluation.intervals import as_good, effective_episodes, wilson_interval
 from harness.terminal.table import Table
-
-_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,9 @@ class Saturation:
 
     @property
     def knee(self) -> int | None:
-        """The K to deploy: the smallest k at most 2 points below the largest; None without a success."""
-        least = self.success[-1] - _TOLERANCE - 1e-12
-        return next((k for k, share in enumerate(self.success, start=1) if share >= least and share > 0), None)
+        """The K to deploy: the smallest k that is `as_good` as the largest; None without a success."""
+        shares = enumerate(self.success, start=1)
+        return next((k for k, share in shares if share > 0 and as_good(share, self.success[-1])), None)
 
     @property
     def k0(self) -> int | None:

@@ -81,6 +81,6 @@ def _read(folders: Sequence[Path]) -> tuple[list[Suite], list[KeptEvaluation]]:
     kinds = ("config.json", "*/config.json", "suites", "*/suites")
     empty = [path for path in runs if path.is_dir() and not any(any(path.glob(kind)) for kind in kinds)]
     if empty and len(empty) < len(by_folder):
-        print(f"note: passed, because they hold no run: {', '.join(map(str, empty))}")
+        print(f"skipped: no run in {', '.join(map(str, empty))}")
         runs = [path for path in runs if path not in empty]
     return read_suites(runs) if runs or not evaluations else [], evaluations

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from harness.evaluation.intervals import TOLERANCE, as_good
 from harness.sweep.runs import Arm, Suite, SweptRun
 from harness.sweep.suites import PAPER_SUITES, suite_file
 from harness.terminal.table import Table, table_of
@@ -181,17 +182,14 @@ class Plateau:
     tolerance: float
 
 
-def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = 0.02) -> Plateau | None:
+def plateau(success_by_k: Mapping[int, Sequence[float]]) -> Plateau | None:
     """Finds the band of K whose success cannot be distinguished from the best.
 
-    K is as good as the best K if its mean success is at most a tolerance below the best mean. The tolerance is one
-    pooled standard error of the difference, or `least` if that is more. The band contains the best K and every such K
-    that is reached from it without a gap. The variance is pooled over the seeds of all K; if each K has one seed, it is
-    0.
+    It contains the best K and every K that is `as_good` and is reached from it without a gap. The standard error of the
+    difference has a variance that is pooled over the seeds of all K; if each K has one seed, it is 0.
 
     Args:
         success_by_k: For each K, the success rate of each seed. With fewer than two K that have one there is no band.
-        least: The smallest tolerance, as a share of episodes.
     """
     seeds = pd.Series({k: pd.Series(values, dtype=float) for k, values in sorted(success_by_k.items()) if len(values)})
     if len(seeds) < 2:
@@ -200,11 +198,11 @@ def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = 0.02) ->
     best = means.idxmax()
     freedom = (counts - 1).sum()
     variance = sum(((values - values.mean()) ** 2).sum() for values in seeds) / freedom if freedom else 0.0
-    tolerance = np.sqrt(variance * (1 / counts + 1 / counts[best])).clip(lower=least)
-    too_low = means.index[means[best] - means > tolerance + 1e-12]
+    errors = np.sqrt(variance * (1 / counts + 1 / counts[best]))
+    too_low = means.index[~as_good(means, means[best], errors)]
     below, above = too_low[too_low < best].max(), too_low[too_low > best].min()  # NaN if there is none
     band = [k for k in means.index if not (k <= below or k >= above)]
-    return Plateau(band[0], band[-1], int(best), float(tolerance[band].max()))
+    return Plateau(band[0], band[-1], int(best), max(TOLERANCE, float(errors[band].max())))
 
 
 @dataclass(frozen=True)
