@@ -12,19 +12,11 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
-from tensorboard.summary.writer import event_file_writer
 
 from eh_gym.errors import StateError
 from harness.records.files import DiskFull
 from harness.records.glossary import GLOSSARY, LOOK_AT, glossary_markdown
 from harness.records.metrics import MetricsLog, graded, read_metrics
-
-
-@pytest.fixture(autouse=True)
-def _numbers_of_one_width(monkeypatch):
-    """Two logs that one process opens within a second differ in a number, and TensorBoard reads 10 before 9: begin at
-    1000."""
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(1000))
 
 
 def write(run_dir, values, first=0):
