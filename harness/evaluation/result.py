@@ -12,7 +12,7 @@ from eh_gym.errors import UserCodeError
 from eh_gym.rewards import settled
 from harness.evaluation.intervals import effective_episodes, wilson_interval
 from harness.records.metrics import graded
-from harness.terminal.table import Table
+from harness.terminal.texts import Table
 from harness.types.trajectory import TRUNCATED
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         successes=len(solved),
         best_interval=wilson_interval(shares.best_at_k, shares.tasks),
         all_interval=wilson_interval(shares.all_at_k, shares.tasks),
-        reward_mean=_share(settled([_reward(t) for t in valid])),
+        reward_mean=_share(settled([None if t.get("unscored") else float(t["reward"]) for t in valid])),
         length_mean=float(np.mean([t["length"] for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
@@ -171,10 +171,6 @@ def _by_task(episodes: Iterable[Line]) -> list[list[Line]]:
     for t in episodes:
         tasks.setdefault(t["task_id"], []).append(t)
     return list(tasks.values())
-
-
-def _reward(t: Line) -> float | None:
-    return None if t.get("unscored") else float(t["reward"])
 
 
 def _share(values: Iterable[float]) -> float:

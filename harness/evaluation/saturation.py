@@ -14,7 +14,7 @@ import numpy as np
 
 from eh_gym.errors import ConfigError
 from harness.evaluation.intervals import as_good, effective_episodes, wilson_interval
-from harness.terminal.table import Table
+from harness.terminal.texts import Table
 
 
 @dataclass(frozen=True)
@@ -80,21 +80,18 @@ def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
             f"the saturation curve needs episodes of one horizon, got {sorted(horizons)}; play them with a fixed K"
         )
     costs = [_tokens_of_steps(line) for line in episodes]
-    lengths = np.array([len(cost) for cost in costs])
-    successes = np.array([line["success"] for line in episodes])
     success, low, high, tokens = [], [], [], []
     for k in range(1, horizons.pop() + 1):
-        solved = successes & (lengths <= k)
         by_task: dict[str, list[bool]] = {}
-        for line, one in zip(episodes, solved, strict=True):
-            by_task.setdefault(line["task_id"], []).append(bool(one))
-        success.append(float(solved.mean()))
+        for line, cost in zip(episodes, costs, strict=True):
+            by_task.setdefault(line["task_id"], []).append(line["success"] and len(cost) <= k)
+        success.append(float(np.mean([one for task in by_task.values() for one in task])))
         interval = wilson_interval(success[-1], effective_episodes(list(by_task.values())))
         low.append(interval[0])
         high.append(interval[1])
         tokens.append(float(np.mean([sum(cost[:k]) for cost in costs])))
-    solved_in = lengths[successes]
-    boundary = float(np.percentile(solved_in, 90)) if len(solved_in) else None
+    solved_in = [len(cost) for line, cost in zip(episodes, costs, strict=True) if line["success"]]
+    boundary = float(np.percentile(solved_in, 90)) if solved_in else None
     return Saturation(tuple(success), tuple(low), tuple(high), tuple(tokens), boundary)
 
 

@@ -1,6 +1,7 @@
 """The versions on which a run's results depend: Python, the platform, the processor and the packages."""
 
 import platform
+from functools import cache
 from importlib.metadata import distributions
 
 
@@ -12,6 +13,7 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
+@cache  # a sweep writes them for each run
 def package_versions() -> dict[str, str]:
     """Returns the versions of Python and all installed packages, and the names of the platform and the processor."""
     system = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}

@@ -143,10 +143,8 @@ def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
         thick.set_markevery((min(i, max(0, len(at) - 1)), max(1, math.ceil(len(at) / 8))))
         if len(lines) <= _MOST_RIBBONS:
             axes.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
-        first, last = (
-            (f"{scale * value:,.1f}{unit}" for value in (*mean.head(1), *mean.tail(1))) if len(mean) else ("", "")
-        )
-        words.append(f"{label}: from {first} to {last}" if first else f"{label}: not recorded")
+        ends = [f"{scale * value:,.1f}{unit}" for value in mean.iloc[[0, -1]]] if len(mean) else []
+        words.append(f"{label}: from {' to '.join(ends)}" if ends else f"{label}: not recorded")
     return "; ".join(words) + "."
 
 

@@ -7,7 +7,7 @@ from harness.evaluation.folder import KeptEvaluation
 from harness.records.metrics import graded
 from harness.sweep.analysis import success_curve
 from harness.sweep.runs import Arm, Suite, SweptRun
-from harness.terminal.table import Table, table_of
+from harness.terminal.texts import Table, table_of
 
 
 def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Table:

@@ -18,7 +18,7 @@ import pandas as pd
 from harness.evaluation.intervals import TOLERANCE, as_good
 from harness.sweep.runs import Arm, Suite, SweptRun
 from harness.sweep.suites import PAPER_SUITES, suite_file
-from harness.terminal.table import Table, table_of
+from harness.terminal.texts import Table, table_of
 
 COLUMNS = {
     "before": ("mean@k before %", "percent"),
@@ -191,13 +191,14 @@ def plateau(success_by_k: Mapping[int, Sequence[float]]) -> Plateau | None:
     Args:
         success_by_k: For each K, the success rate of each seed. With fewer than two K that have one there is no band.
     """
-    seeds = pd.Series({k: pd.Series(values, dtype=float) for k, values in sorted(success_by_k.items()) if len(values)})
-    if len(seeds) < 2:
+    seeds = pd.DataFrame(((k, value) for k, values in success_by_k.items() for value in values), columns=["k", "value"])
+    by_k = seeds.groupby("k")["value"]
+    means, counts, deviations = by_k.mean(), by_k.count(), seeds["value"] - by_k.transform("mean")
+    if len(means) < 2:
         return None
-    means, counts = seeds.map(pd.Series.mean), seeds.map(len)
     best = means.idxmax()
     freedom = (counts - 1).sum()
-    variance = sum(((values - values.mean()) ** 2).sum() for values in seeds) / freedom if freedom else 0.0
+    variance = (deviations**2).sum() / freedom if freedom else 0.0
     errors = np.sqrt(variance * (1 / counts + 1 / counts[best]))
     too_low = means.index[~as_good(means, means[best], errors)]
     below, above = too_low[too_low < best].max(), too_low[too_low > best].min()  # NaN if there is none
@@ -261,7 +262,6 @@ def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str
 
 
 def suite_table(suite: Suite) -> SuiteTable:
-    """Makes the table of a suite from the runs that have ended."""
     numbers = suite_numbers(suite)
     labels = [arm.label for arm in suite.arms]
     spreads = numbers.groupby(level=0, sort=False).agg(["mean", "std", "count"]).reindex(labels)

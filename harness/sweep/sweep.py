@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +33,7 @@ from harness.settings.section import changed, flat
 from harness.sweep.jobs import Job, cpu_cores, job_slots, run_jobs
 from harness.sweep.manifest import has_ended, run_name, write_manifest
 from harness.sweep.suites import ARMS, PAPER_SUITES, SUITES, suite_file
-from harness.terminal.table import print_table
+from harness.terminal.texts import print_table, say
 from harness.training.command import recipe_config
 
 if TYPE_CHECKING:
@@ -144,10 +145,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
 
     `program` is the command that carries out a run, Python first. ``--resume FOLDER`` is appended to it.
     """
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-
+    tell = partial(say, console)
     train, out = settings.train, settings.out
     seeds = range(train.seed, train.seed + settings.seeds)
     arms = {suite: settings.arms(suite) for suite in settings.suites}
@@ -169,8 +167,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         open_ = {name: run for name, run in runs.items() if not has_ended(out / "runs" / name)}
         begun, done = sum((out / "runs" / name / "metrics.jsonl").exists() for name in open_), len(runs) - len(open_)
         listed = ", ".join(f"{suite} ({len(labels)} arms)" for suite, labels in arms.items())
-        say(f"{listed} on {train.environment.env} with {train.model.model}, {train.updates} updates a run, in {out}")
-        say(
+        tell(f"{listed} on {train.environment.env} with {train.model.model}, {train.updates} updates a run, in {out}")
+        tell(
             f"{len(runs)} runs, {settings.seeds} for each arm: {done} done, {begun} to continue, {len(open_) - begun} "
             f"to begin; {min(len(slots), len(open_))} at a time"
         )
@@ -179,14 +177,14 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
             if not (out / "runs" / name / "config.json").exists():
                 prepare(config)
             jobs.append(Job(name, title, (*program, "--resume", str(config.out)), out / "logs" / f"{name}.log"))
-        codes = run_jobs(jobs, slots, say, done=done, lock=lock)
+        codes = run_jobs(jobs, slots, tell, done=done, lock=lock)
     for table in read_tables(out, settings.suites):
         print_results(table, console)
     failed = [name for name, code in codes.items() if code]
     if failed:
-        say(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
+        tell(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
         for name in failed:
-            say(f"  {runs[name][1]}: {out / 'logs' / f'{name}.log'}")
+            tell(f"  {runs[name][1]}: {out / 'logs' / f'{name}.log'}")
     return failed
 
 
@@ -199,11 +197,11 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 def print_results(results: SuiteTable, console: Console) -> None:
     """Prints a suite's tables and notes."""
-    console.print(f"\n{results.suite}", style="bold", highlight=False)
+    say(console, f"\n{results.suite}", "bold")
     for table in results.tables():
         print_table(table, console)
     for note in results.notes:
-        console.print(note, highlight=False, soft_wrap=True, markup=False)
+        say(console, note)
 
 
 def _slots(settings: Sweep) -> list[dict[str, str]]:

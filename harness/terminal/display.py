@@ -23,14 +23,22 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
 from harness.settings.section import in_python
 from harness.settings.warm_start import WarmStart
-from harness.terminal.table import Table, print_table, table_of
+from harness.terminal.texts import Table, print_table, say, table_of
 from harness.terminal.watch import RECENT, Watch, unreached
 from harness.types.trajectory import Trajectory
 
-_HEADER = (
-    f"{'update':>6} {'K':>4} {'success':>8} {'ceiling':>8} {'length':>7} {'of succ.':>8} {'cut off':>8} "
-    f"{'tokens':>8} {'zero adv':>8} {'entropy':>8} {'seconds':>8}"
-)
+_COLUMNS = {
+    "success": ("rollout/success", "8.3f"),
+    "ceiling": ("rollout/success_ceiling", "8.3f"),
+    "length": ("rollout/length_mean", "7.1f"),
+    "of succ.": ("rollout/length_success_mean", "8.1f"),
+    "cut off": ("rollout/truncated", "8.3f"),
+    "tokens": ("tokens/update", "8.0f"),
+    "zero adv": ("train/zero_advantage_groups", "8.2f"),
+    "entropy": ("train/entropy", "8.3f"),
+    "seconds": ("time/update_s", "8.2f"),
+}
+"""What the line of an update shows after its number and its K: the heading, the metric and the form of each number."""
 
 
 class Display:
@@ -40,7 +48,7 @@ class Display:
         self._console, self._names = console, names or {}
 
     def note(self, text: str) -> None:
-        self._console.print(in_python(text, self._names), highlight=False, soft_wrap=True, markup=False)
+        say(self._console, in_python(text, self._names))
 
     def plan(
         self, config: GRPOConfig, run_dir: Path, *, resume: bool, controller: HorizonController | None = None
@@ -88,7 +96,8 @@ class Display:
     def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
         """Shows a bar over the updates, and one over the episodes so far."""
         if first < total:
-            self.note(_HEADER)
+            headings = " ".join(f"{heading:>{form[0]}}" for heading, (_, form) in _COLUMNS.items())
+            self.note(f"{'update':>6} {'K':>4} {headings}")
         with self._progress() as bars:
             yield UpdateBars(self, bars, first, total)
 
@@ -147,12 +156,8 @@ class UpdateBars:
         """Prints the line of an update, and what went wrong in most of the `played` episodes."""
         self._bars.advance(self._updates)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
-        self._display.note(
-            f"{update:6d} {k:>4} {m['rollout/success']:8.3f} {_number(m['rollout/success_ceiling'], '8.3f')} "
-            f"{m['rollout/length_mean']:7.1f} {_number(m['rollout/length_success_mean'], '8.1f')} "
-            f"{m['rollout/truncated']:8.3f} {m['tokens/update']:8.0f} {m['train/zero_advantage_groups']:8.2f} "
-            f"{_number(m['train/entropy'], '8.3f')} {m['time/update_s']:8.2f}"
-        )
+        numbers = " ".join(_number(m[metric], form) for metric, form in _COLUMNS.values())
+        self._display.note(f"{update:6d} {k:>4} {numbers}")
         self._earned += [(t.reward, t.success, t.threshold) for t in played]
         low = unreached(self._earned) if update == self._looks_at else ""
         for warning in filter(None, (fault or self._watch.look(m), low)):

@@ -1,4 +1,4 @@
-"""A table of texts, and how a terminal shows it. The template of the report's page shows the same tables."""
+"""Lines and tables of text on a terminal. The template of the report's page shows the same tables."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -6,6 +6,11 @@ from typing import NamedTuple
 
 import rich.table
 from rich.console import Console
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Prints a text as it is: without colours for what looks like a number, and with no line broken."""
+    console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 class Table(NamedTuple):
@@ -32,7 +37,7 @@ def table_of(title: str, rows: Sequence[Mapping[str, str]], links: Sequence[str]
 
 def print_table(table: Table, console: Console) -> None:
     """Prints a table. One that is too wide is printed as several, each with the labels."""
-    console.print(table.title, style="italic", highlight=False, soft_wrap=True, markup=False)
+    say(console, table.title, "italic")
     labels, *columns = zip(table.headings, *table.rows, strict=True)
     first = min(max(map(len, labels)), 2 * console.width // 5)
     widths = [max(map(len, column)) for column in columns]
