@@ -15,6 +15,5 @@ def cpu_name() -> str:
 
 @cache  # a sweep writes them for each run
 def package_versions() -> dict[str, str]:
-    """Returns the versions of Python and all installed packages, and the names of the platform and the processor."""
     system = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}
     return system | {package.name: package.version for package in sorted(distributions(), key=lambda each: each.name)}

@@ -65,7 +65,6 @@ def write_report(
 
 
 def draw(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list[Drawing]:
-    """Draws the figures of the page, in its order."""
     of_runs = [drawing for section in _sections(suites) for drawing in section["drawings"]]
     return [*of_runs, *draw_evaluation_curves(evaluations)]
 

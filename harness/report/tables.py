@@ -11,7 +11,6 @@ from harness.terminal.texts import Table, table_of
 
 
 def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Table:
-    """Returns a table with a row for each run, with links to the page `episodes`, if there is one."""
     rows = []
     for suite, arm, run in runs:
         k, last = run.metric("horizon/k_real", "horizon/k"), run.rows.tail(1)

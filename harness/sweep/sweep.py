@@ -196,7 +196,6 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
 
 
 def print_results(results: SuiteTable, console: Console) -> None:
-    """Prints a suite's tables and notes."""
     say(console, f"\n{results.suite}", "bold")
     for table in results.tables():
         print_table(table, console)

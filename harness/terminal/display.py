@@ -53,7 +53,6 @@ class Display:
     def plan(
         self, config: GRPOConfig, run_dir: Path, *, resume: bool, controller: HorizonController | None = None
     ) -> None:
-        """Prints what the run will do. `controller` is the object that a Python program has given, if any."""
         tasks, per_task = config.tasks_per_update, config.group_size
         played = config.environment
         evaluated = f"up to {config.evaluation.tasks} tasks of split {config.evaluation.split}"
@@ -78,7 +77,7 @@ class Display:
 
     @contextmanager
     def warm_start(self, start: WarmStart) -> Iterator[tuple[Callable[[object], None], Callable[[int, float], None]]]:
-        """Shows bars. Yields functions to call after each demonstration and each batch."""
+        """Yields functions to call after each demonstration and each batch."""
         with self._progress() as bars:
             played = bars.add_task("demonstrations", total=start.episodes * (2 if start.polish_batches else 1))
             bar = bars.add_task("warm start", total=start.max_batches + start.polish_batches)
@@ -87,14 +86,13 @@ class Display:
 
     @contextmanager
     def episodes(self, what: str, count: int) -> Iterator[Callable[[object], None]]:
-        """Shows a bar over `count` episodes. Yields a function to call at the end of each episode."""
+        """Yields a function to call at the end of each episode."""
         with self._progress() as bars:
             bar = bars.add_task(what, total=count)
             yield lambda _: bars.advance(bar)
 
     @contextmanager
     def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
-        """Shows a bar over the updates, and one over the episodes so far."""
         if first < total:
             headings = " ".join(f"{heading:>{form[0]}}" for heading, (_, form) in _COLUMNS.items())
             self.note(f"{'update':>6} {'K':>4} {headings}")
@@ -147,7 +145,7 @@ class UpdateBars:
         self._display.note(text)
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
-        """Adds `count` episodes to the bar. Returns a function to call at the end of each one."""
+        """Returns a function to call at the end of each of the `count` episodes."""
         self._begun += count
         self._bars.update(self._episodes, total=self._begun, description=f"episodes up to update {update}")
         return lambda _: self._bars.advance(self._episodes)
