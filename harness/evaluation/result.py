@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from eh_gym.errors import UserCodeError
 from eh_gym.rewards import settled
 from harness.evaluation.intervals import effective_episodes, wilson_interval
-from harness.records.metrics import graded
+from harness.records.metrics import mean_reward
 from harness.terminal.texts import Table
 from harness.types.trajectory import TRUNCATED
 
@@ -127,7 +127,7 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         raise UserCodeError(
             f"every episode ended with an environment error, the last: {episodes[-1]['error']}; fix the environment"
         )
-    shares = _shares(episodes, whole=whole)
+    shares = shares_of(episodes, whole=whole)
     solved = [t for t in valid if t["success"]]
     lengths = np.array([t["length"] for t in solved], dtype=float)
     over = [t["length"] / t["optimal_steps"] for t in solved if t["optimal_steps"]]
@@ -200,10 +200,13 @@ def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
             if kind in t["kinds"]:
                 groups.setdefault((kind, t["kinds"][kind]), []).append(t)
     played = [key for key in sorted(groups) if _valid(groups[key])]
-    return tuple(Part(kind=kind, name=name, **vars(_shares(groups[kind, name], whole=whole))) for kind, name in played)
+    return tuple(
+        Part(kind=kind, name=name, **vars(shares_of(groups[kind, name], whole=whole))) for kind, name in played
+    )
 
 
-def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:
+def shares_of(episodes: Sequence[Line], *, whole: bool = False) -> Shares:
+    """Returns what was solved of the tasks of some episodes; `whole` if these are all tasks of their scenarios."""
     valid = _valid(episodes)
     tasks = [[t["success"] for t in task] for task in _by_task(valid)]
     mean = _share(t["success"] for t in valid)
@@ -215,8 +218,7 @@ def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:
 
 def result_table(title: str, result: EvalResult) -> Table:
     rows = [("successes", f"{result.successes}/{result.episodes}"), *_scores(result)]
-    if reward := graded(asdict(result)):
-        rows.append(("mean reward", reward))
+    rows += mean_reward(vars(result)).items()
     lengths = (result.length_mean, result.length_success_mean, result.length_success_p90)
     texts = ["-" if length is None else f"{length:.1f}" for length in lengths]
     rows.append(("steps, all / successes / P90", " / ".join(texts)))

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from eh_gym.errors import ConfigError
-from harness.evaluation.intervals import as_good, effective_episodes, wilson_interval
+from harness.evaluation.intervals import as_good
+from harness.evaluation.result import shares_of
 from harness.terminal.texts import Table
 
 
@@ -66,7 +67,7 @@ class Saturation:
 def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
     """Computes the curve: what an evaluation with the same seeds gives under each K up to the one that was played.
 
-    The interval is Wilson's, for `effective_episodes`. Without episodes there is no curve.
+    Without episodes there is no curve.
 
     Args:
         episodes: The lines of one evaluation in the log, in any order. Those whose environment failed are left out.
@@ -82,13 +83,11 @@ def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
     costs = [_tokens_of_steps(line) for line in episodes]
     success, low, high, tokens = [], [], [], []
     for k in range(1, horizons.pop() + 1):
-        by_task: dict[str, list[bool]] = {}
-        for line, cost in zip(episodes, costs, strict=True):
-            by_task.setdefault(line["task_id"], []).append(line["success"] and len(cost) <= k)
-        success.append(float(np.mean([one for task in by_task.values() for one in task])))
-        interval = wilson_interval(success[-1], effective_episodes(list(by_task.values())))
-        low.append(interval[0])
-        high.append(interval[1])
+        played = zip(episodes, costs, strict=True)
+        shares = shares_of([{**line, "success": line["success"] and len(cost) <= k} for line, cost in played])
+        success.append(shares.mean_at_k)
+        low.append(shares.mean_interval[0])
+        high.append(shares.mean_interval[1])
         tokens.append(float(np.mean([sum(cost[:k]) for cost in costs])))
     solved_in = [len(cost) for line, cost in zip(episodes, costs, strict=True) if line["success"]]
     boundary = float(np.percentile(solved_in, 90)) if solved_in else None

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from harness.evaluation.folder import KeptEvaluation
-from harness.records.metrics import graded
+from harness.records.metrics import mean_reward
 from harness.sweep.analysis import success_curve
 from harness.sweep.runs import Arm, Suite, SweptRun
 from harness.terminal.texts import Table, table_of
@@ -13,21 +15,20 @@ from harness.terminal.texts import Table, table_of
 def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Table:
     rows = []
     for suite, arm, run in runs:
-        k, last = run.metric("horizon/k_real", "horizon/k"), run.rows.tail(1)
-        curve = success_curve(run, held_out=suite.held_out)
+        k, curve = run.metric("horizon/k_real", "horizon/k"), success_curve(run, held_out=suite.held_out)
         rows.append(
             {
                 "run": run.folder.name,
                 "arm": f"{suite.name}: {arm.label}",
                 "seed": str(run.seed),
                 "updates": f"{len(run.rows)} of {run.config['updates']}",
-                "last K": "".join(f"{value:.1f}" for value in k.tail(1)),
-                "success %": "".join(f"{100 * value:.1f}" for value in curve["success"].tail(1)),
+                "last K": _last(k, ".1f"),
+                "success %": _last(100 * curve["success"], ".1f"),
                 "mean@k %": f"{100 * run.result()['mean_at_k']:.1f}" if run.result() else "",
                 **_of_kinds(run.result()),
-                **({"mean reward": reward} if run.result() and (reward := graded(run.result())) else {}),
-                "tokens": "".join(f"{value:,.0f}" for value in last.get("tokens/total", ())),
-                "seconds": "".join(f"{value:,.0f}" for value in last.get("time/total_s", ())),
+                **mean_reward(run.result()),
+                "tokens": _last(run.metric("tokens/total"), ",.0f"),
+                "seconds": _last(run.metric("time/total_s"), ",.0f"),
                 "state": run.unfinished or "ended",
             }
         )
@@ -49,14 +50,17 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
             length = result.get("length_success_mean")
             row |= _of_kinds(result)
             row["steps"] = "" if length is None else f"{length:.1f}"
-            row |= {"mean reward": reward} if (reward := graded(result)) else {}
-            row["truncated %"] = f"{100 * result['truncated']:.1f}"
+            row |= mean_reward(result) | {"truncated %": f"{100 * result['truncated']:.1f}"}
             row |= {"tasks x k": f"{result['tasks']} x {result['rollouts']}", "state": "ended"}
             if flags := result.get("not_official"):
                 row["state"] += f"; not official: {', '.join(flags)}"
         rows.append(row)
     caption = "Every evaluation of this report, with 95 % intervals. Steps is the mean of the successes."
     return table_of(caption, rows, [f"{episodes}#run-{first + i}" if episodes else "" for i in range(len(rows))])
+
+
+def _last(values: pd.Series, form: str) -> str:
+    return format(values.iloc[-1], form) if len(values) else ""
 
 
 def _of_kinds(result: Mapping[str, Any]) -> dict[str, str]:

@@ -1,8 +1,7 @@
 """The command: compares the arms of the paper's experiments, or arms of one's own, in any environment, several runs at
 once.
 
-Every run is a subprocess on this machine. After a kill, start the same command again: it skips the runs that have
-ended, and continues the others from their checkpoints. `harness.report` draws the figures.
+Every run is a subprocess on this machine. `harness.report` draws the figures.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from eh_gym import HorizonController
 from harness.records.glossary import LOOK_AT
-from harness.records.metrics import graded
+from harness.records.metrics import mean_reward
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import HORIZON
 from harness.settings.section import in_python
@@ -116,7 +116,7 @@ class Display:
                     "steps": _number(sampled["length_success_mean"], ".1f"),
                     "steps / expert's": _number(sampled["steps_per_optimum"], ".2f"),
                 }
-                rows.append(row | ({"mean reward": reward} if (reward := graded(sampled)) else {}))
+                rows.append(row | mean_reward(sampled))
             print_table(table_of(title, rows), self._console)
             if curve := evaluations["after"]["sampled"].get("saturation"):  # earlier versions measured none
                 self.note(curve["advice"])
