@@ -81,17 +81,17 @@ def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
             f"the saturation curve needs episodes of one horizon, got {sorted(horizons)}; play them with a fixed K"
         )
     costs = [_tokens_of_steps(line) for line in episodes]
-    success, low, high, tokens = [], [], [], []
+    success, intervals, tokens = [], [], []
     for k in range(1, horizons.pop() + 1):
         played = zip(episodes, costs, strict=True)
         shares = shares_of([{**line, "success": line["success"] and len(cost) <= k} for line, cost in played])
         success.append(shares.mean_at_k)
-        low.append(shares.mean_interval[0])
-        high.append(shares.mean_interval[1])
+        intervals.append(shares.mean_interval)
         tokens.append(float(np.mean([sum(cost[:k]) for cost in costs])))
     solved_in = [len(cost) for line, cost in zip(episodes, costs, strict=True) if line["success"]]
     boundary = float(np.percentile(solved_in, 90)) if solved_in else None
-    return Saturation(tuple(success), tuple(low), tuple(high), tuple(tokens), boundary)
+    low, high = zip(*intervals, strict=True)
+    return Saturation(tuple(success), low, high, tuple(tokens), boundary)
 
 
 def _tokens_of_steps(line: Mapping[str, Any]) -> list[int]:

@@ -4,6 +4,7 @@ import itertools
 import json
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from other_values import with_others
@@ -127,11 +128,8 @@ def test_what_a_kill_before_the_settings_leaves_is_no_stranger(tmp_path):
 def test_what_the_environment_failed_is_played_again(tmp_path, monkeypatch):
     whole = evaluate(None)
 
-    def fails(self, action):
-        raise WorkerDied("the engine died")
-
     with monkeypatch.context() as patch:
-        patch.setattr(CabinetEnv, "step", fails)
+        patch.setattr(CabinetEnv, "step", Mock(side_effect=WorkerDied("the engine died")))
         with pytest.raises(UserCodeError, match=r"all 12 episodes .*: the engine died"):
             evaluate(tmp_path / "out")
     assert evaluate(tmp_path / "out") == whole

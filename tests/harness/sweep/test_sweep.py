@@ -106,18 +106,21 @@ def test_suites_keep_the_clone_of_their_results_and_arms_have_the_quick_start_s(
     assert clone("--suite", "ema", "--recipe", "smollm2") == 0
 
 
-@pytest.mark.parametrize("words", [["--eval-tasks", "0"], ["--max-staleness", "1", "--rollout", "streaming"]])
-def test_a_sweep_that_can_not_evaluate_during_training_does_not(words):
-    assert parse(["--suite", "comparison", *words]).train.evaluation.every == 0
-
-
-def test_a_sweep_evaluates_during_training_unless_told_otherwise():
+@pytest.mark.parametrize(
+    ("words", "every"),
+    [
+        ("", 10),
+        ("--eval-every 0", 0),
+        ("--eval-every=7", 7),
+        ("--updates 40", 2),
+        ("--updates 19", 0),  # too short
+        ("--eval-tasks 0", 0),
+        ("--max-staleness 1 --rollout streaming", 0),
+    ],
+)
+def test_a_sweep_evaluates_during_training_if_it_can_unless_told_otherwise(words, every):
     real = ["--suite", "ema", "--recipe", "paper", "--model", "Qwen/Qwen2.5-7B-Instruct"]
-    assert parse(real).train.evaluation.every == 10
-    assert parse([*real, "--eval-every", "0"]).train.evaluation.every == 0
-    assert parse([*real, "--eval-every=7"]).train.evaluation.every == 7
-    assert parse([*real, "--updates", "40"]).train.evaluation.every == 2
-    assert parse(["--suite", "ema", "--updates", "19"]).train.evaluation.every == 0  # too short
+    assert parse([*real, *words.split()]).train.evaluation.every == every
 
 
 def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path):
@@ -161,26 +164,22 @@ def test_a_wrong_arm_is_refused_before_any_run(arm, names, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("words", [[], ["--suite", "ema", "--arm", "k0=3"]])
-def test_a_sweep_has_a_suite_or_arms(words):
-    with pytest.raises(ConfigError, match="give --suite, or --arm for each arm"):
-        parse(words)
-
-
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["--k0", "20"], "--k0.*saturation"),
-        (["--wrapper=fixed"], "--wrapper"),
-        (["--resume", "x"], "--resume is for a single run"),
-        (["--seeds", "0"], "seeds"),
-        (["--threshold", "50"], "threshold"),
-        (["--suite", "learnin"], "no suite learnin; did you mean learning"),
+        ("", "give --suite, or --arm for each arm"),
+        ("--suite ema --arm k0=3", "give --suite, or --arm for each arm"),
+        ("--suite saturation --k0 20", "--k0.*saturation"),
+        ("--suite saturation --wrapper=fixed", "--wrapper"),
+        ("--suite saturation --resume x", "--resume is for a single run"),
+        ("--suite saturation --seeds 0", "seeds"),
+        ("--suite saturation --threshold 50", "threshold"),
+        ("--suite learnin", "no suite learnin; did you mean learning"),
     ],
 )
 def test_flags_that_no_sweep_takes_are_refused(words, names):
     with pytest.raises(ConfigError, match=names):
-        parse(["--suite", "saturation", *words])
+        parse(words.split())
 
 
 @pytest.mark.parametrize(
