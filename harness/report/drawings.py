@@ -19,7 +19,6 @@ from typing import Any
 import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
@@ -211,7 +210,6 @@ def _curve(name: str, episodes: Path) -> list[Drawing]:
 
 def _panel(x: str, y: str, *, percent: bool = False) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(5.6, 3.7), layout="constrained")
-    FigureCanvasSVG(figure)
     axes = figure.subplots()
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)

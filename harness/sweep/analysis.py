@@ -132,9 +132,7 @@ def suite_numbers(suite: Suite) -> pd.DataFrame:
     ``success_at_equal_tokens`` are those that the cheapest run of the seed used until its success was last measured.
     """
     ended = {(arm.label, run.seed): (arm, run) for arm in suite.arms for run in arm.ended}
-    if not ended:
-        return pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []]), columns=list(COLUMNS), dtype=float)
-    index = pd.MultiIndex.from_tuples(ended)
+    index = pd.MultiIndex.from_tuples(ended, names=["arm", "seed"])
     curves = [success_curve(run, held_out=suite.held_out) for _, run in ended.values()]
     least = pd.Series([curve["tokens"].max() for curve in curves], index, dtype=float).groupby(level=1).min()
     rows = [
