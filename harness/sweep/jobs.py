@@ -29,6 +29,7 @@ class Job(NamedTuple):
 
 
 def cpu_cores() -> int:
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -36,9 +37,9 @@ def job_slots(jobs: int, *, gpus: Sequence[str], per_job: int, cores: int, threa
     """Returns a slot for each job that runs at the same time: the environment variables that bind a job to its GPUs or
     cores.
 
-    There are as many as `jobs`; 0 makes as many as the `gpus`, or without these the `cores`, are enough for. A job gets
-    `per_job` of the GPUs; if there are more jobs, several share them. Without GPUs it has `per_job` processes of
-    `threads` threads (0: one per core).
+    There are as many as `jobs`. 0 makes as many as the `gpus`, or without these the `cores`, are enough for. A job
+    has `per_job` of the GPUs; if there are more slots than that allows, they share GPUs. Without GPUs it has `per_job`
+    processes of `threads` threads (0: one per core).
 
     >>> job_slots(0, gpus=["0", "1"], per_job=1, cores=8, threads=1)
     [{'CUDA_VISIBLE_DEVICES': '0'}, {'CUDA_VISIBLE_DEVICES': '1'}]
