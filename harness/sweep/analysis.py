@@ -110,7 +110,7 @@ def run_numbers(
         "mean_at_k": after.get("mean_at_k"),
         "best_at_k": after.get("best_at_k"),
         "greedy": run.result(how="greedy").get("mean_at_k"),
-        "success_at_k": _success_at(after, fixed_k) if after and fixed_k is not None else None,
+        "success_at_k": None if fixed_k is None else _success_at(after, fixed_k),
         "tokens_to_threshold": _tokens_to(curve, threshold),
         "success_at_equal_tokens": _success_by(curve, equal_tokens),
         "tokens_per_update": run.metric("tokens/update").mean(),

@@ -5,6 +5,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import rich.table
+from rich.cells import cell_len
 from rich.console import Console
 
 
@@ -39,10 +40,10 @@ def print_table(table: Table, console: Console) -> None:
     """Prints a table. One that is too wide is printed as several, each with the labels."""
     say(console, table.title, "italic")
     labels, *columns = zip(table.headings, *table.rows, strict=True)
-    first = min(max(map(len, labels)), 2 * console.width // 5)
-    widths = [max(map(len, column)) for column in columns]
+    first = min(max(map(cell_len, labels)), 2 * console.width // 5)
+    widths = [max(map(cell_len, column)) for column in columns]
     if first + 4 + sum(3 + width for width in widths) > console.width:  # then headings are wrapped
-        widths = [max(map(len, (*heading.split(), *texts))) for heading, *texts in columns]
+        widths = [max(map(cell_len, (*heading.split(), *texts))) for heading, *texts in columns]
     while columns:
         ends = accumulate((3 + width for width in widths), initial=first + 4)
         n = max(1, sum(end <= console.width for end in ends) - 1)
