@@ -26,7 +26,7 @@ from rich.console import Console
 from harness.records.versions import cpu_name
 from harness.sweep.analysis import paired_difference, suite_numbers
 from harness.sweep.runs import read_suites
-from harness.sweep.sweep import print_table, read_tables
+from harness.sweep.sweep import print_results, read_tables
 
 CABINETS = ("EH-Cabinet-v0", "EH-CabinetLocked-v0", "EH-CabinetOpenEnded-v0")
 FLAGS = ["--device", "cpu", "--keep-checkpoints", "1", "--threshold", "0.8"]
@@ -167,7 +167,7 @@ def main() -> None:
         for name in cabinets:
             print(f"\n{name}")
             for table in read_tables(args.runs / name, [args.suite]):
-                print_table(table, Console(width=160, color_system=None))
+                print_results(table, Console(width=160, color_system=None))
             [suite] = [one for one in read_suites([args.runs / name]) if one.name == args.suite]
             found[name] = suite_numbers(suite)
         numbers = pd.concat(found, names=["environment", "arm", "seed"])[COLUMNS]

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from harness.sweep.analysis import baseline_of, paired_difference
 from harness.sweep.runs import SweptRun, read_suites
-from harness.sweep.sweep import print_table, read_tables
+from harness.sweep.sweep import print_results, read_tables
 
 KEPT = Path(__file__).parent / "results" / "pretrained-bfcl"
 SUITE = "pretrained"
@@ -65,7 +65,7 @@ def main() -> None:
     args = parse(parser)
     print(command())
     for table in read_tables(args.folder, [SUITE]):
-        print_table(table, Console(width=160, color_system=None))
+        print_results(table, Console(width=160, color_system=None))
     [suite] = [suite for suite in read_suites([args.folder]) if suite.name == SUITE]
     runs = {(arm.label, one.seed): one for arm in suite.arms for one in arm.ended}
     rows = pd.DataFrame({key: row(one) for key, one in runs.items()}).T.infer_objects()

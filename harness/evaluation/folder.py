@@ -66,7 +66,6 @@ class EvaluationFolder:
         self._writer.write(trajectory)
 
     def replies(self) -> Replies:
-        """Returns what a hosted model has replied in the episodes that have not ended."""
         return Replies(self._folder / _REPLIES, self._played)
 
     def end(self, result: Mapping[str, Any]) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table
 
 from eh_gym.errors import UserCodeError
 from eh_gym.rewards import settled
 from harness.evaluation.intervals import effective_episodes, wilson_interval
-from harness.records.metrics import graded
+from harness.records.metrics import mean_reward
+from harness.terminal.texts import Table
 from harness.types.trajectory import TRUNCATED
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         raise UserCodeError(
             f"every episode ended with an environment error, the last: {episodes[-1]['error']}; fix the environment"
         )
-    shares = _shares(episodes, whole=whole)
+    shares = shares_of(episodes, whole=whole)
     solved = [t for t in valid if t["success"]]
     lengths = np.array([t["length"] for t in solved], dtype=float)
     over = [t["length"] / t["optimal_steps"] for t in solved if t["optimal_steps"]]
@@ -139,7 +139,7 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         successes=len(solved),
         best_interval=wilson_interval(shares.best_at_k, shares.tasks),
         all_interval=wilson_interval(shares.all_at_k, shares.tasks),
-        reward_mean=_share(settled([_reward(t) for t in valid])),
+        reward_mean=_share(settled([None if t.get("unscored") else float(t["reward"]) for t in valid])),
         length_mean=float(np.mean([t["length"] for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
@@ -173,10 +173,6 @@ def _by_task(episodes: Iterable[Line]) -> list[list[Line]]:
     return list(tasks.values())
 
 
-def _reward(t: Line) -> float | None:
-    return None if t.get("unscored") else float(t["reward"])
-
-
 def _share(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
@@ -204,10 +200,13 @@ def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
             if kind in t["kinds"]:
                 groups.setdefault((kind, t["kinds"][kind]), []).append(t)
     played = [key for key in sorted(groups) if _valid(groups[key])]
-    return tuple(Part(kind=kind, name=name, **vars(_shares(groups[kind, name], whole=whole))) for kind, name in played)
+    return tuple(
+        Part(kind=kind, name=name, **vars(shares_of(groups[kind, name], whole=whole))) for kind, name in played
+    )
 
 
-def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:
+def shares_of(episodes: Sequence[Line], *, whole: bool = False) -> Shares:
+    """Returns what was solved of the tasks of some episodes; `whole` if these are all tasks of their scenarios."""
     valid = _valid(episodes)
     tasks = [[t["success"] for t in task] for task in _by_task(valid)]
     mean = _share(t["success"] for t in valid)
@@ -218,54 +217,44 @@ def _shares(episodes: Sequence[Line], *, whole: bool) -> Shares:
 
 
 def result_table(title: str, result: EvalResult) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_row("successes", f"{result.successes}/{result.episodes}")
-    for what, share, interval in score_rows(result):
-        table.add_row(what, f"{share} %" + (f"  (95 %: {interval})" if interval else ""))
-    if reward := graded(asdict(result)):
-        table.add_row("mean reward", reward)
-    table.add_row("steps, all / successes / P90", _lengths(result))
+    rows = [("successes", f"{result.successes}/{result.episodes}"), *_scores(result)]
+    rows += mean_reward(vars(result)).items()
+    lengths = (result.length_mean, result.length_success_mean, result.length_success_p90)
+    texts = ["-" if length is None else f"{length:.1f}" for length in lengths]
+    rows.append(("steps, all / successes / P90", " / ".join(texts)))
     if result.steps_per_optimum is not None:
-        table.add_row("steps / the expert's", f"{result.steps_per_optimum:.2f}")
-    table.add_row("stopped by K or context", f"{100 * result.truncated:.1f} %")
+        rows.append(("steps / the expert's", f"{result.steps_per_optimum:.2f}"))
+    rows.append(("stopped by K or context", f"{100 * result.truncated:.1f} %"))
     if result.environment_errors:
-        table.add_row("lost to environment errors", str(result.environment_errors))
+        rows.append(("lost to environment errors", str(result.environment_errors)))
     if result.agent_failures:
-        table.add_row("failed by the agent", str(result.agent_failures))
+        rows.append(("failed by the agent", str(result.agent_failures)))
     if (usage := result.usage) is not None:
-        table.add_row("requests", str(usage.requests))
-        sent = usage.prompt_tokens is not None
-        counts = (
-            f"{usage.prompt_tokens} / {usage.completion_tokens}" if sent else "not sent by the server with all answers"
-        )
-        table.add_row("tokens, prompt / completion", counts)
-    return table
+        counts = f"{usage.prompt_tokens} / {usage.completion_tokens}"
+        if usage.prompt_tokens is None:
+            counts = "not sent by the server with all answers"
+        rows += [("requests", str(usage.requests)), ("tokens, prompt / completion", counts)]
+    return Table(title, ("", ""), rows)
 
 
-def score_rows(result: EvalResult) -> list[tuple[str, str, str]]:
-    """Returns a result's scores: what each is, in percent, and its 95 % interval in percent, or an empty text."""
-    k = result.rollouts
-    rows = [_row(f"mean@{k}", result.mean_at_k, result.mean_interval)]
+def _scores(result: EvalResult) -> list[tuple[str, str]]:
+    k, scenarios = result.rollouts, result.scenarios_at_k
+    tasks = f"mean@{k}" if scenarios is None else "tasks (TGC)"
+    rows = [_score(tasks, result.mean_at_k, result.mean_interval)]
     if k > 1:
-        rows.append(_row(f"pass@{k} (any of {k})", result.best_at_k, result.best_interval))
-        rows.append(_row(f"pass^{k} (all {k})", result.all_at_k, result.all_interval))
+        rows.append(_score(f"pass@{k} (any of {k})", result.best_at_k, result.best_interval))
+        rows.append(_score(f"pass^{k} (all {k})", result.all_at_k, result.all_interval))
     if result.category_mean is not None:
-        rows.append(_row("mean of the categories", result.category_mean))
-    if result.scenarios_at_k is not None:
-        rows[0] = ("tasks (TGC)", *rows[0][1:])
-        rows.append(_row("scenarios (SGC)", result.scenarios_at_k))
+        rows.append(_score("mean of the categories", result.category_mean))
+    if scenarios is not None:
+        rows.append(_score("scenarios (SGC)", scenarios))
     for part in result.parts:
-        rows.append(_row(f"{part.kind} {part.name}", part.mean_at_k, part.mean_interval))
+        rows.append(_score(f"{part.kind} {part.name}", part.mean_at_k, part.mean_interval))
         if part.scenarios_at_k is not None:
-            rows.append(_row(f"{part.kind} {part.name}, scenarios", part.scenarios_at_k))
+            rows.append(_score(f"{part.kind} {part.name}, scenarios", part.scenarios_at_k))
     return rows
 
 
-def _row(what: str, share: float, interval: Sequence[float] = ()) -> tuple[str, str, str]:
-    return what, f"{100 * share:.1f}", " to ".join(f"{100 * end:.1f}" for end in interval)
-
-
-def _lengths(result: EvalResult) -> str:
-    if result.length_success_mean is None or result.length_success_p90 is None:
-        return f"{result.length_mean:.1f} / - / -"
-    return f"{result.length_mean:.1f} / {result.length_success_mean:.1f} / {result.length_success_p90:.1f}"
+def _score(what: str, share: float, interval: Sequence[float] = ()) -> tuple[str, str]:
+    ends = " to ".join(f"{100 * end:.1f}" for end in interval)
+    return what, f"{100 * share:.1f} %" + (f"  (95 %: {ends})" if ends else "")

@@ -31,6 +31,7 @@ from harness.settings.evaluate import ENDPOINT, EvaluateConfig, default_split, o
 from harness.settings.extras import require_extras
 from harness.settings.section import advice_in_python, changed, flat, python_names
 from harness.terminal.shown import ShownEpisodes
+from harness.terminal.texts import print_table, say
 from harness.terminal.watch import unreached
 from harness.types.request import EpisodeRequest
 from harness.types.trajectory import Trajectory
@@ -105,8 +106,7 @@ def _episodes(
     missing = folder.missing(plan.requests) if folder else plan.requests
     done = count - len(missing)
     if done:
-        text = f"{config.out}: {done} of {count} episodes are already there"
-        console.print(text, soft_wrap=True, markup=False)
+        say(console, f"{config.out}: {done} of {count} episodes are already there")
     shown = ShownEpisodes(console, [request.seed for request in missing[: config.show]])
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("episodes", total=count, completed=done)
@@ -134,12 +134,12 @@ def _show(config: EvaluateConfig, console: Console, split: str, result: EvalResu
     played = config.environment.agent or config.environment.env.removeprefix(GIVEN)
     title = f"{name} on {played}, split {split}, K = {config.horizon}"
     title += f"; not official: {', '.join(result.not_official)}" if result.not_official else ""
-    console.print(result_table(title, result), markup=False)
+    print_table(result_table(title, result), console)
     for note in notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"note: {note}")
     if result.saturation:
-        console.print(saturation_table(result.saturation))
-        console.print(result.saturation.advice, highlight=False, soft_wrap=True)
+        print_table(saturation_table(result.saturation), console)
+        say(console, result.saturation.advice)
 
 
 def evaluate_policy(
@@ -221,7 +221,7 @@ def _play(
     with library_settings():
         policy = load_policy(config.policy, config.model, dtype=dtype, device=device)
     if config.sampling.runs_policy and (note := check_agreement(policy.model)):
-        console.print(f"note: {note}", highlight=False, markup=False)
+        say(console, f"note: {note}")
     set_threads(config.model.threads, policy.model.num_parameters())
     sampler = make_sampler(config.sampling, policy)
     try:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from eh_gym.errors import ConfigError
-from harness.evaluation.intervals import effective_episodes, wilson_interval
-
-_TOLERANCE = 0.02
+from harness.evaluation.intervals import as_good
+from harness.evaluation.result import shares_of
+from harness.terminal.texts import Table
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ class Saturation:
 
     @property
     def knee(self) -> int | None:
-        """The K to deploy: the smallest k at most 2 points below the largest; None without a success."""
-        least = self.success[-1] - _TOLERANCE - 1e-12
-        return next((k for k, share in enumerate(self.success, start=1) if share >= least and share > 0), None)
+        """The K to deploy: the smallest k that is `as_good` as the largest; None without a success."""
+        shares = enumerate(self.success, start=1)
+        return next((k for k, share in shares if share > 0 and as_good(share, self.success[-1])), None)
 
     @property
     def k0(self) -> int | None:
@@ -68,7 +67,7 @@ class Saturation:
 def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
     """Computes the curve: what an evaluation with the same seeds gives under each K up to the one that was played.
 
-    The interval is Wilson's, for `effective_episodes`. Without episodes there is no curve.
+    Without episodes there is no curve.
 
     Args:
         episodes: The lines of one evaluation in the log, in any order. Those whose environment failed are left out.
@@ -82,22 +81,17 @@ def saturation(episodes: Sequence[Mapping[str, Any]]) -> Saturation | None:
             f"the saturation curve needs episodes of one horizon, got {sorted(horizons)}; play them with a fixed K"
         )
     costs = [_tokens_of_steps(line) for line in episodes]
-    lengths = np.array([len(cost) for cost in costs])
-    successes = np.array([line["success"] for line in episodes])
-    success, low, high, tokens = [], [], [], []
+    success, intervals, tokens = [], [], []
     for k in range(1, horizons.pop() + 1):
-        solved = successes & (lengths <= k)
-        by_task: dict[str, list[bool]] = {}
-        for line, one in zip(episodes, solved, strict=True):
-            by_task.setdefault(line["task_id"], []).append(bool(one))
-        success.append(float(solved.mean()))
-        interval = wilson_interval(success[-1], effective_episodes(list(by_task.values())))
-        low.append(interval[0])
-        high.append(interval[1])
+        played = zip(episodes, costs, strict=True)
+        shares = shares_of([{**line, "success": line["success"] and len(cost) <= k} for line, cost in played])
+        success.append(shares.mean_at_k)
+        intervals.append(shares.mean_interval)
         tokens.append(float(np.mean([sum(cost[:k]) for cost in costs])))
-    solved_in = lengths[successes]
-    boundary = float(np.percentile(solved_in, 90)) if len(solved_in) else None
-    return Saturation(tuple(success), tuple(low), tuple(high), tuple(tokens), boundary)
+    solved_in = [len(cost) for line, cost in zip(episodes, costs, strict=True) if line["success"]]
+    boundary = float(np.percentile(solved_in, 90)) if solved_in else None
+    low, high = zip(*intervals, strict=True)
+    return Saturation(tuple(success), low, high, tuple(tokens), boundary)
 
 
 def _tokens_of_steps(line: Mapping[str, Any]) -> list[int]:
@@ -116,11 +110,9 @@ def saturation_table(curve: Saturation) -> Table:
     for k, mark in ((curve.knee, "to deploy"), (curve.k0, "to train (P90 + 10)"), (curve.k_max, "this evaluation")):
         if k is not None and k <= curve.k_max:
             marks.setdefault(k, []).append(mark)
-    table = Table(title="the same episodes under a smaller K", title_justify="left")
-    for name in ("K", "success", "95 % interval", "tokens", ""):
-        table.add_column(name)
+    rows = []
     for k in sorted({*range(step, curve.k_max + 1, step), *marks}):
         interval = f"{100 * curve.low[k - 1]:.1f} to {100 * curve.high[k - 1]:.1f}"
         tokens = f"{curve.tokens[k - 1]:,.0f}" if curve.tokens[-1] else "-"
-        table.add_row(str(k), f"{100 * curve.success[k - 1]:.1f} %", interval, tokens, ", ".join(marks.get(k, ())))
-    return table
+        rows.append((str(k), f"{100 * curve.success[k - 1]:.1f} %", interval, tokens, ", ".join(marks.get(k, ()))))
+    return Table("the same episodes under a smaller K", ("K", "success", "95 % interval", "tokens", ""), rows)

@@ -25,7 +25,6 @@ class Clock:
 
     @contextmanager
     def timed(self, name: str, metrics: dict[str, float]) -> Iterator[None]:
-        """Writes the seconds that the block takes into `metrics` under `name`."""
         start = time.perf_counter()
         yield
         metrics[name] = time.perf_counter() - start
@@ -43,5 +42,4 @@ class Clock:
         return {"tokens/total": self._tokens, "time/total_s": self.seconds}
 
     def state_dict(self) -> dict[str, float]:
-        """Returns the totals from which a resumed run continues, as JSON values."""
         return {"tokens": self._tokens, "seconds": self.seconds}

@@ -64,7 +64,6 @@ class EpisodeWriter:
 
 
 def episode_files(folder: Path) -> list[Path]:
-    """Returns the files of an episode log in the order of their updates."""
     return sorted(folder.glob("update-*[0-9].jsonl"))
 
 
@@ -90,7 +89,6 @@ def read_system_prompt(folder: Path, name: str) -> str | None:
 
 
 def _as_json(line: Mapping[str, Any]) -> str:
-    """A line as JSON. Values that JSON can't hold become text, and keys that it can't hold are left out."""
     return json.dumps(line, ensure_ascii=False, default=str, skipkeys=True)
 
 

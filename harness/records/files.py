@@ -84,7 +84,6 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def sha256(*paths: Path) -> str:
-    """Returns the SHA-256 of files, one after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -94,7 +93,6 @@ def sha256(*paths: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Waits until the file or folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -80,7 +80,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def graded(result: Mapping[str, Any]) -> str:
-    """Returns an evaluation's mean reward as text, if it differs from the success."""
-    reward = result.get("reward_mean", result["mean_at_k"])  # earlier versions had no other rewards
-    return "" if reward == result["mean_at_k"] else f"{reward:.4g}"
+def mean_reward(result: Mapping[str, Any]) -> dict[str, str]:
+    """Returns an evaluation's mean reward by its heading in tables; empty if it is the success."""
+    reward, success = result.get("reward_mean"), result.get("mean_at_k")
+    return {} if reward in (None, success) else {"mean reward": f"{reward:.4g}"}

@@ -82,7 +82,6 @@ def lengthen(run_dir: Path, config: GRPOConfig, say: Callable[[str], None]) -> N
 
 
 def checkpoint_name(update: int) -> str:
-    """Returns the name of the checkpoint from which a run continues with `update`."""
     return f"update-{update:06d}"
 
 
@@ -100,7 +99,6 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """Returns the newest complete checkpoint in a folder, or None."""
     return next(reversed(checkpoints_in(folder)), None)
 
 
@@ -124,6 +122,5 @@ def forget(run_dir: Path, *, made: bool) -> None:
 
 
 def free_folder(name: Path) -> Path:
-    """Returns the first of `name`, `name-2`, `name-3`, ... that holds no run."""
     numbered = (name.with_name(f"{name.name}-{n}") for n in itertools.count(2))
     return next(folder for folder in itertools.chain([name], numbered) if not (folder / "config.json").exists())

@@ -1,6 +1,7 @@
 """The versions on which a run's results depend: Python, the platform, the processor and the packages."""
 
 import platform
+from functools import cache
 from importlib.metadata import distributions
 
 
@@ -12,7 +13,9 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
+@cache  # a sweep begins many runs
 def package_versions() -> dict[str, str]:
     """Returns the versions of Python and all installed packages, and the names of the platform and the processor."""
     system = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}
-    return system | {package.name: package.version for package in sorted(distributions(), key=lambda each: each.name)}
+    packages = [package.metadata for package in distributions()]
+    return system | {package["Name"]: package["Version"] for package in sorted(packages, key=lambda each: each["Name"])}

@@ -19,7 +19,6 @@ from typing import Any
 import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
@@ -143,10 +142,8 @@ def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
         thick.set_markevery((min(i, max(0, len(at) - 1)), max(1, math.ceil(len(at) / 8))))
         if len(lines) <= _MOST_RIBBONS:
             axes.fill_between(at, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
-        first, last = (
-            (f"{scale * value:,.1f}{unit}" for value in (*mean.head(1), *mean.tail(1))) if len(mean) else ("", "")
-        )
-        words.append(f"{label}: from {first} to {last}" if first else f"{label}: not recorded")
+        ends = [f"{scale * value:,.1f}{unit}" for value in mean.iloc[[0, -1]]] if len(mean) else []
+        words.append(f"{label}: from {' to '.join(ends)}" if ends else f"{label}: not recorded")
     return "; ".join(words) + "."
 
 
@@ -213,7 +210,6 @@ def _curve(name: str, episodes: Path) -> list[Drawing]:
 
 def _panel(x: str, y: str, *, percent: bool = False) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(5.6, 3.7), layout="constrained")
-    FigureCanvasSVG(figure)
     axes = figure.subplots()
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
 
+import pandas as pd
+
 from envs.cache import cache_dir
 from harness.evaluation.of_run import is_run
 from harness.records.files import in_use
@@ -19,7 +21,8 @@ def list_runs(folders: Sequence[Path], tell: Callable[[str], None]) -> None:
     """Prints a row for each run, the newest last, and how to resume what was stopped. Raises as `read_suites` does."""
     begun = {file.parent for folder in folders for depth in _DEPTHS for file in folder.glob(f"{depth}versions.json")}
     runs = all_runs(read_suites(sorted(filter(is_run, begun)) or folders))
-    table = run_table(runs, "").texts.drop(columns=["arm", "seed", "seconds"])
+    _, headings, rows, _ = run_table(runs, "")
+    table = pd.DataFrame(rows, columns=headings).drop(columns=["run", "arm", "seed", "seconds"])
     table["state"] = [("stopped", "running")[in_use(run.folder)] if run.unfinished else "ended" for *_, run in runs]
     table["last change"] = [_minute(max(run.folder.glob("*.json*"), key=os.path.getmtime)) for *_, run in runs]
     table["run"] = [os.path.relpath(run.folder) for *_, run in runs]

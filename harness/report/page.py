@@ -20,7 +20,7 @@ from eh_gym.errors import ConfigError
 from harness.evaluation.folder import KeptEvaluation
 from harness.records.files import write_whole
 from harness.report.drawings import Drawing, draw_evaluation_curves, draw_suite
-from harness.report.tables import evaluation_table, run_table, suite_tables
+from harness.report.tables import evaluation_table, run_table
 from harness.sweep.analysis import suite_table
 from harness.sweep.runs import Suite, all_runs
 from harness.sweep.suites import suite_file
@@ -35,7 +35,7 @@ def write_page(out: Path, template: str, **values: Any) -> None:
     pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     style, script = ((files("harness.report") / "templates" / name).read_text() for name in ("page.css", "search.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    values |= {"style": Markup(style), "script": Markup(script), "digest": Markup(digest), "zip": zip}
+    values |= {"style": Markup(style), "script": Markup(script), "digest": Markup(digest)}
     page = pages.get_template(template).render(values)
     try:
         write_whole(out, page)
@@ -65,7 +65,6 @@ def write_report(
 
 
 def draw(suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation]) -> list[Drawing]:
-    """Draws the figures of the page, in its order."""
     of_runs = [drawing for section in _sections(suites) for drawing in section["drawings"]]
     return [*of_runs, *draw_evaluation_curves(evaluations)]
 
@@ -78,7 +77,7 @@ def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
             "where": _where(suite),
             "missing": suite.missing,
             "drawings": draw_suite(suite, table),
-            "tables": suite_tables(table),
+            "tables": table.tables(),
             "notes": [f"{note[0].upper()}{note[1:]}." for note in table.notes],
             "settings": _shared([run.config for arm in suite.arms for run in arm.runs]),
         }

@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
+from harness.terminal.texts import say
 
 if TYPE_CHECKING:
     from harness.evaluation.folder import KeptEvaluation
@@ -61,7 +62,7 @@ def report(wanted: Report, console: Console) -> None:
     shown, logged = write_episodes_page(suites, evaluations, page, report=out.name, most=wanted.episodes)
     write_report(suites, evaluations, out, episodes=page.name, shown=shown, logged=logged)
     for path in (out, page) if shown else (out,):
-        console.print(f"{path}  ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, soft_wrap=True, markup=False)
+        say(console, f"{path}  ({path.stat().st_size / 1e6:.1f} MB)")
 
 
 def figures(*folders: str | Path) -> list[Drawing]:
@@ -81,6 +82,6 @@ def _read(folders: Sequence[Path]) -> tuple[list[Suite], list[KeptEvaluation]]:
     kinds = ("config.json", "*/config.json", "suites", "*/suites")
     empty = [path for path in runs if path.is_dir() and not any(any(path.glob(kind)) for kind in kinds)]
     if empty and len(empty) < len(by_folder):
-        print(f"note: passed, because they hold no run: {', '.join(map(str, empty))}")
+        print(f"skipped: no run in {', '.join(map(str, empty))}")
         runs = [path for path in runs if path not in empty]
     return read_suites(runs) if runs or not evaluations else [], evaluations

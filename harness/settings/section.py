@@ -59,7 +59,7 @@ class Section:
     """What precedes the settings' names where those of all sections are together, such as in flags."""
 
     changes: ClassVar[Changes]
-    """What the settings change that say nothing else. Each section declares it."""
+    """What each setting without a mark of its own changes. Every section declares it."""
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))

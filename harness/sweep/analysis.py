@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from harness.evaluation.intervals import TOLERANCE, as_good
 from harness.sweep.runs import Arm, Suite, SweptRun
-from harness.sweep.suites import PAPER_SUITES
+from harness.sweep.suites import PAPER_SUITES, suite_file
+from harness.terminal.texts import Table, table_of
 
 COLUMNS = {
     "before": ("mean@k before %", "percent"),
@@ -107,7 +110,7 @@ def run_numbers(
         "mean_at_k": after.get("mean_at_k"),
         "best_at_k": after.get("best_at_k"),
         "greedy": run.result(how="greedy").get("mean_at_k"),
-        "success_at_k": _success_at(after, fixed_k) if after and fixed_k is not None else None,
+        "success_at_k": None if fixed_k is None else _success_at(after, fixed_k),
         "tokens_to_threshold": _tokens_to(curve, threshold),
         "success_at_equal_tokens": _success_by(curve, equal_tokens),
         "tokens_per_update": run.metric("tokens/update").mean(),
@@ -129,9 +132,7 @@ def suite_numbers(suite: Suite) -> pd.DataFrame:
     ``success_at_equal_tokens`` are those that the cheapest run of the seed used until its success was last measured.
     """
     ended = {(arm.label, run.seed): (arm, run) for arm in suite.arms for run in arm.ended}
-    if not ended:
-        return pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []]), columns=list(COLUMNS), dtype=float)
-    index = pd.MultiIndex.from_tuples(ended)
+    index = pd.MultiIndex.from_tuples(ended, names=["arm", "seed"])
     curves = [success_curve(run, held_out=suite.held_out) for _, run in ended.values()]
     least = pd.Series([curve["tokens"].max() for curve in curves], index, dtype=float).groupby(level=1).min()
     rows = [
@@ -179,30 +180,28 @@ class Plateau:
     tolerance: float
 
 
-def plateau(success_by_k: Mapping[int, Sequence[float]], least: float = 0.02) -> Plateau | None:
+def plateau(success_by_k: Mapping[int, Sequence[float]]) -> Plateau | None:
     """Finds the band of K whose success cannot be distinguished from the best.
 
-    K is as good as the best K if its mean success is at most a tolerance below the best mean. The tolerance is one
-    pooled standard error of the difference, or `least` if that is more. The band contains the best K and every such K
-    that is reached from it without a gap. The variance is pooled over the seeds of all K; if each K has one seed, it is
-    0.
+    It contains the best K and every K that is `as_good` and is reached from it without a gap. The standard error of the
+    difference has a variance that is pooled over the seeds of all K; if each K has one seed, it is 0.
 
     Args:
         success_by_k: For each K, the success rate of each seed. With fewer than two K that have one there is no band.
-        least: The smallest tolerance, as a share of episodes.
     """
-    seeds = pd.Series({k: pd.Series(values, dtype=float) for k, values in sorted(success_by_k.items()) if len(values)})
-    if len(seeds) < 2:
+    seeds = pd.DataFrame(((k, value) for k, values in success_by_k.items() for value in values), columns=["k", "value"])
+    by_k = seeds.groupby("k")["value"]
+    means, counts, deviations = by_k.mean(), by_k.count(), seeds["value"] - by_k.transform("mean")
+    if len(means) < 2:
         return None
-    means, counts = seeds.map(pd.Series.mean), seeds.map(len)
     best = means.idxmax()
     freedom = (counts - 1).sum()
-    variance = sum(((values - values.mean()) ** 2).sum() for values in seeds) / freedom if freedom else 0.0
-    tolerance = np.sqrt(variance * (1 / counts + 1 / counts[best])).clip(lower=least)
-    too_low = means.index[means[best] - means > tolerance + 1e-12]
+    variance = (deviations**2).sum() / freedom if freedom else 0.0
+    errors = np.sqrt(variance * (1 / counts + 1 / counts[best]))
+    too_low = means.index[~as_good(means, means[best], errors)]
     below, above = too_low[too_low < best].max(), too_low[too_low > best].min()  # NaN if there is none
     band = [k for k in means.index if not (k <= below or k >= above)]
-    return Plateau(band[0], band[-1], int(best), float(tolerance[band].max()))
+    return Plateau(band[0], band[-1], int(best), max(TOLERANCE, float(errors[band].max())))
 
 
 @dataclass(frozen=True)
@@ -219,16 +218,27 @@ class SuiteTable:
     notes: Sequence[str]
     plateau: Plateau | None = None
 
-    def cells(self, keys: Sequence[str]) -> pd.DataFrame:
-        """Returns columns as text, with their headings, and the number of runs as ``n``."""
-        shown = {"n": self.runs.astype(str)} | {
-            COLUMNS[key][0]: [
-                cell(COLUMNS[key][1], *spread, seeds=n)
-                for spread, n in zip(self.spreads[key].itertuples(index=False), self.runs, strict=True)
-            ]
-            for key in keys
-        }
-        return pd.DataFrame(shown, index=self.runs.index)
+    def tables(self) -> list[Table]:
+        """Returns the tables that the suite's file names. If the paper has one with the same arms, its columns follow.
+
+        The column ``n`` has the number of runs.
+        """
+        file, tables = suite_file(self.suite), []
+        for keys, paper in zip_longest(file.columns, file.paper):
+            title, headings, texts = "Mean ± standard deviation over n seeds.", [], {}
+            if paper:
+                title += f" {paper['title'][0].upper()}{paper['title'][1:]}; the tasks and models differ, so compare "
+                title += "order and shape, not level."
+                headings, texts = [f"paper: {column}" for column in paper["columns"]], paper["rows"]
+            rows = []
+            for label, n in self.runs.items():
+                row = {"arm": label, "n": str(n)}
+                for key in keys:
+                    heading, form = COLUMNS[key]
+                    row[heading] = cell(form, *self.spreads.loc[label, key], seeds=n)
+                rows.append(row | dict(zip(headings, texts.get(label, ()), strict=False)))
+            tables.append(table_of(title, rows))
+        return tables
 
 
 def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str:
@@ -250,7 +260,6 @@ def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str
 
 
 def suite_table(suite: Suite) -> SuiteTable:
-    """Makes the table of a suite from the runs that have ended."""
     numbers = suite_numbers(suite)
     labels = [arm.label for arm in suite.arms]
     spreads = numbers.groupby(level=0, sort=False).agg(["mean", "std", "count"]).reindex(labels)

@@ -1,8 +1,7 @@
 """The command: compares the arms of the paper's experiments, or arms of one's own, in any environment, several runs at
 once.
 
-Every run is a subprocess on this machine. After a kill, start the same command again: it skips the runs that have
-ended, and continues the others from their checkpoints. `harness.report` draws the figures.
+Every run is a subprocess on this machine. `harness.report` draws the figures.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from eh_gym import TTIHorizon
 from eh_gym.errors import ConfigError
@@ -35,6 +32,7 @@ from harness.settings.section import changed, flat
 from harness.sweep.jobs import Job, cpu_cores, job_slots, run_jobs
 from harness.sweep.manifest import has_ended, run_name, write_manifest
 from harness.sweep.suites import ARMS, PAPER_SUITES, SUITES, suite_file
+from harness.terminal.texts import print_table, say
 from harness.training.command import recipe_config
 
 if TYPE_CHECKING:
@@ -146,10 +144,7 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
 
     `program` is the command that carries out a run, Python first. ``--resume FOLDER`` is appended to it.
     """
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-
+    tell = partial(say, console)
     train, out = settings.train, settings.out
     seeds = range(train.seed, train.seed + settings.seeds)
     arms = {suite: settings.arms(suite) for suite in settings.suites}
@@ -171,8 +166,8 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
         open_ = {name: run for name, run in runs.items() if not has_ended(out / "runs" / name)}
         begun, done = sum((out / "runs" / name / "metrics.jsonl").exists() for name in open_), len(runs) - len(open_)
         listed = ", ".join(f"{suite} ({len(labels)} arms)" for suite, labels in arms.items())
-        say(f"{listed} on {train.environment.env} with {train.model.model}, {train.updates} updates a run, in {out}")
-        say(
+        tell(f"{listed} on {train.environment.env} with {train.model.model}, {train.updates} updates a run, in {out}")
+        tell(
             f"{len(runs)} runs, {settings.seeds} for each arm: {done} done, {begun} to continue, {len(open_) - begun} "
             f"to begin; {min(len(slots), len(open_))} at a time"
         )
@@ -181,14 +176,14 @@ def sweep(settings: Sweep, console: Console, program: Sequence[str] = TRAIN) -> 
             if not (out / "runs" / name / "config.json").exists():
                 prepare(config)
             jobs.append(Job(name, title, (*program, "--resume", str(config.out)), out / "logs" / f"{name}.log"))
-        codes = run_jobs(jobs, slots, say, done=done, lock=lock)
+        codes = run_jobs(jobs, slots, tell, done=done, lock=lock)
     for table in read_tables(out, settings.suites):
-        print_table(table, console)
+        print_results(table, console)
     failed = [name for name, code in codes.items() if code]
     if failed:
-        say(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
+        tell(f"{len(failed)} of {len(runs)} runs failed; start the same command again to continue them:")
         for name in failed:
-            say(f"  {runs[name][1]}: {out / 'logs' / f'{name}.log'}")
+            tell(f"  {runs[name][1]}: {out / 'logs' / f'{name}.log'}")
     return failed
 
 
@@ -199,33 +194,12 @@ def read_tables(out: Path, suites: Sequence[str]) -> list[SuiteTable]:
     return [suite_table(suite) for suite in read_suites([out]) if suite.name in suites]
 
 
-def print_table(table: SuiteTable, console: Console) -> None:
-    """Prints a suite's table and notes, then the paper's own numbers."""
-
-    def show(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
-        labels, *columns = zip((table.suite, *headings), *rows, strict=True)
-        first = min(max(map(len, labels)), console.width // 3)
-        widths = [max(map(len, (*heading.split(), *cells))) for heading, *cells in columns]
-        while columns:
-            ends = accumulate((3 + width for width in widths), initial=first + 4)
-            n = max(1, sum(end <= console.width for end in ends) - 1)
-            shown, (heads, *cells) = Table(), zip(labels, *columns[:n], strict=True)
-            for heading, width in zip(heads, (first, *widths), strict=False):
-                shown.add_column(heading, overflow="fold", width=width)
-            for row in cells:
-                shown.add_row(*map(escape, row))
-            console.print(shown)
-            columns, widths = columns[n:], widths[n:]
-
-    file = suite_file(table.suite)
-    cells = table.cells([key for keys in file.columns for key in keys])
-    console.print(f"\n{table.suite}: mean ± standard deviation over seeds", highlight=False)
-    show(cells.columns, cells.itertuples())
-    for note in table.notes:
-        console.print(note, highlight=False, soft_wrap=True, markup=False)
-    for paper in file.paper:
-        console.print(paper["title"], highlight=False, soft_wrap=True)
-        show(paper["columns"], [(label, *texts) for label, texts in paper["rows"].items()])
+def print_results(results: SuiteTable, console: Console) -> None:
+    say(console, f"\n{results.suite}", "bold")
+    for table in results.tables():
+        print_table(table, console)
+    for note in results.notes:
+        say(console, note)
 
 
 def _slots(settings: Sweep) -> list[dict[str, str]]:

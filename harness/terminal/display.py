@@ -15,21 +15,29 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from eh_gym import HorizonController
 from harness.records.glossary import LOOK_AT
-from harness.records.metrics import graded
+from harness.records.metrics import mean_reward
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import in_python, table_of
 from harness.settings.warm_start import WarmStart
+from harness.terminal.texts import Table, print_table, say, table_of
 from harness.terminal.watch import RECENT, Watch, unreached
 from harness.types.trajectory import Trajectory
 
-_HEADER = (
-    f"{'update':>6} {'K':>4} {'success':>8} {'ceiling':>8} {'length':>7} {'of succ.':>8} {'cut off':>8} "
-    f"{'tokens':>8} {'zero adv':>8} {'entropy':>8} {'seconds':>8}"
-)
+_COLUMNS = {
+    "success": ("rollout/success", "8.3f"),
+    "ceiling": ("rollout/success_ceiling", "8.3f"),
+    "length": ("rollout/length_mean", "7.1f"),
+    "of succ.": ("rollout/length_success_mean", "8.1f"),
+    "cut off": ("rollout/truncated", "8.3f"),
+    "tokens": ("tokens/update", "8.0f"),
+    "zero adv": ("train/zero_advantage_groups", "8.2f"),
+    "entropy": ("train/entropy", "8.3f"),
+    "seconds": ("time/update_s", "8.2f"),
+}
+"""What the line of an update shows after its number and its K: the heading, the metric and the form of each number."""
 
 
 class Display:
@@ -39,13 +47,11 @@ class Display:
         self._console, self._names = console, names or {}
 
     def note(self, text: str) -> None:
-        self._console.print(in_python(text, self._names), highlight=False, soft_wrap=True, markup=False)
+        say(self._console, in_python(text, self._names))
 
     def plan(
         self, config: GRPOConfig, run_dir: Path, *, resume: bool, controller: HorizonController | None = None
     ) -> None:
-        """Prints what the run will do. `controller` is the object that a Python program has given, if any."""
-        table = Table(title="resuming" if resume else "training", title_justify="left", show_header=False)
         tasks, per_task = config.tasks_per_update, config.group_size
         played = config.environment
         evaluated = f"up to {config.evaluation.tasks} tasks of split {config.evaluation.split}"
@@ -53,7 +59,7 @@ class Display:
         evaluated += f", K = {config.evaluation_horizon}{of}" + (
             "" if config.held_out else "; the run trains on this split, too"
         )
-        for row in (
+        rows = (
             ("environment", f"{played.agent or played.env} {json.dumps(played.env_args) if played.env_args else ''}"),
             ("model", config.model.model),
             ("horizon", repr(controller) if controller else _horizon_words(config)),
@@ -61,9 +67,8 @@ class Display:
             ("evaluation", evaluated if config.evaluation.tasks else "none"),
             ("run folder", str(run_dir)),
             ("look at", ", ".join(LOOK_AT)),
-        ):
-            table.add_row(*row)
-        self._console.print(table, markup=False)
+        )
+        print_table(Table("resuming" if resume else "training", ("", ""), rows), self._console)
 
     def _progress(self) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -71,7 +76,7 @@ class Display:
 
     @contextmanager
     def warm_start(self, start: WarmStart) -> Iterator[tuple[Callable[[object], None], Callable[[int, float], None]]]:
-        """Shows bars. Yields functions to call after each demonstration and each batch."""
+        """Yields functions to call after each demonstration and each batch."""
         with self._progress() as bars:
             played = bars.add_task("demonstrations", total=start.episodes * (2 if start.polish_batches else 1))
             bar = bars.add_task("warm start", total=start.max_batches + start.polish_batches)
@@ -80,16 +85,16 @@ class Display:
 
     @contextmanager
     def episodes(self, what: str, count: int) -> Iterator[Callable[[object], None]]:
-        """Shows a bar over `count` episodes. Yields a function to call at the end of each episode."""
+        """Yields a function to call at the end of each episode."""
         with self._progress() as bars:
             bar = bars.add_task(what, total=count)
             yield lambda _: bars.advance(bar)
 
     @contextmanager
     def updates(self, first: int, total: int) -> Iterator[UpdateBars]:
-        """Shows a bar over the updates, and one over the episodes so far."""
         if first < total:
-            self.note(_HEADER)
+            headings = " ".join(f"{heading:>{form[0]}}" for heading, (_, form) in _COLUMNS.items())
+            self.note(f"{'update':>6} {'K':>4} {headings}")
         with self._progress() as bars:
             yield UpdateBars(self, bars, first, total)
 
@@ -98,21 +103,20 @@ class Display:
     ) -> None:
         if config.evaluation.tasks:
             tasks, kind = evaluations["after"]["sampled"]["tasks"], "held-out" if config.held_out else "training"
-            table = Table(
-                title=f"success on {tasks} {kind} tasks at K = {config.evaluation_horizon}, before and after training",
-                title_justify="left",
-            )
-            rewards = {when: graded(evaluations[when]["sampled"]) for when in ("before", "after")}
-            more = ["mean reward"] if any(rewards.values()) else []
-            for column in ("", "sampled", "95 % interval", "greedy", "steps", "steps / expert's", *more):
-                table.add_column(column)
-            for when, reward in rewards.items():
+            title = f"success on {tasks} {kind} tasks at K = {config.evaluation_horizon}, before and after training"
+            rows = []
+            for when in ("before", "after"):
                 sampled, greedy = evaluations[when]["sampled"], evaluations[when]["greedy"]
-                interval = "{:.3f} to {:.3f}".format(*sampled["mean_interval"])
-                steps = _number(sampled["length_success_mean"], ".1f"), _number(sampled["steps_per_optimum"], ".2f")
-                shares = f"{sampled['mean_at_k']:.3f}", interval, f"{greedy['mean_at_k']:.3f}"
-                table.add_row(when, *shares, *steps, *([reward] if more else []))
-            self._console.print(table)
+                row = {
+                    "": when,
+                    "sampled": f"{sampled['mean_at_k']:.3f}",
+                    "95 % interval": "{:.3f} to {:.3f}".format(*sampled["mean_interval"]),
+                    "greedy": f"{greedy['mean_at_k']:.3f}",
+                    "steps": _number(sampled["length_success_mean"], ".1f"),
+                    "steps / expert's": _number(sampled["steps_per_optimum"], ".2f"),
+                }
+                rows.append(row | mean_reward(sampled))
+            print_table(table_of(title, rows), self._console)
             if curve := evaluations["after"]["sampled"].get("saturation"):  # earlier versions measured none
                 self.note(curve["advice"])
         self.note(
@@ -140,7 +144,7 @@ class UpdateBars:
         self._display.note(text)
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
-        """Adds `count` episodes to the bar. Returns a function to call at the end of each one."""
+        """Returns a function to call at the end of each of the `count` episodes."""
         self._begun += count
         self._bars.update(self._episodes, total=self._begun, description=f"episodes up to update {update}")
         return lambda _: self._bars.advance(self._episodes)
@@ -149,12 +153,8 @@ class UpdateBars:
         """Prints the line of an update, and what went wrong in most of the `played` episodes."""
         self._bars.advance(self._updates)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
-        self._display.note(
-            f"{update:6d} {k:>4} {m['rollout/success']:8.3f} {_number(m['rollout/success_ceiling'], '8.3f')} "
-            f"{m['rollout/length_mean']:7.1f} {_number(m['rollout/length_success_mean'], '8.1f')} "
-            f"{m['rollout/truncated']:8.3f} {m['tokens/update']:8.0f} {m['train/zero_advantage_groups']:8.2f} "
-            f"{_number(m['train/entropy'], '8.3f')} {m['time/update_s']:8.2f}"
-        )
+        numbers = " ".join(_number(m[metric], form) for metric, form in _COLUMNS.values())
+        self._display.note(f"{update:6d} {k:>4} {numbers}")
         self._earned += [(t.reward, t.success, t.threshold) for t in played]
         low = unreached(self._earned) if update == self._looks_at else ""
         for warning in filter(None, (fault or self._watch.look(m), low)):

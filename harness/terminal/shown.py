@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from harness.terminal.texts import say
 from harness.types.trajectory import ENDS, Trajectory
 
 _LONGEST = 1500  # characters of a text
@@ -54,4 +55,4 @@ class ShownEpisodes:
         shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text[:_LONGEST]) + more
         shown = shown.encode(self._console.encoding, "replace").decode(self._console.encoding)
         if shown:
-            self._console.print(shown, style=style, highlight=False, soft_wrap=True, markup=False)
+            say(self._console, shown, style)

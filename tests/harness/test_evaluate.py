@@ -3,8 +3,6 @@
 import json
 import signal
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,7 +16,6 @@ from harness.evaluate import main
 from harness.evaluation.folder import read_evaluation
 from harness.evaluation.of_run import of_run
 from harness.evaluation.run import evaluate_policy, run
-from harness.model.policy import Policy
 from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
 from harness.report.tables import evaluation_table
@@ -28,14 +25,14 @@ from harness.settings.grpo import from_recipe
 from harness.settings.section import changed, flat
 
 
-def quiet(**settings: Any) -> Any:
+def quiet(**settings):
     return run(changed(EvaluateConfig(), **settings), Console(quiet=True))
 
 
-def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch):
     plain, third = CabinetEnv.reset, CabinetEnv("all").task_ids[2]
 
-    def reset(self: Any, *, seed: int | None = None, options: Any = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         if options == {"task_id": third}:
             raise WorkerDied("gone")
         return plain(self, seed=seed, options=options)
@@ -45,12 +42,10 @@ def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch
     assert (result.successes, result.episodes, result.environment_errors) == (3, 3, 1)
 
 
-def test_brackets_in_names_are_printed_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_brackets_in_names_are_printed_as_they_are(monkeypatch, capsys, tmp_path):
     plain = CabinetEnv.reset
 
-    def reset(self: Any, **how: Any) -> Any:
+    def reset(self, **how):
         observation, info = plain(self, **how)
         return observation, info | {"category": "[/a]"}
 
@@ -64,7 +59,7 @@ def test_brackets_in_names_are_printed_as_they_are(
 
 
 @pytest.mark.parametrize("env", ["EH-Cabinet-v0", "EH-CabinetLocked-v0"])
-def test_the_expert_solves_everything_and_the_empty_agent_nothing(env: str) -> None:
+def test_the_expert_solves_everything_and_the_empty_agent_nothing(env):
     expert = quiet(env=env, policy="expert", tasks=40)
     assert (expert.mean_at_k, expert.best_at_k, expert.steps_per_optimum) == (1.0, 1.0, 1.0)
     assert expert.rollouts == 1
@@ -73,9 +68,7 @@ def test_the_expert_solves_everything_and_the_empty_agent_nothing(env: str) -> N
     assert empty.length_success_mean is None
 
 
-def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(
-    trained: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(trained, tmp_path, capsys):
     trained.save(tmp_path / "model")
     settings = {"policy": str(tmp_path / "model"), "tasks": 6, "rollouts": 3, "max_action_tokens": 6}
     first, second = quiet(**settings, slots=18), quiet(**settings, slots=18, out=tmp_path / "out")
@@ -89,9 +82,7 @@ def test_a_model_is_loaded_from_its_folder_and_measured_the_same_twice(
         quiet(**settings, slots=18, out=tmp_path / "out")
 
 
-def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(
-    trained: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(trained, tmp_path, capsys):
     wanted = {"env": "EH-CabinetLocked-v0:2,EH-Cabinet-v0:1", "eval_split": "dev", "eval_horizon": 20, "k0": 9}
     folder = prepare(changed(from_recipe("quickstart"), out=tmp_path / "run", temperature=0.5, **wanted))
     with pytest.raises(SystemExit, match="2"):
@@ -130,7 +121,7 @@ def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(
         (["--tasks", "1", "--out", f"{__file__}/x"], "--out"),
     ],
 )
-def test_wrong_flags_end_the_command(words: list[str], names: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_flags_end_the_command(words, names, capsys):
     with pytest.raises(SystemExit) as exit_:
         main(words)
     assert exit_.value.code == 2
@@ -149,10 +140,8 @@ def test_wrong_flags_end_the_command(words: list[str], names: str, capsys: pytes
         (["--env", "eh_gym:EH-AppWorld-v0", "--rollouts", "8"], ("test_normal", {}, 50, 0.0, 8)),
     ],
 )
-def test_official_gives_the_benchmark_s_own_settings_as_defaults(
-    words: list[str], settings: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[EvaluateConfig] = []
+def test_official_gives_the_benchmark_s_own_settings_as_defaults(words, settings, monkeypatch):
+    asked = []
     monkeypatch.setattr("harness.evaluation.run.run", lambda config, *_, **__: asked.append(config))
     main(["--official", *words])
     evaluate_policy("m", words[1], official=True, every=2)
@@ -169,13 +158,11 @@ def test_official_gives_the_benchmark_s_own_settings_as_defaults(
         ("--no-official --tasks 1", []),
     ],
 )
-def test_a_score_that_is_not_official_says_so(
-    words: str, flags: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_score_that_is_not_official_says_so(words, flags, monkeypatch, tmp_path, capsys):
     about = replace(CabinetEnv.description, official={"split": "dev", "horizon": 50})
     monkeypatch.setattr(CabinetEnv, "description", about)
     main(["--official", *words.split(), "--out", str(tmp_path)])
-    texts = capsys.readouterr().out, str(evaluation_table([read_evaluation(tmp_path)], "", first=0).texts.values)
+    texts = capsys.readouterr().out, str(evaluation_table([read_evaluation(tmp_path)], "", first=0).rows)
     for text in texts:
         assert ("not official: " + ", ".join(flags) in " ".join(text.split())) == bool(flags)
     assert json.loads((tmp_path / "result.json").read_text())["result"]["not_official"] == flags
@@ -184,12 +171,10 @@ def test_a_score_that_is_not_official_says_so(
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_stopped_lockstep_evaluation_keeps_what_ended(
-    kept: bool, trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_lockstep_evaluation_keeps_what_ended(kept, trained, tmp_path, monkeypatch, capsys):
     plain, ended = Progress.advance, []
 
-    def advance(*arguments: Any) -> None:
+    def advance(*arguments):
         plain(*arguments)
         ended.append(arguments)
         if len(ended) == 2:
@@ -211,7 +196,7 @@ def test_a_stopped_lockstep_evaluation_keeps_what_ended(
         assert len(read_episodes(tmp_path / "out" / "episodes" / "evaluation.jsonl")) == 2
 
 
-def test_a_context_without_room_for_any_first_message_is_an_error(trained: Policy, tmp_path: Path) -> None:
+def test_a_context_without_room_for_any_first_message_is_an_error(trained, tmp_path):
     trained.save(tmp_path / "model")
     settings = {"policy": str(tmp_path / "model"), "tasks": 2, "rollouts": 1, "max_action_tokens": 6, "horizon": 2}
     for _ in range(2):  # the second reads the episodes of the first
@@ -220,7 +205,7 @@ def test_a_context_without_room_for_any_first_message_is_an_error(trained: Polic
     assert quiet(**settings, out=tmp_path / "out").length_mean > 0
 
 
-def test_tasks_can_be_spread_over_the_split(tmp_path: Path) -> None:
+def test_tasks_can_be_spread_over_the_split(tmp_path):
     quiet(policy="expert", every=5, tasks=3, out=tmp_path)
     played = read_episodes(tmp_path / "episodes" / "evaluation.jsonl")
     assert [line["task_id"] for line in played] == ["train-000000", "train-000005", "train-000010"]
@@ -228,20 +213,20 @@ def test_tasks_can_be_spread_over_the_split(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("smaller_than", "given", "threads"), [(0, None, None), (10**9, None, 1), (0, 3, 3)])
 def test_the_way_of_playing_and_the_threads_are_the_flags_and_only_a_small_model_has_one_by_default(
-    trained: Policy,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    smaller_than: int,
-    given: int | None,
-    threads: int | None,
-) -> None:
-    chosen: list[int] = []
+    trained,
+    tmp_path,
+    monkeypatch,
+    smaller_than,
+    given,
+    threads,
+):
+    chosen = []
     played = mock.Mock(side_effect=rollout)
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     monkeypatch.setattr("harness.evaluation.play.rollout", played)
     monkeypatch.setattr("harness.machine.runtime._SMALL", smaller_than)
     trained.save(tmp_path)
-    quick: dict[str, Any] = {"tasks": 1, "rollouts": 1, "max_action_tokens": 6, "horizon": 1}
+    quick = {"tasks": 1, "rollouts": 1, "max_action_tokens": 6, "horizon": 1}
     quiet(policy=str(tmp_path), threads=given, rollout="streaming", **quick)
     assert chosen == ([] if threads is None else [threads])
     assert played.call_args.args[4].rollout == "streaming"

@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,16 +16,7 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"
 """What an environment or a model may say, and no page may run."""
 
 
-def write_run(
-    folder: Path,
-    *,
-    updates: int = 12,
-    ceiling: float = 0.9,
-    k_from: float = 10.0,
-    k_to: float = 30.0,
-    ended: bool = True,
-    **settings: Any,
-) -> Path:
+def write_run(folder, *, updates=12, ceiling=0.9, k_from=10.0, k_to=30.0, ended=True, **settings):
     """A run whose success rises to `ceiling` and whose K goes from `k_from` to `k_to`."""
     folder.mkdir(parents=True)
     config = changed(from_recipe("quickstart"), out=folder, updates=updates, **settings)
@@ -41,7 +30,7 @@ def write_run(
             k = k_from + (k_to - k_from) * done
             tokens = 300.0 * k * (1 + 0.05 * float(rng.standard_normal()))
             total += tokens
-            row: dict[str, Any] = {
+            row = {
                 "update": update,
                 "horizon/k": math.floor(k),
                 "horizon/k_real": k,
@@ -66,7 +55,7 @@ def write_run(
     return folder
 
 
-def write_log(folder: Path, *, updates: int, tasks: int, group: int = 8, hostile: bool = False) -> None:
+def write_log(folder, *, updates, tasks, group=8, hostile=False):
     """The episode log of a run: `tasks` tasks an update, `group` episodes each; the first of every group succeeds."""
     for update in range(updates):
         trajectories = []
@@ -90,7 +79,7 @@ def write_log(folder: Path, *, updates: int, tasks: int, group: int = 8, hostile
         write_episodes(folder / "episodes", update, trajectories, chosen)
 
 
-def write_sweep(out: Path, *, only: tuple[str, ...], seeds: int = 3, updates: int = 12) -> Path:
+def write_sweep(out, *, only, seeds=3, updates=12):
     """A sweep of the suites that are named, as `harness.sweep` writes it, but with names of runs that a test knows."""
     (out / "suites").mkdir(parents=True)
     for suite in only:

@@ -3,9 +3,8 @@
 import itertools
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from other_values import with_others
@@ -21,24 +20,21 @@ from harness.evaluation.run import _plan, run
 from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
 from harness.settings.evaluate import EvaluateConfig
-from harness.settings.grpo import GRPOConfig
 from harness.settings.section import Changes, changed
 
-SMALL = changed(EvaluateConfig(), **{"policy": "random", "tasks": 4, "rollouts": 3, "horizon": 6})  # type: ignore[arg-type]
-
-
-def evaluate(out: Path | None, **settings: Any) -> Any:
-    return run(changed(SMALL, out=out, **settings), QUIET)
-
-
+SMALL = changed(EvaluateConfig(), policy="random", tasks=4, rollouts=3, horizon=6)
 QUIET = Console(quiet=True)
 
 
-def lines(out: Path) -> list[dict[str, Any]]:
+def evaluate(out, **settings):
+    return run(changed(SMALL, out=out, **settings), QUIET)
+
+
+def lines(out):
     return read_episodes(out / "episodes" / "evaluation.jsonl")
 
 
-def cut(out: Path, episodes: int) -> None:
+def cut(out, episodes):
     """Leaves so many episodes, and half of the next one's line."""
     path = out / "episodes" / "evaluation.jsonl"
     kept = path.read_bytes().splitlines(keepends=True)
@@ -46,7 +42,7 @@ def cut(out: Path, episodes: int) -> None:
     (out / "result.json").unlink(missing_ok=True)
 
 
-def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "harness.rollout.episode.time", SimpleNamespace(perf_counter=(n * n for n in itertools.count()).__next__)
     )
@@ -61,7 +57,7 @@ def test_the_same_command_goes_on_where_it_was_stopped(tmp_path: Path, monkeypat
     assert evaluate(tmp_path / "out") == whole
 
 
-def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path, monkeypatch):
     counted = []
     plain = summarise
     monkeypatch.setattr(
@@ -77,7 +73,7 @@ def test_episodes_are_counted_in_the_order_of_the_requests(tmp_path: Path, monke
     assert counted[1] == counted[0]
 
 
-def test_more_tasks_and_rollouts_play_what_is_missing(tmp_path: Path) -> None:
+def test_more_tasks_and_rollouts_play_what_is_missing(tmp_path):
     evaluate(tmp_path / "out", tasks=3, rollouts=2)
     first = lines(tmp_path / "out")
     assert evaluate(tmp_path / "out") == evaluate(None)
@@ -87,7 +83,7 @@ def test_more_tasks_and_rollouts_play_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"horizon": 7}, {"seed": 1}, {"policy": "expert"}, {"split": "train"}])
-def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_other_settings_are_refused(tmp_path, change):
     evaluate(tmp_path / "out")
     with pytest.raises(ConfigError, match=rf"{next(iter(change))} .*--out"):
         evaluate(tmp_path / "out", **change)
@@ -96,7 +92,7 @@ def test_other_settings_are_refused(tmp_path: Path, change: dict[str, Any]) -> N
     assert alone == again
 
 
-def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_use_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("harness.records.files._PATIENCE_S", 0)
     first = EvaluationFolder(tmp_path / "out", {})
     with pytest.raises(ConfigError, match=r"another process"):
@@ -105,7 +101,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     EvaluationFolder(tmp_path / "out", {}).close()
 
 
-def test_the_result_of_a_smaller_evaluation_goes_with_the_first_new_episode(tmp_path: Path) -> None:
+def test_the_result_of_a_smaller_evaluation_goes_with_the_first_new_episode(tmp_path):
     evaluate(tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.evaluation.run.summarise", lambda *_, **__: pytest.fail("killed here"))
@@ -114,7 +110,7 @@ def test_the_result_of_a_smaller_evaluation_goes_with_the_first_new_episode(tmp_
     assert not (tmp_path / "out" / "result.json").exists()
 
 
-def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"no evaluation.*--out"):
         evaluate(tmp_path)
@@ -123,27 +119,23 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_what_a_kill_before_the_settings_leaves_is_no_stranger(tmp_path: Path) -> None:
+def test_what_a_kill_before_the_settings_leaves_is_no_stranger(tmp_path):
     for name in (".lock", "settings.json.part"):
         (tmp_path / name).touch()
     assert evaluate(tmp_path).episodes == 12
 
 
-def test_what_the_environment_failed_is_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_environment_failed_is_played_again(tmp_path, monkeypatch):
     whole = evaluate(None)
 
-    def fails(self: CabinetEnv, action: str) -> Any:
-        raise WorkerDied("the engine died")
-
     with monkeypatch.context() as patch:
-        patch.setattr(CabinetEnv, "step", fails)
+        patch.setattr(CabinetEnv, "step", Mock(side_effect=WorkerDied("the engine died")))
         with pytest.raises(UserCodeError, match=r"all 12 episodes .*: the engine died"):
             evaluate(tmp_path / "out")
     assert evaluate(tmp_path / "out") == whole
 
 
-def test_a_run_is_known_by_its_versions_beside_its_settings(quick: GRPOConfig) -> None:
-    assert quick.out
+def test_a_run_is_known_by_its_versions_beside_its_settings(quick):
     out = prepare(changed(quick, out=quick.out.with_name("my run")))
     with pytest.raises(ConfigError, match=r"has no model yet; .* --resume '/.*/my run'$"):
         of_run(out)
@@ -152,7 +144,7 @@ def test_a_run_is_known_by_its_versions_beside_its_settings(quick: GRPOConfig) -
         of_run(out)
 
 
-def test_an_export_takes_an_evaluation_of_its_environment(tmp_path: Path) -> None:
+def test_an_export_takes_an_evaluation_of_its_environment(tmp_path):
     evaluate(tmp_path / "out")
     kept = evaluation_of(tmp_path / "out", "EH-Cabinet")
     assert len(kept.first_of_each_task()) == 4
@@ -163,16 +155,15 @@ def test_an_export_takes_an_evaluation_of_its_environment(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("policy", "rollouts"), [("expert", 1), ("empty", 1), ("random", 8)])
-def test_a_policy_that_always_does_the_same_plays_each_task_once(policy: str, rollouts: int) -> None:
+def test_a_policy_that_always_does_the_same_plays_each_task_once(policy, rollouts):
     assert evaluate(None, policy=policy, rollouts=None).rollouts == rollouts
 
 
-def test_a_split_is_whole_if_no_task_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_is_whole_if_no_task_was_left_out(monkeypatch):
     monkeypatch.setattr("harness.evaluation.play.tasks_of", lambda _: [f"test-{i}" for i in range(8)])
     for more, whole in (({}, True), ({"every": 2}, False), ({"tasks": 7}, False), ({"tasks": 8}, True)):
         assert _plan(changed(EvaluateConfig(), policy="expert", **more), None).whole_split is whole
 
 
-def test_without_a_request_nothing_is_played() -> None:
-    nothing: Any = None
-    assert play_policy(nothing, nothing, nothing, [], nothing, horizon=1) == []
+def test_without_a_request_nothing_is_played():
+    assert play_policy(None, None, None, [], None, horizon=1) == []

@@ -7,14 +7,14 @@ from harness.records.clock import Clock
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def now(monkeypatch):
     """The time, in a list of one."""
     now = [100.0]
     monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
     return now
 
 
-def test_it_stands_still_until_it_starts_and_while_it_is_stopped(now: list[float]) -> None:
+def test_it_stands_still_until_it_starts_and_while_it_is_stopped(now):
     clock, metrics = Clock(), {}
     now[0] += 50  # the evaluation before training
     clock.start()
@@ -27,7 +27,7 @@ def test_it_stands_still_until_it_starts_and_while_it_is_stopped(now: list[float
     assert clock.seconds == 4.0
 
 
-def test_a_resumed_run_goes_on_from_its_seconds_and_tokens(now: list[float]) -> None:
+def test_a_resumed_run_goes_on_from_its_seconds_and_tokens(now):
     first = Clock()
     first.start()
     now[0] += 5

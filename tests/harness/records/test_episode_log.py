@@ -1,7 +1,6 @@
 """The episode log: what it says of each episode, shared system prompts, and reading it back after a kill."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
 
-def played(*, reward: float = 1.0, system_prompt: str = "rules") -> Trajectory:
+def played(*, reward=1.0, system_prompt="rules"):
     """A prompt of 3 tokens, two turns of 2 and 4 tokens, an observation of 5 between them."""
     t = Trajectory("task", 0, horizon=9, reward=reward, success=reward == 1.0, system_prompt=system_prompt, prompt="go")
     t.add_prompt([1, 2, 3])
@@ -29,7 +28,7 @@ def played(*, reward: float = 1.0, system_prompt: str = "rules") -> Trajectory:
     return t
 
 
-def test_the_numbers_of_tokens_are_the_mask(tmp_path: Path) -> None:
+def test_the_numbers_of_tokens_are_the_mask(tmp_path):
     t = played()
     (line,) = read_episodes(write_episodes(tmp_path, 3, [t]))
     runs = [line["prompt_tokens"], *(n for x in line["turns"] for n in (x["action_tokens"], x["observation_tokens"]))]
@@ -40,13 +39,13 @@ def test_the_numbers_of_tokens_are_the_mask(tmp_path: Path) -> None:
     assert (line["update"], line["horizon"], line["length"], line["tokens"], line["action_tokens"]) == (3, 9, 2, 14, 6)
 
 
-def test_the_advantage_is_of_the_episodes_in_the_loss(tmp_path: Path) -> None:
+def test_the_advantage_is_of_the_episodes_in_the_loss(tmp_path):
     inside, outside = played(), played(reward=0.0)
     lines = read_episodes(write_episodes(tmp_path, 0, [outside, inside], [(inside, 0.5)]))
     assert [line["advantage"] for line in lines] == [None, 0.5]
 
 
-def test_a_system_prompt_is_kept_once(tmp_path: Path) -> None:
+def test_a_system_prompt_is_kept_once(tmp_path):
     many = [played(system_prompt=text) for text in ("rules\r\n", "others", "rules\r\n")]
     write_episodes(tmp_path, 0, many)
     lines = read_episodes(write_episodes(tmp_path, 1, many))
@@ -55,7 +54,7 @@ def test_a_system_prompt_is_kept_once(tmp_path: Path) -> None:
     assert [path.name for path in episode_files(tmp_path)] == ["update-000000.jsonl", "update-000001.jsonl"]
 
 
-def test_half_a_surrogate_pair_ends_no_run(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_ends_no_run(tmp_path):
     t = played(system_prompt="rules \ud800")
     t.turns[0].observation = "\udfff <b> \u2028 é"
     (line,) = read_episodes(write_episodes(tmp_path, 0, [t]))
@@ -63,7 +62,7 @@ def test_half_a_surrogate_pair_ends_no_run(tmp_path: Path) -> None:
     assert read_system_prompt(tmp_path, line["system_prompt"]) == "rules \\ud800"
 
 
-def test_a_torn_last_line_is_dropped_and_a_damaged_one_named(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_dropped_and_a_damaged_one_named(tmp_path):
     path = write_episodes(tmp_path, 0, [played(), played()])
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])

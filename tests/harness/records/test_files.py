@@ -1,7 +1,6 @@
 """Files and folders of a run: what is read back, and what a full disk says."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from harness.records.files import DiskFull, lock_folder, room_for, sha256
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_full_disk_is_named_and_leaves_no_half_a_folder(tmp_path: Path, begun: bool) -> None:
+def test_a_full_disk_is_named_and_leaves_no_half_a_folder(tmp_path, begun):
     half = tmp_path / "half"
     if begun:
         half.mkdir()
@@ -19,8 +18,8 @@ def test_a_full_disk_is_named_and_leaves_no_half_a_folder(tmp_path: Path, begun:
     assert not half.exists()
 
 
-def test_a_folder_that_can_t_be_locked_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
+def test_a_folder_that_can_t_be_locked_says_why(tmp_path, monkeypatch):
+    def full(*_):
         raise OSError("No space left on device")
 
     (tmp_path / "file").touch()
@@ -31,7 +30,7 @@ def test_a_folder_that_can_t_be_locked_says_why(tmp_path: Path, monkeypatch: pyt
         lock_folder(tmp_path / "run", "busy").__enter__()
 
 
-def test_the_digest_is_that_of_all_files_together(tmp_path: Path) -> None:
+def test_the_digest_is_that_of_all_files_together(tmp_path):
     files = [tmp_path / name for name in "ab"]
     for file in files:
         file.write_text(file.name)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -38,23 +37,20 @@ for _ in range(20):
 """
 
 
-def test_of_20_runs_that_begin_at_once_in_a_folder_one_runs_and_the_others_write_nothing(quick: GRPOConfig) -> None:
+def test_of_20_runs_that_begin_at_once_in_a_folder_one_runs_and_the_others_write_nothing(quick):
     started = subprocess.run(
         [sys.executable, "-c", STARTS, quick.to_json()], stdout=subprocess.PIPE, text=True, check=True
     )
     words = started.stdout.split()
     assert sorted(words)[1:] == ["ConfigError"] * 19
-    assert quick.out is not None
     (seed,) = (word for word in words if word.isdigit())
     assert json.loads((quick.out / "config.json").read_text())["seed"] == int(seed)
     assert {path.name for path in quick.out.iterdir()} == {"config.json", "versions.json", ".lock"}
 
 
-def test_a_run_that_is_killed_while_it_writes_its_settings_leaves_its_folder_free(
-    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_killed_while_it_writes_its_settings_leaves_its_folder_free(quick, monkeypatch):
 
-    def killed(_: GRPOConfig) -> str:
+    def killed(_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -65,23 +61,21 @@ def test_a_run_that_is_killed_while_it_writes_its_settings_leaves_its_folder_fre
     assert json.loads((folder / "config.json").read_text())["seed"] == quick.seed
 
 
-def test_the_default_folder_is_numbered_when_it_is_taken(
-    quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_folder_is_numbered_when_it_is_taken(quick, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = [prepare(changed(quick, out=None)).name for _ in range(3)]
     assert names == [f"EH-Cabinet-v0-elastic-seed0{end}" for end in ("", "-2", "-3")]
 
 
 @pytest.mark.parametrize("text", ['{"k0": ', "[]", '{"k0": 3}', '{"model_type": "qwen2"}'])
-def test_settings_that_can_t_be_read_are_refused(quick: GRPOConfig, text: str) -> None:
+def test_settings_that_can_t_be_read_are_refused(quick, text):
     folder = prepare(quick)
     (folder / "config.json").write_text(text)
     with pytest.raises(StateError, match=r"config.json.*restore"):
         saved_config(folder)
 
 
-def test_a_run_that_never_began_leaves_no_folder_and_deletes_nothing_that_it_did_not_make(quick: GRPOConfig) -> None:
+def test_a_run_that_never_began_leaves_no_folder_and_deletes_nothing_that_it_did_not_make(quick):
     folder = prepare(quick)
     (folder / "checkpoints" / "update-000000").mkdir(parents=True)
     forget(folder, made=True)
@@ -95,7 +89,7 @@ def test_a_run_that_never_began_leaves_no_folder_and_deletes_nothing_that_it_did
     assert not folder.exists()
 
 
-def test_an_earlier_run_s_two_settings_of_recomputation_are_read_as_one(quick: GRPOConfig) -> None:
+def test_an_earlier_run_s_two_settings_of_recomputation_are_read_as_one(quick):
     file = prepare(quick) / "config.json"
     saved = json.loads(file.read_text())
     del saved["optimizer"]["recompute"]
@@ -105,7 +99,7 @@ def test_an_earlier_run_s_two_settings_of_recomputation_are_read_as_one(quick: G
         assert read_command(["--resume", str(file.parent)]).config == changed(quick, recompute=now)
 
 
-def test_a_moved_environment_file_is_named_and_may_be_given_again(quick: GRPOConfig, tmp_path: Path) -> None:
+def test_a_moved_environment_file_is_named_and_may_be_given_again(quick, tmp_path):
     old, new = tmp_path / "a.py", tmp_path / "b.py"
     old.write_text("from envs.cabinet.env import CabinetEnv as Maze\n")
     folder = prepare(changed(quick, env=f"{old}:Maze:2,EH-Cabinet-v0:1"))

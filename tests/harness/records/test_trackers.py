@@ -1,7 +1,7 @@
 """What Weights & Biases gets, played by a fake; tests/integrations/test_trackers.py has the real package."""
 
 import sys
-from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -10,34 +10,11 @@ from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
 
 
-class Service:
-    """A package with an `init` that keeps what it gets."""
-
-    def __init__(self, failing=()):
-        self.begun, self.logged, self.finished, self.failing = [], [], 0, failing
-
-    def init(self, **given):
-        if "init" in self.failing:
-            raise RuntimeError("no login")
-        self.begun.append(given)
-        return SimpleNamespace(log=self.log, finish=self.finish)
-
-    def log(self, metrics, step):
-        if "log" in self.failing:
-            raise ConnectionError("no network")
-        self.logged.append((step, metrics))
-
-    def finish(self):
-        if "finish" in self.failing:
-            raise ConnectionError("no network")
-        self.finished += 1
-
-    Settings = SimpleNamespace
-
-
 @pytest.fixture
-def put(monkeypatch):
-    return lambda service: monkeypatch.setitem(sys.modules, "wandb", service) or service
+def wandb(monkeypatch):
+    package = Mock()
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    return package
 
 
 def log(folder, first=0, values=(0.5,)):
@@ -47,31 +24,29 @@ def log(folder, first=0, values=(0.5,)):
     made.close()
 
 
-def test_a_service_gets_the_settings_and_the_finite_metrics_of_each_update(tmp_path, put):
-    service = put(Service())
+def test_a_service_gets_the_settings_and_the_finite_metrics_of_each_update(tmp_path, wandb):
     log(tmp_path, values=[0.5, float("nan"), 0.25])
-    [begun] = service.begun
-    assert begun["config"] == {"seed": 7}
-    assert service.logged == [(0, {"train/loss": 0.5}), (1, {}), (2, {"train/loss": 0.25})]
-    assert service.finished == 1
+    assert wandb.init.call_args.kwargs["config"] == {"seed": 7}
+    logged = [call({"train/loss": 0.5}, step=0), call({}, step=1), call({"train/loss": 0.25}, step=2)]
+    assert wandb.init().log.call_args_list == logged
+    wandb.init().finish.assert_called_once_with()
     assert not (tmp_path / "tensorboard").exists()
 
 
-def test_a_resumed_run_is_the_same_run_there_and_another_is_not(tmp_path, put):
-    service = put(Service())
+def test_a_resumed_run_is_the_same_run_there_and_another_is_not(tmp_path, wandb):
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
     log(tmp_path / "one")
     log(tmp_path / "one", first=1)
     log(tmp_path / "other")
-    first, resumed, other = [begun["id"] for begun in service.begun]
+    first, resumed, other = [begun.kwargs["id"] for begun in wandb.init.call_args_list]
     assert first == resumed != other
-    assert {begun["resume"] for begun in service.begun} == {"allow"}
+    assert {begun.kwargs["resume"] for begun in wandb.init.call_args_list} == {"allow"}
 
 
 @pytest.mark.parametrize("failing", ["log", "finish"])
-def test_a_service_that_fails_is_left_out_and_the_file_has_everything(tmp_path, put, failing):
-    put(Service([failing]))
+def test_a_service_that_fails_is_left_out_and_the_file_has_everything(tmp_path, wandb, failing):
+    getattr(wandb.init(), failing).side_effect = ConnectionError("no network")
     with pytest.warns(RuntimeWarning, match="wandb failed .no network") as warned:
         log(tmp_path, values=[3.0, 2.0, 1.0])
     assert len(warned) == 1

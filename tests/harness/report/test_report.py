@@ -87,7 +87,7 @@ def test_runs_that_were_killed_are_reported_as_far_as_they_got(tmp_path, capsys)
     none = tmp_path / "none"
     (none / "tensorboard").mkdir(parents=True)
     page = report(torn, none, empty, out=tmp_path / "report.html")
-    assert capsys.readouterr().out.startswith(f"note: passed, because they hold no run: {none}\n")
+    assert capsys.readouterr().out.startswith(f"skipped: no run in {none}\n")
     with pytest.raises(SystemExit):
         report(none, out=tmp_path / "report.html")
     assert "none is not a run: it has no config.json" in capsys.readouterr().out

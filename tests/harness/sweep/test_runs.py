@@ -5,10 +5,10 @@ import json
 import pytest
 from made_up_runs import write_run, write_sweep
 
-from eh_gym.errors import ConfigError, StateError
+from eh_gym.errors import ConfigError
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import Changes, marks
-from harness.sweep.runs import all_runs, read_run, read_suites
+from harness.sweep.runs import all_runs, read_suites
 
 
 def test_runs_of_a_sweep_that_are_missing_or_on_their_way_are_said(sweep):
@@ -107,10 +107,3 @@ def test_a_folder_without_a_run_is_refused(tmp_path, make, message):
     make(tmp_path / "nothing")
     with pytest.raises(ConfigError, match=message):
         read_suites([tmp_path / "nothing"])
-
-
-def test_a_damaged_evaluation_is_named(tmp_path):
-    folder = write_run(tmp_path / "run", updates=1)
-    (folder / "evaluation.json").write_text("{")
-    with pytest.raises(StateError, match=r"evaluation\.json can't be read.*restore"):
-        read_run(folder)
