@@ -46,7 +46,6 @@ class HeldOut:
         return environments, held_out_tasks(environments, config.evaluation.tasks) if config.evaluation.tasks else ()
 
     def sampled_and_greedy(self, display: Display, when: str) -> dict[str, Any]:
-        """Returns the results of sampled and of greedy actions, as in evaluation.json; empty without tasks."""
         config, results = self.config, {}
         for name, temperature, rollouts in (
             ("sampled", config.rollout.temperature, config.evaluation.rollouts),

@@ -10,7 +10,6 @@ from harness.settings.evaluate import EvaluateConfig
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a training run was begun in this folder. A model's folder has a config.json, too."""
     return (folder / "config.json").is_file() and (folder / "versions.json").is_file()
 
 

@@ -195,7 +195,6 @@ class _EndpointConversation:
 
 
 def _sent(call: ModelCall) -> list[Message]:
-    """An agent's messages for the endpoint."""
     return [m | {"tool_calls": written_calls(m["tool_calls"])} if "tool_calls" in m else m for m in call.messages]
 
 

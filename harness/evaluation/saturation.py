@@ -104,7 +104,6 @@ def _tokens_of_steps(line: Mapping[str, Any]) -> list[int]:
 
 
 def saturation_table(curve: Saturation) -> Table:
-    """Returns about ten points of the curve, and the K to deploy and to train with, as a table to print."""
     step = max(1, round(curve.k_max / 10))
     marks: dict[int, list[str]] = {}
     for k, mark in ((curve.knee, "to deploy"), (curve.k0, "to train (P90 + 10)"), (curve.k_max, "this evaluation")):

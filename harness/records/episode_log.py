@@ -83,7 +83,6 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
 
 
 def read_system_prompt(folder: Path, name: str) -> str | None:
-    """Reads the text that an episode's ``system_prompt`` names. Returns None if there is no such file."""
     path = folder / _SYSTEM_PROMPTS / f"{name}.txt"
     return path.read_bytes().decode("utf-8", "replace") if name.isalnum() and path.is_file() else None
 

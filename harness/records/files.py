@@ -145,7 +145,6 @@ def lock_folder(folder: Path, busy: str) -> Iterator[int]:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process has locked the folder with `lock_folder`."""
     with suppress(OSError), (folder / ".lock").open("r+b") as file:
         return not _locked(file.fileno())
     return False

@@ -60,7 +60,6 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads the rows of a ``metrics.jsonl``, in order. Drops an unfinished last line."""
     rows: list[dict[str, Any]] = []
     try:
         content = path.read_bytes()

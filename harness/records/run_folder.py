@@ -86,12 +86,10 @@ def checkpoint_name(update: int) -> str:
 
 
 def update_of(checkpoint: Path) -> int:
-    """Returns the update with which a run continues from a checkpoint."""
     return int(checkpoint.name.removeprefix("update-"))
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Returns the complete checkpoints in a folder, the oldest first."""
     if not folder.is_dir():
         return []
     paths = [path for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name)]

@@ -15,7 +15,6 @@ def cpu_name() -> str:
 
 @cache  # a sweep begins many runs
 def package_versions() -> dict[str, str]:
-    """Returns the versions of Python and all installed packages, and the names of the platform and the processor."""
     system = {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu_name()}
     packages = [package.metadata for package in distributions()]
     return system | {package["Name"]: package["Version"] for package in sorted(packages, key=lambda each: each["Name"])}

@@ -81,7 +81,6 @@ _BY_UPDATE = {
 
 @matplotlib.rc_context(_STYLE)
 def draw_suite(suite: Suite, table: SuiteTable) -> list[Drawing]:
-    """Draws the figures that the suite's file names. Runs without metrics are not drawn."""
     by_arm = {arm.label: [run for run in arm.runs if len(run.rows)] for arm in suite.arms}
     runs = {label: some for label, some in by_arm.items() if some}
     drawn = []
@@ -226,7 +225,6 @@ def _panel(x: str, y: str, *, percent: bool = False) -> tuple[Figure, Axes]:
 
 
 def _drawing(title: str, caption: str, figure: Figure, alternative: str) -> Drawing:
-    """Adds the legend below the panel, where no line crosses it, and makes the SVG."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     columns = 3 if longest <= 16 else 2 if longest <= 28 else 1

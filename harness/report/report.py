@@ -39,7 +39,6 @@ class Report:
 
 
 def report(wanted: Report, console: Console) -> None:
-    """Writes the pages and prints where they are, or lists runs. Raises as `figures` does."""
     if wanted.list:
         from harness.report.listing import list_clones, list_runs
 

@@ -38,7 +38,6 @@ def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Tab
 
 
 def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, first: int) -> Table:
-    """Returns a table with a row for each evaluation, finished or not. Links to their episodes count from `first`."""
     rows = []
     for kept in evaluations:
         result, k = kept.result, str(kept.settings.get("horizon"))

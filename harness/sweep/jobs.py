@@ -29,7 +29,6 @@ class Job(NamedTuple):
 
 
 def cpu_cores() -> int:
-    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -55,7 +55,6 @@ class SweptRun:
         return episode_files(self.folder / "episodes")
 
     def metric(self, *names: str) -> pd.Series:
-        """Returns a metric by update, where it is known. A further name stands for the updates without the first."""
         values = pd.Series(dtype=float)
         for name in names:
             values = values.combine_first(self.rows[name].dropna()) if name in self.rows else values
@@ -147,7 +146,6 @@ def read_run(folder: Path) -> SweptRun:
 
 
 def all_runs(suites: Iterable[Suite]) -> list[tuple[Suite, Arm, SweptRun]]:
-    """Returns every run once, with the first suite and arm that contain it."""
     first: dict[SweptRun, tuple[Suite, Arm, SweptRun]] = {}
     for suite in suites:
         for arm in suite.arms:

@@ -221,7 +221,6 @@ def _slots(settings: Sweep) -> list[dict[str, str]]:
 
 
 def parse(words: Sequence[str]) -> Sweep:
-    """Reads the settings from a command line. A ``--`` before the flags of harness.grpo may be there."""
     words = [word for word in words if word != "--"]
     given = set(given_flags(words).values())
     if "resume" in given:

@@ -150,7 +150,6 @@ class UpdateBars:
         return lambda _: self._bars.advance(self._episodes)
 
     def update_ended(self, update: int, m: dict[str, float], played: Sequence[Trajectory], fault: str = "") -> None:
-        """Prints the line of an update, and what went wrong in most of the `played` episodes."""
         self._bars.advance(self._updates)
         k = f"{m['horizon/k']:.0f}" if "horizon/k" in m else "none"
         numbers = " ".join(_number(m[metric], form) for metric, form in _COLUMNS.values())
