@@ -9,7 +9,7 @@ from harness.evaluation.folder import KeptEvaluation
 from harness.records.metrics import mean_reward
 from harness.sweep.analysis import success_curve
 from harness.sweep.runs import Arm, Suite, SweptRun
-from harness.terminal.texts import Table, table_of
+from harness.terminal.texts import Table, table_of_rows
 
 
 def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Table:
@@ -34,7 +34,7 @@ def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Tab
         )
     caption = "Every run. Success % is the last known success during training; mean@k % is measured after training."
     links = [f"{episodes}#run-{i}" if episodes and run.episodes else "" for i, (*_, run) in enumerate(runs)]
-    return table_of(caption, rows, links)
+    return table_of_rows(caption, rows, links)
 
 
 def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, first: int) -> Table:
@@ -55,7 +55,7 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
                 row["state"] += f"; not official: {', '.join(flags)}"
         rows.append(row)
     caption = "Every evaluation of this report, with 95 % intervals. Steps is the mean of the successes."
-    return table_of(caption, rows, [f"{episodes}#run-{first + i}" if episodes else "" for i in range(len(rows))])
+    return table_of_rows(caption, rows, [f"{episodes}#run-{first + i}" if episodes else "" for i in range(len(rows))])
 
 
 def _last(values: pd.Series, form: str) -> str:

@@ -18,7 +18,7 @@ import pandas as pd
 from harness.evaluation.intervals import TOLERANCE, as_good
 from harness.sweep.runs import Arm, Suite, SweptRun
 from harness.sweep.suites import PAPER_SUITES, suite_file
-from harness.terminal.texts import Table, table_of
+from harness.terminal.texts import Table, table_of_rows
 
 COLUMNS = {
     "before": ("mean@k before %", "percent"),
@@ -237,7 +237,7 @@ class SuiteTable:
                     heading, form = COLUMNS[key]
                     row[heading] = cell(form, *self.spreads.loc[label, key], seeds=n)
                 rows.append(row | dict(zip(headings, texts.get(label, ()), strict=False)))
-            tables.append(table_of(title, rows))
+            tables.append(table_of_rows(title, rows))
         return tables
 
 

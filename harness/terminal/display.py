@@ -22,7 +22,7 @@ from harness.records.metrics import mean_reward
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import in_python, table_of
 from harness.settings.warm_start import WarmStart
-from harness.terminal.texts import Table, print_table, say, table_of
+from harness.terminal.texts import Table, print_table, say, table_of_rows
 from harness.terminal.watch import RECENT, Watch, unreached
 from harness.types.trajectory import Trajectory
 
@@ -116,7 +116,7 @@ class Display:
                     "steps / expert's": _number(sampled["steps_per_optimum"], ".2f"),
                 }
                 rows.append(row | mean_reward(sampled))
-            print_table(table_of(title, rows), self._console)
+            print_table(table_of_rows(title, rows), self._console)
             if curve := evaluations["after"]["sampled"].get("saturation"):  # earlier versions measured none
                 self.note(curve["advice"])
         self.note(

@@ -26,10 +26,10 @@ class Table(NamedTuple):
     links: Sequence[str] = ()
 
 
-def table_of(title: str, rows: Sequence[Mapping[str, str]], links: Sequence[str] = ()) -> Table:
+def table_of_rows(title: str, rows: Sequence[Mapping[str, str]], links: Sequence[str] = ()) -> Table:
     """Makes a table of rows that have their texts by heading. A text that a row lacks is empty.
 
-    >>> table_of("", [{"run": "a"}, {"run": "b", "K": "5"}])
+    >>> table_of_rows("", [{"run": "a"}, {"run": "b", "K": "5"}])
     Table(title='', headings=['run', 'K'], rows=[['a', ''], ['b', '5']], links=())
     """
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
