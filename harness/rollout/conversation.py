@@ -1,4 +1,4 @@
-"""What is read and written in one attempt at an episode, whoever replies: a model, an endpoint or a script."""
+"""What is read and written in one attempt at an episode, whether a model or an endpoint replies."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Episode:
         )
         self.program: AgentProgram | None = None
         self.replies: dict[Hashable, Any] = {}
-        self._requested: dict[Hashable, float | None] = {}  # when each went out, in seconds; None for a script's
+        self._requested: dict[Hashable, float] = {}  # when each went out, in seconds
         self._drawn: Counter[str] = Counter()  # how often each prompt of an agent has been requested
 
     @property
@@ -115,7 +115,7 @@ class Episode:
 
     def _request(self, name: Hashable, prompt: Sequence[Any], call: ModelCall | None = None) -> Any:
         assert self._conversation is not None
-        self._requested[name] = time.perf_counter() if len(prompt) else None
+        self._requested[name] = time.perf_counter()
         return self._conversation.request(name, prompt, derive_seed(self.request.seed, *self._draw(prompt)), call)
 
     def _draw(self, prompt: Sequence[Any]) -> tuple[int | str, ...]:
@@ -139,16 +139,13 @@ class Episode:
             turn, self.action = self._conversation.act(reply)
         except NoRoom:
             return self._over("context")
-        except WorkerError as failure:  # of an expert
-            return self._failed(failure)
         except SamplerError as failure:  # of a hosted model: another attempt would be paid
             self.trajectory.fail(failure)
             return "over"
         except UnreadableRequestError as failure:
             self.trajectory.fail_by_agent(failure)
             return self._over("terminated")
-        if requested is not None:  # a script has no latency: its episodes are equal in every play
-            turn.latency_s = round(time.perf_counter() - requested, 3)
+        turn.latency_s = round(time.perf_counter() - requested, 3)
         self.trajectory.turns.append(turn)
         return "step"
 
