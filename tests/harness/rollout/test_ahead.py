@@ -1,90 +1,107 @@
-"""Calls requested ahead belong to their attempt, and are read once."""
+"""Calls requested ahead: an equal request gets their reply, and they end with their episode."""
 
-from concurrent.futures import Future
+import dataclasses
 from typing import Any
 
-from eh_gym.errors import WorkerError
 from harness.agents.protocol import ModelCall
-from harness.rollout.conversation import NoRoom, UnreadableRequestError
-from harness.rollout.episode import Episode
-from harness.settings.rollout import Rollout
-from harness.types.request import EpisodeRequest
-from harness.types.trajectory import Turn
-
-PRESENT, NEXT = ModelCall([{"role": "user", "content": "a"}]), ModelCall([{"role": "user", "content": "b"}])
+from harness.rollout.ahead import AgentCalls, CallsAhead
+from harness.rollout.conversation import UnreadableRequestError
+from harness.types.trajectory import Trajectory
 
 
-class Talk:
-    """A conversation and its agent program. The program makes two calls at once."""
+@dataclasses.dataclass(frozen=True)
+class Request:
+    session: Any
+    prompt: str
+    seed: int
 
-    def __init__(self, readable: bool = True) -> None:
-        self.readable, self.read = readable, 0
+
+class Player:
+    """Replies to all requests in each step."""
+
+    def __init__(self) -> None:
+        self.running: dict[Any, Request] = {}
+        self.asked: list[Request] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self.running)
+
+    def submit(self, request: Request) -> None:
+        assert request.session == 7 or request.session not in [one.session for one in self.asked]
+        self.running[request.session] = request
+        self.asked.append(request)
+
+    def step(self) -> list[tuple[Request, Any]]:
+        running, self.running = self.running, {}
+        return [(request, (request.prompt, request.seed)) for request in running.values()]
+
+    def end_session(self, session: Any) -> None:
+        self.running.pop(session, None)
+
+
+class Agent:
+    """Makes calls at once. `read` names those that are read, in order; "?" can't be."""
+
+    def __init__(self, words: str, k: int = 0) -> None:
+        self.line = [ModelCall([{"role": "user", "content": word}]) for word in words]
+        self.trajectory = Trajectory("x", 0, seed=3, horizon=k)
+        self.read: list[str] = []
+        self.calls = AgentCalls(self.trajectory, self, self.prompt, lambda session, _, *asked: Request(session, *asked))  # type: ignore[arg-type]
 
     def waiting(self) -> list[ModelCall]:
-        return [NEXT]
+        return self.line
 
-    def prompt(self, call: ModelCall | None = None) -> str:
-        self.read += call is NEXT
-        if call is NEXT and not self.readable:
+    def prompt(self, call: ModelCall) -> str:
+        word: str = call.messages[0]["content"]
+        self.read.append(word)
+        if word == "?":
             raise UnreadableRequestError("no")
-        return (call or PRESENT).messages[0]["content"]
+        return word
 
-    def request(self, session: Any, *_: Any) -> Any:
-        return session
-
-    def act(self, reply: str) -> tuple[Turn, str]:
-        return Turn(reply, "", cut=False, malformed=False), reply
-
-    def answered(self, info: Any) -> None: ...
+    def next_request(self, more: str = "") -> Any:
+        call = self.line.pop(0)
+        return self.calls.present(7, call, call.messages[0]["content"] + more)
 
 
-def answer(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(value) if isinstance(value, Exception) else future.set_result(value)
-    return future
+def replies(player: CallsAhead, request: Any) -> list[Any]:
+    player.submit(request)
+    while not (done := player.step()):
+        assert player.pending
+    [(returned, reply)] = done
+    assert returned is request
+    return reply  # type: ignore[no-any-return]
 
 
-def begin(talk: Talk) -> Episode:
-    episode = Episode(7, EpisodeRequest("x", 0, 0), Rollout(), lambda *_: talk)
-    reset(episode, talk)
-    return episode
+def test_every_call_has_the_reply_that_it_has_in_its_turn_and_is_asked_once() -> None:
+    said = []
+    for most in (0, 2, 9):
+        player, agent = Player(), Agent("abbacb")
+        said.append([replies(ahead, agent.next_request()) for ahead in [CallsAhead(player, most)] for _ in range(6)])
+        assert len(player.asked) == 6
+        assert sum(request.session == 7 for request in player.asked) == (1 if most else 6)
+    assert said[0] == said[1] == said[2]
+    assert len(set(said[0])) == 6, "equal calls draw anew"
 
 
-def reset(episode: Episode, talk: Talk) -> None:
-    info = {"task_id": "x", "system_prompt": "", "call": PRESENT, "agent_program": talk}
-    assert episode.reset_answered(answer(("", info))) == "turn"
+def test_a_changed_conversation_is_asked_anew_and_its_end_drops_what_is_ahead() -> None:
+    player, agent = Player(), Agent("abc")
+    ahead = CallsAhead(player, 9)
+    replies(ahead, agent.next_request())
+    assert replies(ahead, agent.next_request(more="!"))[0] == "b!"
+    ahead.submit(agent.next_request())
+    assert ahead.pending == 1
+    agent = Agent("ab")
+    ahead.submit(agent.next_request())
+    assert ahead.pending == 2
+    ahead.end_session(7)
+    assert player.pending == 0
 
 
-def test_a_call_of_a_failed_attempt_is_ended_and_its_name_never_used_again() -> None:
-    talk = Talk()
-    episode = begin(talk)
-    first = episode.turns(room=9)
-    assert first == [7, (7, 1)]
-    episode.replies[7] = "go"
-    assert episode.act() == "step"
-    assert episode.step_answered(answer(WorkerError("killed"))) == "reset"
-    assert set(first) == episode.sessions, "so that the player drops them"
-    reset(episode, talk)
-    again = episode.turns(room=9)
-    assert again[0] == 7
-    assert not {*again[1:]} & {*first}
-
-
-def test_a_call_that_cannot_be_read_ahead_is_tried_once() -> None:
-    talk = Talk(readable=False)
-    episode = begin(talk)
-    assert [episode.turns(room=9) for _ in range(3)] == [[7], [], []]
-    assert talk.read == 1
-
-
-def test_a_reply_ends_the_episode_if_there_is_no_room_for_it_or_the_environment_says_so() -> None:
-    episode = begin(Talk())
-    for reply, needed, end in (("go", "step", "terminated"), (NoRoom(), "over", "context")):
-        episode.turns(room=0)
-        assert episode.awaits_reply
-        episode.replies[7] = reply
-        assert (episode.act(), episode.awaits_reply, episode.trajectory.end) == (needed, False, end)
-        if needed == "step":
-            assert episode.step_answered(answer(("", 0.0, False, False, {}))) == "turn"
-    assert begin(Talk()).turns(room=0) == [7]
-    assert episode.step_answered(answer(("", 1.0, True, False, {"success": True}))) == "over"
+def test_only_what_is_within_k_is_read_and_what_cannot_be_read_once() -> None:
+    agent = Agent("a?bc", k=3)
+    ahead = CallsAhead(Player(), 9)
+    ahead.submit(agent.next_request())
+    for _ in range(3):
+        ahead.step()
+    assert agent.read == ["?", "b"]
