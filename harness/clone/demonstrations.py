@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from eh_gym.errors import WorkerError
-from harness.rollout.conversation import EnvironmentConversation, Info
+from harness.rollout.conversation import EnvironmentConversation
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sample
@@ -56,7 +56,9 @@ def demonstration(
     try:
         observation, info = env.reset(**EpisodeRequest(task_id, group, seed).reset_arguments())
         played.begin(observation, info)
-        written = _Written(chat, played, info) if chat is not None else None
+        if chat is not None:
+            written = EnvironmentConversation(chat, sys.maxsize, played, info, Rollout())
+            played.system_prompt = info["system_prompt"]  # without the functions, which do not count in `_batches`
         needed = played.optimal_steps or 0
         while played.length < max_steps:
             wasted = rng.random() < waste
@@ -65,30 +67,18 @@ def demonstration(
                 return None
             action = base.random_action(rng) if wasted else base.expert()
             played.turns.append(Turn(action, "", cut=False, malformed=False))
-            if written is not None:
-                written.add(action)
+            if chat is not None:
+                ids = chat.reply_ids(action)
+                written.act(Sample(ids, [0.0] * len(ids), "stop", 0))
             answer: Any = env.step(action)
             end = played.add_answer(answer)
             if end == "environment-error":
                 raise WorkerError(played.error)
             if end is not None:
                 return played
-            if written is not None:
+            if chat is not None:
                 written.answered(answer[4])
     except WorkerError as failure:
         raise WorkerError(f"task {task_id}: the environment failed: {failure}") from failure
     played.stop("context")
     return played
-
-
-class _Written(EnvironmentConversation):
-    """The ids of an episode in which the expert speaks for the model."""
-
-    def __init__(self, chat: ChatFormat, trajectory: Trajectory, info: Info) -> None:
-        super().__init__(chat, sys.maxsize, trajectory, info, Rollout())
-        trajectory.system_prompt = info["system_prompt"]  # without the functions, which do not count in `_batches`
-
-    def add(self, action: str) -> None:
-        ids = self._chat.reply_ids(action)
-        self.trajectory.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
-        self._stopped = True

@@ -41,11 +41,8 @@ class AgentCalls:
 
     Calls have no order. So a request's seed comes from its text, and from how often it is made.
 
-    Args:
-        trajectory: The attempt.
-        program: The agent.
-        read: Returns what is read before the reply to a call. Raises NoRoom or UnreadableRequestError.
-        make: Makes the request of a session for a call, from what is read and a seed.
+    `read` returns what is read before the reply to a call. It raises NoRoom or UnreadableRequestError. `make` returns
+    the request of a session for a call, with what is read and a seed.
     """
 
     def __init__(
