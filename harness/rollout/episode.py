@@ -37,6 +37,8 @@ class Episode:
         action: What the environment is to receive.
     """
 
+    _conversation: Conversation  # of the present attempt, from its reset on
+
     def __init__(self, session: int, request: EpisodeRequest, settings: Rollout, converse: Converse) -> None:
         self.session, self.request = session, request
         self.settings, self._converse = settings, converse
@@ -52,7 +54,6 @@ class Episode:
             failed_tokens=failed_tokens,
         )
         self.program: AgentProgram | None = None
-        self._conversation: Conversation | None = None
 
     def reset_answered(self, answer: Future[ResetResult]) -> Next:
         """Waits for the answer to the reset, and records it."""
@@ -73,13 +74,11 @@ class Episode:
 
     def turn(self) -> Any:
         """The request to the player for the next reply."""
-        assert self._conversation is not None, "reset_answered() comes before a turn"
         self._requested = time.perf_counter()
         return self._conversation.request(self.session)
 
     def act(self, reply: Any) -> Next:
         """Records a turn with its reply, and sets `action`."""
-        assert self._conversation is not None, "reset_answered() comes before an action"
         try:
             if isinstance(reply, Exception):
                 raise reply
@@ -106,7 +105,6 @@ class Episode:
         if trajectory.awaits_verdict:
             trajectory.add_verdict(result)
             return "over"
-        assert self._conversation is not None, "reset_answered() comes before an answer"
         end, info = trajectory.add_answer(result), result[4]
         if end == "environment-error":
             return self._failed(trajectory.error or "")

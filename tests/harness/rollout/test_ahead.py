@@ -2,34 +2,13 @@
 
 from typing import Any
 
+import pytest
+
 from harness.agents.protocol import ModelCall
 from harness.rollout.ahead import AgentCalls, CallsAhead
 from harness.rollout.conversation import UnreadableRequestError
 from harness.types.sampler import SampleRequest
 from harness.types.trajectory import Trajectory
-
-
-class Player:
-    """Replies to all requests in each step, with their prompts and seeds."""
-
-    def __init__(self) -> None:
-        self.running: dict[Any, SampleRequest] = {}
-        self.sessions: list[Any] = []
-
-    @property
-    def pending(self) -> int:
-        return len(self.running)
-
-    def submit(self, request: SampleRequest) -> None:
-        self.running[request.session] = request
-        self.sessions.append(request.session)
-
-    def step(self) -> list[tuple[Any, Any]]:
-        running, self.running = self.running, {}
-        return [(request, (request.prompt_ids, request.seed)) for request in running.values()]
-
-    def end_session(self, session: Any) -> None:
-        self.running.pop(session, None)
 
 
 class Agent:
@@ -63,21 +42,26 @@ def reply(player: CallsAhead, request: Any) -> Any:
     return said
 
 
-def test_a_call_has_the_same_reply_ahead_and_in_its_turn_and_is_requested_once() -> None:
+@pytest.fixture
+def player(fake: Any) -> Any:
+    """Replies with the prompt and the seed."""
+    return fake.Player(lambda request: (request.prompt_ids, request.seed))
+
+
+def test_a_call_has_the_same_reply_ahead_and_in_its_turn_and_is_requested_once(player: Any) -> None:
     said = []
     for most in (0, 2, 9):
-        player, agent = Player(), Agent("abbacb")
+        player.requests, agent = [], Agent("abbacb")
         ahead = CallsAhead(player, most)
         said.append([reply(ahead, agent.next_request()) for _ in range(6)])
-        assert len(player.sessions) == 6
-        assert player.sessions.count(7) == (1 if most else 6)
+        assert len(player.requests) == 6
+        assert sum(request.session == 7 for request in player.requests) == (1 if most else 6)
     assert said[0] == said[1] == said[2]
     assert len(set(said[0])) == 6, "equal calls draw anew"
 
 
-def test_a_changed_conversation_and_another_attempt_are_requested_anew() -> None:
-    player, agent = Player(), Agent("abc")
-    ahead = CallsAhead(player, 9)
+def test_a_changed_conversation_and_another_attempt_are_requested_anew(player: Any) -> None:
+    ahead, agent = CallsAhead(player, 9), Agent("abc")
     reply(ahead, agent.next_request())
     assert reply(ahead, agent.next_request(more="!"))[0] == "b!"
     ahead.submit(agent.next_request())
@@ -87,9 +71,8 @@ def test_a_changed_conversation_and_another_attempt_are_requested_anew() -> None
     assert player.running[7].prompt_ids == "b"
 
 
-def test_only_what_is_within_k_is_read_and_what_cannot_be_read_once() -> None:
-    agent = Agent("a?bc", k=3)
-    ahead = CallsAhead(Player(), 9)
+def test_only_what_is_within_k_is_read_and_what_cannot_be_read_once(player: Any) -> None:
+    ahead, agent = CallsAhead(player, 9), Agent("a?bc", k=3)
     ahead.submit(agent.next_request())
     for _ in range(3):
         ahead.step()
