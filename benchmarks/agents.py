@@ -31,7 +31,7 @@ from eh_gym.checked import CheckedEnv
 from harness.agents.env import AgentEnv
 from harness.clone.tiny import new_tiny_policy
 from harness.model.policy import Policy, load_policy
-from harness.rollout.ahead import Ahead
+from harness.rollout.ahead import AgentCalls
 from harness.rollout.rollout import rollout
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.rollout import Rollout
@@ -127,7 +127,7 @@ def main() -> None:
             agents = partial(AgentEnv, ask_at_once, file)
             ratios, rows = [], []
             for _ in range(args.repeats + 1):  # the first one warms up
-                with mock.patch.object(Ahead, "new", return_value=[]):
+                with mock.patch.object(AgentCalls, "waiting", return_value=[]):
                     wall, _, steps = seconds(agents, policy, sessions, 8)
                 ahead, _, ahead_steps = seconds(agents, policy, sessions, 8)
                 rows.append((steps / wall, ahead_steps / ahead))

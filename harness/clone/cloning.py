@@ -7,11 +7,9 @@ because the loss of a tiny model falls in a phase transition whose time varies w
 import dataclasses
 import hashlib
 import json
-import sys
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,20 +17,15 @@ import torch
 
 from eh_gym.errors import ConfigError
 from envs.expert import check_expert, demonstrated_tasks
-from harness.chat.chat import ChatFormat
-from harness.clone.demonstrations import Action, Expert
+from harness.clone.demonstrations import demonstration
 from harness.machine.runtime import return_memory
 from harness.model.batch import microbatches, padded_microbatches
 from harness.model.lora import has_lora
 from harness.model.policy import Policy
-from harness.rollout.conversation import EnvironmentConversation, Info
-from harness.rollout.script import ScriptRequest
 from harness.settings.optimizer import Optimizer
-from harness.settings.rollout import Rollout
 from harness.settings.warm_start import WarmStart
-from harness.types.sampler import Sample
 from harness.types.seeding import derive_seed
-from harness.types.trajectory import TokenSequence, Trajectory, Turn
+from harness.types.trajectory import TokenSequence, Trajectory
 from harness.update.optimizer import make_optimizer, parameters_of
 
 _LEAST_PRETRAINED = 10_000_000  # parameters; a smaller model is a tiny one
@@ -79,19 +72,20 @@ def demonstrations(
     """
     check_expert(env, "the warm start", "leave it out with --warm-start.episodes 0")
     task_ids = demonstrated_tasks(env)
-    expert = Expert(env, lambda *attempt: _Written(policy.chat, *attempt))
     played: list[Trajectory] = []
     order = np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids))
     for index in order[: 1000 + 100 * count].tolist():  # do not search all of a million tasks
         if len(played) == count:
             break
-        trajectory = expert.play(
+        trajectory = demonstration(
+            env,
             task_ids[index],
             waste=waste,
             max_steps=max_steps,
             rng=np.random.default_rng(derive_seed(seed, "waste", len(played))),
             max_optimal_steps=settings.max_optimal_steps,
             group=len(played),
+            chat=policy.chat,
         )
         if trajectory is not None and len(trajectory.ids) <= settings.max_tokens:
             played.append(trajectory)
@@ -103,22 +97,6 @@ def demonstrations(
             "[warm_start]"
         )
     return played
-
-
-class _Written(EnvironmentConversation):
-    def __init__(self, chat: ChatFormat, trajectory: Trajectory, info: Info, action: Action) -> None:
-        self._next = action
-        super().__init__(chat, sys.maxsize, trajectory, info, Rollout())
-        trajectory.system_prompt = info["system_prompt"]  # without the functions, which do not count in `_batches`
-
-    def request(self, session: Hashable, prompt: Any, seed: int, call: Any = None) -> Any:
-        return ScriptRequest(session, self._next)
-
-    def act(self, reply: Any) -> tuple[Turn, str]:
-        ids = self._chat.reply_ids(reply)
-        self.trajectory.add_sample(Sample(ids, [0.0] * len(ids), "stop", 0))
-        self._stopped = True
-        return Turn(reply, "", cut=False, malformed=False), reply
 
 
 def warm_start(
@@ -202,9 +180,8 @@ def _first_episodes(env: gym.Env[str, str]) -> list[list[str]]:
     texts: list[list[str]] = []
     if not hasattr(env.unwrapped, "expert"):
         return texts
-    expert = Expert(env)
     for task_id in demonstrated_tasks(env)[:8]:
-        played = expert.play(task_id, waste=0.0, max_steps=_MAX_STEPS, rng=np.random.default_rng(0))
+        played = demonstration(env, task_id, waste=0.0, max_steps=_MAX_STEPS, rng=np.random.default_rng(0))
         assert played is not None, "no task is too long without a limit"
         observations = [played.prompt, *(turn.observation for turn in played.turns)]
         texts.append([*observations, *(turn.action for turn in played.turns)])

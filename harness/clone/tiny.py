@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from eh_gym.errors import ConfigError
 from envs.expert import check_expert, demonstrated_tasks
 from harness.chat.chat import ChatFormat
-from harness.clone.demonstrations import Expert
+from harness.clone.demonstrations import demonstration
 from harness.model.attention import PACKED
 from harness.model.fresh import fresh_qwen2
 from harness.model.policy import Policy
@@ -88,11 +88,11 @@ def new_tiny_policy(
     each of the expert's episodes.
     """
     check_expert(env, "--model tiny", "give --model a folder or hub id")
-    expert, rng = Expert(env), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     texts: list[str] = []
     actions: list[str] = []
     for task in demonstrated_tasks(env)[:TOKENIZER_TASKS]:
-        played = expert.play(task, waste=0.3, max_steps=60, rng=rng)
+        played = demonstration(env, task, waste=0.3, max_steps=60, rng=rng)
         assert played is not None, "no task is too long without a limit"
         actions += [turn.action for turn in played.turns]
         on_episode(played)

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eh_gym import FixedHorizon
-from eh_gym.errors import ConfigError
+from eh_gym.errors import ConfigError, WorkerError
 from envs.description import Description, description_of
 from envs.making import checked_environment
 from envs.mixed import spec_of
 from harness.evaluation.requests import evaluation_requests
 from harness.rollout.environment import Environments, check_environment, tasks_of
-from harness.rollout.rollout import play, rollout
-from harness.rollout.script import Script, ScriptConversation
+from harness.rollout.rollout import rollout
 from harness.rollout.slots import OnEnd
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Sampler
-from harness.types.trajectory import Trajectory
+from harness.types.trajectory import EndReason, Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
     from harness.chat.chat import ChatFormat
@@ -69,23 +68,55 @@ def play_script(
     **told: OnEnd,
 ) -> list[Trajectory]:
     """Plays episodes without a model; `name` is one of `scripts_of`."""
-    envs = environments.open(FixedHorizon(horizon), episodes=1)
-    base: Any = envs.envs[0].unwrapped
+    env = environments.make(FixedHorizon(horizon))
+    base: Any = env.unwrapped
     needed = {"expert": "expert", "random": "random_action"}.get(name)
-
-    def converse(trajectory: Trajectory, *_: Any) -> ScriptConversation:
-        rng = np.random.default_rng(trajectory.seed)
-        known = {"expert": lambda: base.expert(), "random": lambda: base.random_action(rng), "empty": lambda: ""}
-        return ScriptConversation(known.get(name, lambda: base.script(name)))
-
     try:
         if needed and not hasattr(base, needed):
             raise ConfigError(
                 f"--policy {name} needs an environment with {needed}(), which {type(base).__name__} lacks; take another"
             )
-        return play(envs, Script(), converse, requests, settings, **told)
+        if hasattr(base, "stop_agent"):
+            raise ConfigError(
+                f"an agent needs a model, got --policy {name}; give --policy a folder or hub id, or openai"
+            )
+        return [_play_one(name, env, request, settings, **told) for request in requests]
     finally:
-        envs.close()
+        env.close()
+
+
+def _play_one(
+    name: str,
+    env: Any,
+    request: EpisodeRequest,
+    settings: Rollout,
+    *,
+    on_end: OnEnd = lambda _: None,
+    on_turn: OnEnd = lambda _: None,
+) -> Trajectory:
+    """An episode is lost if its environment fails; it is not played again."""
+    base, rng = env.unwrapped, np.random.default_rng(request.seed)
+
+    def action() -> Any:
+        if name == "empty":
+            return ""
+        if name == "random":
+            return base.random_action(rng)
+        return base.expert() if name == "expert" else base.script(name)
+
+    played = Trajectory(request.task_id, request.group, seed=request.seed, keeps_reward=settings.keeps_reward)
+    end: EndReason | None = None
+    try:
+        played.begin(*env.reset(**request.reset_arguments()))
+        on_turn(played)
+        while end is None:
+            played.turns.append(Turn(action(), "", cut=False, malformed=False))
+            end = played.add_answer(env.step(played.turns[-1].action))
+            on_turn(played)
+    except WorkerError as failure:
+        played.fail(failure)
+    on_end(played)
+    return played
 
 
 def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:

@@ -23,12 +23,14 @@ from harness.agents.protocol import FinishReason, ModelAnswer, ModelCall, read_f
 from harness.agents.writing import written_calls
 from harness.evaluation.endpoint import ChatEndpoint, EndpointReply
 from harness.evaluation.folder import Replies
+from harness.rollout.ahead import AgentCalls
 from harness.rollout.conversation import UNFINISHED, Info, NoRoom, UnreadableRequestError
 from harness.rollout.environment import Environments
 from harness.rollout.rollout import play
 from harness.rollout.slots import OnEnd
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
+from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory, Turn
 
 __all__ = ["play_with_endpoint"]
@@ -161,18 +163,20 @@ class _EndpointConversation:
     def __init__(self, trajectory: Trajectory, info: Info, _: Rollout) -> None:
         self._trajectory = trajectory
         self._call: ModelCall | None = info.get("call")
+        if self._call:
+            self._calls = AgentCalls(trajectory, info["agent_program"], _sent, self._request_for)
         self._tools, system = info.get("tools", ()), info.get("system_prompt", "")
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._messages.append({"role": "user", "content": trajectory.prompt})
 
-    def prompt(self, call: ModelCall | None = None) -> list[Message]:
-        call = call or self._call
-        return _sent(call) if call else list(self._messages)
+    def request(self, session: Hashable) -> Any:
+        if self._call:
+            return self._calls.present(session, self._call, _sent(self._call))
+        seed = derive_seed(self._trajectory.seed, "turn", self._trajectory.length)
+        return _Request(session, list(self._messages), seed, self._tools, episode=self._trajectory.seed)
 
-    def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> _Request:
-        call = call or self._call
-        tools, options, limit = (call.tools, _options(call), call.max_tokens) if call else (self._tools, {}, None)
-        return _Request(session, prompt, seed, tools, options, limit, self._trajectory.seed)
+    def _request_for(self, session: Hashable, call: ModelCall, messages: Sequence[Message], seed: int) -> _Request:
+        return _Request(session, messages, seed, call.tools, _options(call), call.max_tokens, self._trajectory.seed)
 
     def act(self, reply: EndpointReply) -> tuple[Turn, Any]:
         self._reply = reply

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eh_gym.errors import ConfigError
 from harness.agents.protocol import ModelAnswer, ModelCall
+from harness.rollout.ahead import AgentCalls, AgentRequest
 from harness.rollout.conversation import Info, ModelConversation, UnreadableRequestError
 from harness.types.sampler import Sample, SampleRequest, spans
 
@@ -37,6 +38,7 @@ class AgentConversation(ModelConversation):
     def _first_ids(self, info: Info) -> list[int]:
         self._known: list[_Known] = []
         self._made = 0  # numbers the ids of function calls
+        self._calls = AgentCalls(self.trajectory, info["agent_program"], self._ids_of, self._request_for)
         return self._next_ids(info)
 
     def _next_ids(self, info: Info) -> list[int]:
@@ -44,15 +46,17 @@ class AgentConversation(ModelConversation):
         ids, self._messages, self._format = self._of_call(self._call)
         return ids
 
-    def prompt(self, call: ModelCall | None = None) -> list[int]:
-        if call is None:
-            return self.trajectory.ids
+    def request(self, session: Hashable) -> AgentRequest:
+        return self._calls.present(session, self._call, self.trajectory.ids)
+
+    def _ids_of(self, call: ModelCall) -> list[int]:
         ids, *_ = self._of_call(call)
         self._check_room(ids)
         return ids
 
-    def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
-        return super().request(session, prompt, seed, call or self._call)
+    def _request_for(self, session: Hashable, call: ModelCall, ids: Sequence[int], seed: int) -> SampleRequest:
+        most = self._settings.max_action_tokens
+        return self._sample_request(session, ids, seed, min(most, call.max_tokens or most))
 
     def _counted(self, sample: Sample) -> Sample:
         """The sample up to the agent's first stop text."""

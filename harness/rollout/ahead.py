@@ -1,60 +1,142 @@
-"""The calls that an agent makes at once. They are requested at once, and each stays a step of its own."""
+"""Calls that an agent makes at once. They are requested at once, and each stays a step of its own.
+
+A request is the same in its turn as ahead of it, and so is its reply. Only the conversations with agents, and
+`CallsAhead` in front of the player, know of requests ahead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+import dataclasses
+import hashlib
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
-from harness.agents.protocol import ModelCall
+from harness.agents.protocol import AgentProgram, ModelCall
+from harness.rollout.conversation import NoRoom, UnreadableRequestError
+from harness.types.sampler import LimitedCache, Player, SeveralCaches
+from harness.types.seeding import derive_seed
+from harness.types.trajectory import Trajectory
 
 
-class Ahead:
-    """The requests for calls of an agent that wait behind the present one.
+class _Session(NamedTuple):
+    """The session of a request ahead, which has only this one."""
 
-    A reply is kept until its call is the present one. It is dropped if another reply has changed the conversation
-    meanwhile. The requests are named ``(session, number)``.
+    episode: Hashable
+    number: int
+
+
+class AgentRequest(NamedTuple):
+    """The request for an agent's present call, and those behind it."""
+
+    session: Hashable
+    request: Any
+    calls: AgentCalls
+
+
+class AgentCalls:
+    """The requests for an agent's calls in one attempt at an episode.
+
+    Calls have no order. So a request's seed comes from its text, and from how often it is made.
+
+    `read` returns what is read before the reply to a call. It raises NoRoom or UnreadableRequestError. `make` returns
+    the request of a session for a call, with what is read and a seed.
     """
 
-    def __init__(self, session: Hashable) -> None:
-        self._session = session
-        self._calls: dict[Hashable, tuple[ModelCall, Sequence[Any]]] = {}
-        self._refused: list[ModelCall] = []
-        self._made = 0
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        program: AgentProgram,
+        read: Callable[[ModelCall], Sequence[Any]],
+        make: Callable[[Hashable, ModelCall, Any, int], Any],
+    ) -> None:
+        self._trajectory, self._program, self._read, self._make = trajectory, program, read, make
+        self._counts: Counter[str] = Counter()  # how often the turn of a text has come
+        self._counts_ahead: Counter[str] = Counter()
+        self._known: list[ModelCall] = []
 
-    def __len__(self) -> int:
-        return len(self._calls)
+    def present(self, session: Hashable, call: ModelCall, prompt: Sequence[Any]) -> AgentRequest:
+        """The request for the call whose turn it is."""
+        return AgentRequest(session, self._request(session, call, prompt, self._counts), self)
+
+    def waiting(self, session: Hashable) -> Iterator[Any]:
+        """The requests for the calls that wait behind it within K, each once."""
+        waiting, k = self._program.waiting(), self._trajectory.horizon
+        for call in waiting[: k - self._trajectory.length - 1] if k else waiting:
+            if not any(call is one for one in self._known):
+                self._known.append(call)
+                with suppress(NoRoom, UnreadableRequestError):  # it is left to its turn
+                    yield self._request(session, call, self._read(call), self._counts_ahead)
+
+    def _request(self, session: Hashable, call: ModelCall, prompt: Sequence[Any], counts: Counter[str]) -> Any:
+        text = hashlib.sha256(str(prompt).encode()).hexdigest()
+        counts[text] = 1 + max(counts[text], self._counts[text])
+        return self._make(session, call, prompt, derive_seed(self._trajectory.seed, "call", text, counts[text]))
+
+
+class CallsAhead:
+    """A `Player` that hands on requests to another one. While an agent waits for a reply, it requests its other calls.
+
+    Their replies are kept for equal requests. So one is lost if another reply changes the conversation meanwhile.
+
+    Args:
+        player: Who replies.
+        most: The most requests ahead.
+    """
+
+    def __init__(self, player: Player, most: int) -> None:
+        self._player, self._most = player, most
+        if isinstance(player, SeveralCaches):
+            self.cache_of = player.cache_of
+        if isinstance(player, LimitedCache):
+            self.cache_tokens = player.cache_tokens
+        self._numbers = itertools.count()
+        self._sessions: dict[Hashable, list[_Session]] = defaultdict(list)  # of requests ahead, by their episode's
+        # By the session in which each is sent:
+        self._present: dict[Hashable, AgentRequest] = {}  # those whose replies agents wait for
+        self._ahead: dict[Hashable, Any] = {}  # the other ones, as they will be in their turn
+        self._replies: dict[Hashable, Any] = {}  # their replies
+        self._done: list[tuple[AgentRequest, Any]] = []  # replies that came before their turn did
 
     @property
-    def names(self) -> list[Hashable]:
-        return list(self._calls)
+    def pending(self) -> int:
+        return self._player.pending + len(self._done)
 
-    @property
-    def tokens(self) -> int:
-        return sum(len(prompt) for _, prompt in self._calls.values()) if self._calls else 0
+    def submit(self, request: Any) -> None:
+        if not isinstance(request, AgentRequest):
+            self._player.submit(request)
+            return
+        session = next((name for name, ahead in self._ahead.items() if ahead == request.request), request.session)
+        self._ahead.pop(session, None)
+        if session in self._replies:
+            self._done.append((request, self._replies.pop(session)))
+            return
+        self._present[session] = request
+        if session == request.session:
+            self._player.submit(request.request)
 
-    def new(self, waiting: Iterable[ModelCall], room: int) -> list[ModelCall]:
-        """At most `room` waiting calls that have no request yet."""
-        known = [*(call for call, _ in self._calls.values()), *self._refused]
-        return [call for call in waiting if not any(call is one for one in known)][: max(0, room)]
+    def step(self) -> list[tuple[Any, Any]]:
+        for request in (*self._present.values(), *(request for request, _ in self._done)):
+            for ahead in itertools.islice(request.calls.waiting(request.session), self._most - len(self._ahead)):
+                session = _Session(request.session, next(self._numbers))
+                self._sessions[request.session].append(session)
+                self._ahead[session] = ahead
+                self._player.submit(dataclasses.replace(ahead, session=session))
+        done: list[tuple[Any, Any]] = self._done
+        self._done = []
+        for sent, reply in self._player.step() if not done else ():
+            if isinstance(sent.session, _Session):
+                self._player.end_session(sent.session)
+            if sent.session in self._ahead:
+                self._replies[sent.session] = reply
+            else:
+                done.append((self._present.pop(sent.session, sent), reply))
+        return done
 
-    def add(self, call: ModelCall, prompt: Sequence[Any]) -> Hashable:
-        """Names the request for a call."""
-        self._made += 1
-        self._calls[self._session, self._made] = call, prompt
-        return self._session, self._made
-
-    def refuse(self, call: ModelCall) -> None:
-        """Leaves a call to its own turn, because it can't be requested now."""
-        self._refused.append(call)
-
-    def clear(self) -> None:
-        """Forgets all calls. Later requests get other names."""
-        self._calls.clear()
-        self._refused.clear()
-
-    def take(self, call: ModelCall | None, prompt: Sequence[Any]) -> Hashable | None:
-        """Takes out the request for a call with this prompt. Returns its name, or None if there is none."""
-        matches = (name for name, (known, read) in self._calls.items() if known is call and read == prompt)
-        name = next(matches, None)
-        self._calls.pop(name, None)
-        return name
+    def end_session(self, session: Hashable) -> None:
+        for name in (session, *self._sessions.pop(session, ())):
+            self._player.end_session(name)
+            for known in (self._present, self._ahead, self._replies):
+                known.pop(name, None)

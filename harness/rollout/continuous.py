@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
+from harness.rollout.ahead import CallsAhead
 from harness.rollout.rollout import Answers, Played, converse, play_streaming
 from harness.rollout.slots import OnEnd, Slots
 from harness.settings.rollout import Rollout
@@ -31,8 +32,8 @@ class ContinuousRollout:
     """Plays batches as `play_streaming` does, in a thread, which alone uses the sampler and the slots."""
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        self.envs, self._sampler = envs, sampler
-        self._slots = Slots(envs, sampler, functools.partial(converse, chat, sampler.max_context))
+        self.envs, self._player = envs, CallsAhead(sampler, envs.num_envs)
+        self._slots = Slots(envs, self._player, functools.partial(converse, chat, sampler.max_context))
         self._calls: Answers = SimpleQueue()
         self._playing: set[Future[Played]] = set()
         self._closed = False
@@ -95,7 +96,7 @@ class ContinuousRollout:
 
     def _run(self) -> None:
         try:
-            play_streaming(self._slots, self._sampler, self._calls, goes_on=lambda: not self._closed)
+            play_streaming(self._slots, self._player, self._calls, goes_on=lambda: not self._closed)
         except BaseException as error:  # whoever waits for a batch gets it, now or later
             self._error = error
             for batch in self._playing:

@@ -1,4 +1,4 @@
-"""What is read and written in one attempt at an episode, whoever replies: a model, an endpoint or a script."""
+"""What is read and written in one attempt at an episode, whether a model or an endpoint replies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eh_gym.errors import EHError
-from harness.agents.protocol import ModelCall
 from harness.settings.rollout import Rollout
 from harness.types.sampler import Sample, SampleRequest
+from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory, Turn
 
 if TYPE_CHECKING:  # an endpoint is played with without torch
@@ -33,24 +33,16 @@ class UnreadableRequestError(EHError):
 class Conversation(Protocol):
     """One attempt at an episode. It writes into the episode's trajectory."""
 
-    def prompt(self, call: ModelCall | None = None) -> Sequence[Any]:
-        """What is read before the next reply, or before that to a `call` of an agent which waits: token ids, or
-        messages.
-
-        Raises NoRoom or UnreadableRequestError.
-        """
-        ...
-
-    def request(self, session: Hashable, prompt: Any, seed: int, call: ModelCall | None = None) -> Any:
-        """The request to the `Player` for a reply to a prompt."""
+    def request(self, session: Hashable) -> Any:
+        """The request to the `Player` for the next reply."""
         ...
 
     def act(self, reply: Any) -> tuple[Turn, Any]:
-        """Takes the present turn's reply. Returns the turn without an observation, and the environment's action."""
+        """Takes the reply. Returns the turn without an observation, and the environment's action."""
         ...
 
     def answered(self, info: Info) -> None:
-        """Goes on after the environment's answer, which the last turn has. Raises as `prompt`."""
+        """Goes on after the environment's answer, which the last turn has. Raises NoRoom or UnreadableRequestError."""
         ...
 
 
@@ -90,15 +82,15 @@ class ModelConversation(ABC):
         """What the environment gets for a reply whose ids begin at `begin`."""
         return reply.action
 
-    def prompt(self, call: ModelCall | None = None) -> list[int]:
-        return self.trajectory.ids
+    def request(self, session: Hashable) -> Any:
+        seed = derive_seed(self.trajectory.seed, "turn", self.trajectory.length)
+        return self._sample_request(session, self.trajectory.ids, seed, self._settings.max_action_tokens)
 
-    def request(self, session: Hashable, prompt: list[int], seed: int, call: ModelCall | None = None) -> SampleRequest:
-        most = self._settings.max_action_tokens
+    def _sample_request(self, session: Hashable, ids: Sequence[int], seed: int, limit: int) -> SampleRequest:
         return SampleRequest(
             session=session,
-            prompt_ids=prompt,
-            max_tokens=min(most, (call and call.max_tokens) or most, self._max_context - len(prompt)),
+            prompt_ids=ids,
+            max_tokens=min(limit, self._max_context - len(ids)),
             seed=seed,
             temperature=self._settings.temperature,
             stop_ids=self._chat.stop_ids,

@@ -51,15 +51,14 @@ class Environments:
             episodes: The number of episodes to play, and so the most slots.
         """
         slots = self.slots if episodes is None else min(self.slots, episodes)
-        env_id = spec_of(self.env_id)
+        return ThreadVectorEnv([lambda: self.make(controller)] * slots, min(self.threads, slots))
 
-        def build() -> gym.Env[Any, Any]:
-            env: gym.Env[Any, Any] = checked_environment(env_id, self.args, self.success_threshold)
-            if controller is not None:  # `Trajectory` decides what reward an episode has that K stops
-                env = ElasticTimeLimit(env, controller, record=False, zero_reward_on_truncation=False)
-            return env
-
-        return ThreadVectorEnv([build] * slots, min(self.threads, slots))
+    def make(self, controller: HorizonController | None) -> gym.Env[Any, Any]:
+        """Makes one environment, as `open` makes each slot's. The caller closes it."""
+        env: gym.Env[Any, Any] = checked_environment(spec_of(self.env_id), self.args, self.success_threshold)
+        if controller is not None:  # `Trajectory` decides what reward an episode has that K stops
+            env = ElasticTimeLimit(env, controller, record=False, zero_reward_on_truncation=False)
+        return env
 
 
 def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.agent_conversation import AgentConversation
+from harness.rollout.ahead import CallsAhead
 from harness.rollout.conversation import Converse, EnvironmentConversation, Info, ModelConversation
 from harness.rollout.slots import OnEnd, Slots
 from harness.settings.rollout import Rollout
@@ -57,6 +57,7 @@ def play(
         played[index] = trajectory
         on_end(trajectory)
 
+    player = CallsAhead(player, max(envs.num_envs, settings.slots))  # there are fewer if fewer episodes are played
     slots = Slots(envs, player, converse, on_turn)
     slots.add(requests, settings, keep)
     (play_streaming if settings.rollout == "streaming" else _play_in_lockstep)(slots, player)
@@ -93,11 +94,11 @@ def _play_in_lockstep(slots: Slots, player: Player) -> None:
     while slots.unfinished:
         steps = [step for slot, reset in slots.start_resets() for step in slots.reset_answered(slot, reset)]
         turns = slots.turns()
-        requests = [request for slot in sorted(turns) for request in turns[slot]]
+        requests = [turns[slot] for slot in sorted(turns)]
         replies = sample_all(player, requests)
         steps += [step for r, reply in zip(requests, replies, strict=True) for step in slots.act(r.session, reply)]
         for slot, answer in steps:
-            steps += slots.step_answered(slot, answer)  # the next call of an agent may be sampled already
+            steps += slots.step_answered(slot, answer)  # perhaps with the verdict of a stopped agent to come
 
 
 def play_streaming(
@@ -130,7 +131,7 @@ def play_streaming(
     while slots.unfinished or goes_on():
         for slot, reset in slots.start_resets():
             expect(record_reset, slot, reset)
-        for turn in itertools.chain(*slots.turns().values()):
+        for turn in slots.turns().values():
             player.submit(turn)
         answered = False
         for record in _arrived(queue, wait=not player.pending):

@@ -49,7 +49,7 @@ class Slots:
         self._added = 0
         self._waiting: deque[tuple[int, EpisodeRequest, Rollout, OnEnd]] = deque()
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
-        self._ready: dict[int, list[Any]] = {}  # the turns that come next, by slot
+        self._ready: dict[int, Any] = {}  # the turns that come next, by slot
         self._limited = player if isinstance(player, LimitedCache) else None
         self._several = player if isinstance(player, SeveralCaches) else None
         self._prompt = 0  # the most tokens of a first prompt; assumed for episodes without one
@@ -95,33 +95,20 @@ class Slots:
         self._on_turn(episode.trajectory)
         return self._go_on(slot, needed)
 
-    def turns(self) -> Mapping[int, list[Any]]:
-        """The turns that may be requested now, by slot, oldest first. Each turn is returned once.
-
-        A slot has several if its agent makes calls at once. In all, at most as many calls are ahead as there are slots.
-        """
-        for slot, (episode, _) in self._live.items():
-            if episode.program is not None and episode.awaits_reply:
-                self._take_turns(slot, episode)
+    def turns(self) -> Mapping[int, Any]:
+        """The turns that may be requested now, by slot. Each turn is returned once."""
         if not self._ready:
             return {}
         admitted = self._admitted({})
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if self._live[slot][0].session in admitted}
 
     def act(self, session: Hashable, reply: Any) -> Steps:
-        """Takes a reply. That of a slot's present turn goes to the environment."""
-        slot = self._slot_of[session[0] if isinstance(session, tuple) else session]
-        if isinstance(session, tuple):
-            self._player.end_session(session)
-        episode = self._live[slot][0]
-        episode.replies[session] = reply
-        return self._go_on(slot, episode.act())
+        """Takes a reply, whose action goes to the environment."""
+        slot = self._slot_of[session]
+        return self._go_on(slot, self._live[slot][0].act(reply))
 
     def step_answered(self, slot: int, answer: Future[StepResult]) -> Steps:
-        """Waits for the answer to a step and records it. A reply that is there already goes to the environment.
-
-        The verdict of a stopped agent comes as a further answer.
-        """
+        """Waits for the answer to a step and records it. The verdict of a stopped agent comes as a further answer."""
         episode = self._live[slot][0]
         needed = episode.step_answered(answer)
         self._on_turn(episode.trajectory)
@@ -132,7 +119,7 @@ class Slots:
         return {
             episode.session
             for episode, _ in self._live.values()  # by beginning
-            if self._fits(episode.session, (len(episode.trajectory.ids) or self._prompt) + episode.ahead.tokens, filled)
+            if self._fits(episode.session, len(episode.trajectory.ids) or self._prompt, filled)
         }
 
     def _fits(self, session: Hashable, tokens: int, filled: dict[Hashable, int]) -> bool:
@@ -150,15 +137,11 @@ class Slots:
     def _go_on(self, slot: int, needed: Next) -> Steps:
         episode, on_end = self._live[slot]
         if needed == "turn":
-            self._take_turns(slot, episode)
-            needed = episode.act()
-        if needed == "wait":
+            self._ready[slot] = episode.turn()
             return []
         if needed == "step":
             return [(slot, self._envs.submit_step(slot, episode.action))]
-        self._ready.pop(slot, None)
-        for session in episode.sessions:
-            self._player.end_session(session)
+        self._player.end_session(episode.session)
         if needed == "reset":
             self._to_reset.append(slot)
             return []
@@ -169,13 +152,6 @@ class Slots:
         del self._live[slot], self._slot_of[episode.session]
         on_end(episode.trajectory)
         return []
-
-    def _take_turns(self, slot: int, episode: Episode) -> None:
-        slots = max(self._envs.num_envs, episode.settings.slots)  # there are fewer if fewer episodes are played
-        ahead = (len(other.ahead) for other, _ in self._live.values())
-        room = slots - sum(ahead) if episode.program is not None else 0  # an environment makes no calls
-        if turns := episode.turns(room):
-            self._ready[slot] = self._ready.get(slot, []) + turns
 
 
 def fits(tokens: int, older: int, cache_tokens: int) -> bool:

@@ -64,7 +64,7 @@ class Sample:
 class Player(Protocol):
     """Who replies. It takes the requests of many episodes, and hands out the replies; a `Sampler` is one.
 
-    An exception may take the place of a reply: NoRoom ends the episode, and WorkerError begins another attempt.
+    An exception may take the place of a reply: NoRoom ends the episode, and SamplerError loses it.
     """
 
     @property

@@ -25,7 +25,8 @@ from harness.agents.env import AgentEnv
 from harness.grpo import main as grpo
 from harness.model.policy import Policy
 from harness.records.run_folder import prepare
-from harness.rollout.episode import Episode
+from harness.rollout.agent_conversation import AgentConversation
+from harness.rollout.conversation import EnvironmentConversation
 from harness.sampling.transformers import TransformersSampler
 from harness.settings.section import changed
 
@@ -70,7 +71,7 @@ def own(config: GRPOConfig) -> GRPOConfig:
 def test_an_agent_is_trained_as_the_environment_that_it_plays(
     config: GRPOConfig, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Episode, "_draw", lambda self, ids: ("turn", self.trajectory.length))  # as environments do
+    monkeypatch.setattr(AgentConversation, "request", EnvironmentConversation.request)  # with an environment's seeds
     rows = rows_of_run(config)
     ids = {
         split: [t["id"] for t in map(json.loads, tasks.open()) if t.get("split", "train") == split]

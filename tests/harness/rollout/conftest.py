@@ -90,6 +90,32 @@ class FakeSampler:
         return self.version
 
 
+class AnsweringPlayer:
+    """Answers all requests in its next step, with a function."""
+
+    max_context = 200_000
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.answer = answer
+        self.requests: list[Any] = []
+        self.running: dict[Hashable, Any] = {}
+
+    @property
+    def pending(self) -> int:
+        return len(self.running)
+
+    def submit(self, request: Any) -> None:
+        self.requests.append(request)
+        self.running[request.session] = request
+
+    def step(self) -> list[tuple[Any, Any]]:
+        running, self.running = self.running, {}
+        return [(request, self.answer(request)) for request in running.values()]
+
+    def end_session(self, session: Hashable) -> None:
+        self.running.pop(session, None)
+
+
 class FakeEnv(gym.Env[str, str]):
     """Episodes of 1 to 9 steps whose answers are functions of the task, the seed and the actions.
 
@@ -151,5 +177,7 @@ def make_envs(slots: int, threads: int, **arguments: Any) -> ThreadVectorEnv:
 
 @pytest.fixture
 def fake() -> SimpleNamespace:
-    """The fakes: ``Sampler``, ``Chat``, ``envs(slots, threads, …)``, ``requests(n)``."""
-    return SimpleNamespace(Sampler=FakeSampler, Chat=FakeChat, envs=make_envs, requests=requests)
+    """The fakes: ``Sampler``, ``Player``, ``Chat``, ``envs(slots, threads, …)``, ``requests(n)``."""
+    return SimpleNamespace(
+        Sampler=FakeSampler, Player=AnsweringPlayer, Chat=FakeChat, envs=make_envs, requests=requests
+    )

@@ -26,7 +26,8 @@ def test_a_conversation_whose_end_the_template_refuses_is_read_as_a_whole() -> N
     made = byte_tokenizer(TEMPLATE)
     messages: list[dict[str, Any]] = [{"role": "user", "content": "start"}]
     t = Trajectory("x", 0)
-    conversation = AgentConversation(ChatFormat(made), 10_000, t, {"call": ModelCall(messages)}, Rollout())
+    begun = {"call": ModelCall(messages), "agent_program": Mock()}
+    conversation = AgentConversation(ChatFormat(made), 10_000, t, begun, Rollout())
     for text in (" one", " two"):
         ids = made.encode(f"{text}<|im_end|>")
         turn, _ = conversation.act(Sample(ids, [0.0] * len(ids), "stop", 0))
@@ -36,8 +37,8 @@ def test_a_conversation_whose_end_the_template_refuses_is_read_as_a_whole() -> N
         conversation.answered({"call": ModelCall(messages)})
         assert t.ids[: len(before)] == before, "with the blanks that the agent has stripped"
     messages.insert(-1, {"role": "tool", "tool_call_id": "a", "content": "x"})
-    read = conversation.prompt(ModelCall(messages))
-    assert made.decode(read) == made.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    conversation.answered({"call": ModelCall(messages)})
+    assert made.decode(t.ids) == made.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
 def test_the_ids_of_its_calls_say_which_branch_an_agent_continues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,90 +1,79 @@
-"""Calls requested ahead belong to their attempt, and are read once."""
+"""Calls requested ahead: an equal request gets their reply, and they end with their episode."""
 
-from concurrent.futures import Future
 from typing import Any
 
-from eh_gym.errors import WorkerError
+import pytest
+
 from harness.agents.protocol import ModelCall
-from harness.rollout.conversation import NoRoom, UnreadableRequestError
-from harness.rollout.episode import Episode
-from harness.settings.rollout import Rollout
-from harness.types.request import EpisodeRequest
-from harness.types.trajectory import Turn
-
-PRESENT, NEXT = ModelCall([{"role": "user", "content": "a"}]), ModelCall([{"role": "user", "content": "b"}])
+from harness.rollout.ahead import AgentCalls, CallsAhead
+from harness.rollout.conversation import UnreadableRequestError
+from harness.types.sampler import SampleRequest
+from harness.types.trajectory import Trajectory
 
 
-class Talk:
-    """A conversation and its agent program. The program makes two calls at once."""
+class Agent:
+    """Makes a call for each word, all at once. "?" can't be read."""
 
-    def __init__(self, readable: bool = True) -> None:
-        self.readable, self.read = readable, 0
+    def __init__(self, words: str, k: int = 0) -> None:
+        self.line = [ModelCall([{"role": "user", "content": word}]) for word in words]
+        self.read: list[str] = []
+        program: Any = self
+        make = lambda session, _, prompt, seed: SampleRequest(session, prompt, 9, seed)  # noqa: E731
+        self.calls = AgentCalls(Trajectory("x", 0, horizon=k), program, self.prompt, make)
 
     def waiting(self) -> list[ModelCall]:
-        return [NEXT]
+        return self.line
 
-    def prompt(self, call: ModelCall | None = None) -> str:
-        self.read += call is NEXT
-        if call is NEXT and not self.readable:
+    def prompt(self, call: ModelCall) -> str:
+        self.read.append(call.messages[0]["content"])
+        if self.read[-1] == "?":
             raise UnreadableRequestError("no")
-        return (call or PRESENT).messages[0]["content"]
+        return self.read[-1]
 
-    def request(self, session: Any, *_: Any) -> Any:
-        return session
-
-    def act(self, reply: str) -> tuple[Turn, str]:
-        return Turn(reply, "", cut=False, malformed=False), reply
-
-    def answered(self, info: Any) -> None: ...
+    def next_request(self, more: str = "") -> Any:
+        call = self.line.pop(0)
+        return self.calls.present(7, call, call.messages[0]["content"] + more)
 
 
-def answer(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(value) if isinstance(value, Exception) else future.set_result(value)
-    return future
+def reply(player: CallsAhead, request: Any) -> Any:
+    player.submit(request)
+    [(replied, said)] = player.step()
+    assert replied is request
+    return said
 
 
-def begin(talk: Talk) -> Episode:
-    episode = Episode(7, EpisodeRequest("x", 0, 0), Rollout(), lambda *_: talk)
-    reset(episode, talk)
-    return episode
+@pytest.fixture
+def player(fake: Any) -> Any:
+    """Replies with the prompt and the seed."""
+    return fake.Player(lambda request: (request.prompt_ids, request.seed))
 
 
-def reset(episode: Episode, talk: Talk) -> None:
-    info = {"task_id": "x", "system_prompt": "", "call": PRESENT, "agent_program": talk}
-    assert episode.reset_answered(answer(("", info))) == "turn"
+def test_a_call_has_the_same_reply_ahead_and_in_its_turn_and_is_requested_once(player: Any) -> None:
+    said = []
+    for most in (0, 2, 9):
+        player.requests, agent = [], Agent("abbacb")
+        ahead = CallsAhead(player, most)
+        said.append([reply(ahead, agent.next_request()) for _ in range(6)])
+        assert len(player.requests) == 6
+        assert sum(request.session == 7 for request in player.requests) == (1 if most else 6)
+    assert said[0] == said[1] == said[2]
+    assert len(set(said[0])) == 6, "equal calls draw anew"
 
 
-def test_a_call_of_a_failed_attempt_is_ended_and_its_name_never_used_again() -> None:
-    talk = Talk()
-    episode = begin(talk)
-    first = episode.turns(room=9)
-    assert first == [7, (7, 1)]
-    episode.replies[7] = "go"
-    assert episode.act() == "step"
-    assert episode.step_answered(answer(WorkerError("killed"))) == "reset"
-    assert set(first) == episode.sessions, "so that the player drops them"
-    reset(episode, talk)
-    again = episode.turns(room=9)
-    assert again[0] == 7
-    assert not {*again[1:]} & {*first}
+def test_a_changed_conversation_and_another_attempt_are_requested_anew(player: Any) -> None:
+    ahead, agent = CallsAhead(player, 9), Agent("abc")
+    reply(ahead, agent.next_request())
+    assert reply(ahead, agent.next_request(more="!"))[0] == "b!"
+    ahead.submit(agent.next_request())
+    assert (player.pending, ahead.pending) == (0, 1), "its reply is there"
+    ahead.end_session(7)
+    ahead.submit(Agent("b").next_request())
+    assert player.running[7].prompt_ids == "b"
 
 
-def test_a_call_that_cannot_be_read_ahead_is_tried_once() -> None:
-    talk = Talk(readable=False)
-    episode = begin(talk)
-    assert [episode.turns(room=9) for _ in range(3)] == [[7], [], []]
-    assert talk.read == 1
-
-
-def test_a_reply_ends_the_episode_if_there_is_no_room_for_it_or_the_environment_says_so() -> None:
-    episode = begin(Talk())
-    for reply, needed, end in (("go", "step", "terminated"), (NoRoom(), "over", "context")):
-        episode.turns(room=0)
-        assert episode.awaits_reply
-        episode.replies[7] = reply
-        assert (episode.act(), episode.awaits_reply, episode.trajectory.end) == (needed, False, end)
-        if needed == "step":
-            assert episode.step_answered(answer(("", 0.0, False, False, {}))) == "turn"
-    assert begin(Talk()).turns(room=0) == [7]
-    assert episode.step_answered(answer(("", 1.0, True, False, {"success": True}))) == "over"
+def test_only_what_is_within_k_is_read_and_what_cannot_be_read_once(player: Any) -> None:
+    ahead, agent = CallsAhead(player, 9), Agent("a?bc", k=3)
+    ahead.submit(agent.next_request())
+    for _ in range(3):
+        ahead.step()
+    assert agent.read == ["?", "b"]

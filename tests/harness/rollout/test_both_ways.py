@@ -150,3 +150,35 @@ def test_an_error_of_our_own_is_not_retried(fake: Any, mode: str) -> None:
 
     with pytest.raises(ConfigError, match="no such task"):
         play(fake, mode=mode, fails=fails)
+
+
+def watched(fake: Any) -> tuple[Any, list[dict[int, int]]]:
+    """A sampler, and the tokens of the requests that run in each of its steps, by session."""
+    sampler = fake.Sampler()
+    steps: list[dict[int, int]] = []
+    sampler.before_step = lambda: steps.append(
+        {session: len(request.prompt_ids) for session, (request, *_) in sampler.running.items()}
+    )
+    return sampler, steps
+
+
+@BOTH
+@pytest.mark.parametrize("cache_tokens", [1, 300])
+def test_who_is_admitted_to_a_small_cache_changes_no_trajectory(fake: Any, mode: str, cache_tokens: int) -> None:
+    sampler, steps = watched(fake)
+    sampler.cache_tokens = cache_tokens
+    assert play(fake, mode=mode, slots=12, sampler=sampler) == play(fake, mode="lockstep", slots=12)
+    assert max(map(len, steps)) < 12
+
+
+@BOTH
+def test_each_of_several_caches_holds_its_own_episodes(fake: Any, mode: str) -> None:
+    sampler, steps = watched(fake)
+    sampler.cache_of = lambda session: (session % 2, (400, 150)[session % 2])
+    assert play(fake, mode=mode, slots=12, threads=0, sampler=sampler) == play(fake, mode="lockstep", slots=12)
+    slack = {"lockstep": 0, "streaming": 4 * 50}[mode]
+    for step in steps:
+        for place, cache in enumerate((400, 150)):
+            held = [tokens for session, tokens in step.items() if session % 2 == place]
+            assert len(held) <= 1 or sum(held) <= cache + slack
+    assert max(map(len, steps)) > 2

@@ -1,6 +1,5 @@
 """Episodes of a model that thinks: what the environment gets, what is trained on, and thoughts that do not end."""
 
-from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,47 +31,30 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return byte_tokenizer(CHATML, ["<think>", "</think>"])
 
 
-class Scripted:
+def writes(fake: Any, made: PreTrainedTokenizerFast, texts: list[str]) -> Any:
     """A sampler that writes the given texts, one per request, each up to the request's limit."""
+    left = iter(texts)
 
-    max_context = 200_000
+    def write(request: SampleRequest) -> Sample:
+        ids = made.encode(next(left), add_special_tokens=False)[: request.max_tokens]
+        return Sample(ids, [-1.0] * len(ids), "stop" if ids[-1] in request.stop_ids else "length", policy_version=0)
 
-    def __init__(self, made: PreTrainedTokenizerFast, texts: list[str]) -> None:
-        self.ids = [made.encode(text, add_special_tokens=False) for text in texts]
-        self.requests: list[SampleRequest] = []
-        self.waiting: list[SampleRequest] = []
-
-    @property
-    def pending(self) -> int:
-        return len(self.waiting)
-
-    def submit(self, request: SampleRequest) -> None:
-        self.requests.append(request)
-        self.waiting.append(request)
-
-    def step(self) -> list[tuple[SampleRequest, Sample]]:
-        request = self.waiting.pop()
-        ids = self.ids[len(self.requests) - 1][: request.max_tokens]
-        reason: Any = "stop" if ids[-1] in request.stop_ids else "length"
-        return [(request, Sample(ids, [-1.0] * len(ids), reason, policy_version=0))]
-
-    def end_session(self, session: Hashable) -> None:
-        pass
+    return fake.Player(write)
 
 
-def play(texts: list[str], *, horizon: int, mode: Any = "lockstep") -> tuple[Trajectory, ChatFormat]:
+def play(fake: Any, texts: list[str], mode: Any = "lockstep") -> tuple[Trajectory, ChatFormat]:
     made = tokenizer()
     chat = ChatFormat(made)
-    sampler: Any = Scripted(made, texts)
-    envs = eh_gym.make_vec("EH-Cabinet-v0", 1, FixedHorizon(horizon), record=False, max_workers=0)
+    envs = eh_gym.make_vec("EH-Cabinet-v0", 1, FixedHorizon(2), record=False, max_workers=0)
     request = EpisodeRequest(envs.envs[0].unwrapped.task_ids[0], 0, seed=1)  # type: ignore[attr-defined]
-    [trajectory] = rollout(envs, sampler, chat, [request], Rollout(rollout=mode))
+    [trajectory] = rollout(envs, writes(fake, made, texts), chat, [request], Rollout(rollout=mode))
     envs.close()
     return trajectory, chat
 
 
-def test_the_environment_gets_the_answer_and_the_log_both() -> None:
-    trajectory, chat = play(["<think>\nlist() or read()?\n</think>\n\nlist()<|im_end|>", "list()<|im_end|>"], horizon=2)
+def test_the_environment_gets_the_answer_and_the_log_both(fake: Any) -> None:
+    texts = ["<think>\nlist() or read()?\n</think>\n\nlist()<|im_end|>", "list()<|im_end|>"]
+    trajectory, chat = play(fake, texts)
     first, second = trajectory.turns
     assert (first.action, first.observation, first.malformed) == ("list()", "closed", False)
     assert first.reasoning == "list() or read()?"
@@ -83,8 +65,8 @@ def test_the_environment_gets_the_answer_and_the_log_both() -> None:
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "streaming"])
-def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(mode: Any) -> None:
-    trajectory, chat = play(["<think>\nopen(a)<|im_end|>", "list()<|im_end|>"], horizon=2, mode=mode)
+def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(fake: Any, mode: Any) -> None:
+    trajectory, chat = play(fake, ["<think>\nopen(a)<|im_end|>", "list()<|im_end|>"], mode)
     first = trajectory.turns[0]
     assert (first.action, first.reasoning, first.unfinished) == ("", "open(a)", True)
     assert first.observation == f"{UNFINISHED}\nerror"
@@ -104,7 +86,7 @@ def test_functions_that_come_later_are_read_once_and_in_their_own_letters(fake: 
         assert trajectory.ids[written:] == list(seen.encode())
 
 
-def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:
+def test_a_rollout_with_the_model_s_own_calls(fake: Any, bfcl_python: Path) -> None:
     trl = pytest.importorskip("trl")
     made = tokenizer()
     made.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
@@ -120,11 +102,10 @@ def test_a_rollout_with_the_model_s_own_calls(bfcl_python: Path) -> None:
             + chat.text(chat.reply_ids(action)).removeprefix("<think>\n\n</think>\n\n")
         )
         _, _, done, _, _ = teacher.step(action)
-    sampler: Any = Scripted(made, texts)
     envs = eh_gym.make_vec(
         "EH-BFCL-v0", 1, FixedHorizon(40), record=False, max_workers=0, split="all", action_format="native", workers=1
     )
-    [trajectory] = rollout(envs, sampler, chat, [EpisodeRequest(task, 0, seed=1)], Rollout())
+    [trajectory] = rollout(envs, writes(fake, made, texts), chat, [EpisodeRequest(task, 0, seed=1)], Rollout())
     envs.close()
     assert (trajectory.success, trajectory.reward) == (True, 1.0)
     assert {turn.reasoning for turn in trajectory.turns} == {"Next one."}
