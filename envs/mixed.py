@@ -87,17 +87,17 @@ class MixedEnv(gym.Env[str, str]):
                     f"the arguments of {name} must be an object without split, which is the same for all environments, "
                     f"got {given!r}"
                 )
-        self._envs: dict[str, gym.Env[str, str]] = {}
+        self.envs: dict[str, gym.Env[str, str]] = {}
         try:
             for name, kind in envs.items():
-                self._envs[name] = make_environment(kind, {**arguments, **of_one[name]})
-            spaces = [space for env in self._envs.values() for space in (env.observation_space, env.action_space)]
+                self.envs[name] = make_environment(kind, {**arguments, **of_one[name]})
+            spaces = [space for env in self.envs.values() for space in (env.observation_space, env.action_space)]
             if not all(isinstance(space, Text) for space in spaces):
                 raise ConfigError(f"only environments of texts can be mixed, got {', '.join(envs)}")
             longest = max(space.max_length for space in spaces if isinstance(space, Text))
             self.observation_space = self.action_space = UnicodeText(longest)
             self.parts: dict[str, Sequence[str]] = {
-                name: _Prefixed(f"{name}/", _tasks(name, env)) for name, env in self._envs.items()
+                name: _Prefixed(f"{name}/", _tasks(name, env)) for name, env in self.envs.items()
             }
         except BaseException:
             self.close()
@@ -117,15 +117,15 @@ class MixedEnv(gym.Env[str, str]):
         if task_id is None:
             part = list(self.parts.values())[int(self.np_random.integers(len(self.parts)))]
             task_id = part[int(self.np_random.integers(len(part)))]
-        fitting = [name for name in self._envs if str(task_id).startswith(f"{name}/")]
+        fitting = [name for name in self.envs if str(task_id).startswith(f"{name}/")]
         name = max(fitting, key=len, default=None)  # a name may itself be the beginning of another
         if name is None:
             raise ConfigError(
-                f"expected a task's id that begins with one of {', '.join(f'{name}/' for name in self._envs)}, got "
+                f"expected a task's id that begins with one of {', '.join(f'{name}/' for name in self.envs)}, got "
                 f"{task_id!r}; env.unwrapped.task_ids lists them"
             )
         self._now = None  # if the reset fails, no episode is running
-        env = self._envs[name]
+        env = self.envs[name]
         if seed is None:  # it may not be seeded yet, and draws more than its task
             seed = int(self.np_random.integers(2**31))
         observation, info = env.reset(seed=seed, options={"task_id": task_id.removeprefix(f"{name}/")})
@@ -142,7 +142,7 @@ class MixedEnv(gym.Env[str, str]):
         return str(self._current().get_wrapper_attr("random_action")(rng))
 
     def close(self) -> None:
-        for env in self._envs.values():
+        for env in self.envs.values():
             env.close()
 
     def _current(self) -> gym.Env[str, str]:
@@ -151,7 +151,7 @@ class MixedEnv(gym.Env[str, str]):
         return self._now
 
     def __repr__(self) -> str:
-        return f"MixedEnv({', '.join(self._envs)})"
+        return f"MixedEnv({', '.join(self.envs)})"
 
 
 def _tasks(name: str, env: gym.Env[str, str]) -> Sequence[str]:

@@ -7,6 +7,7 @@ import gymnasium as gym
 import torch
 
 from envs.cache import cache_dir
+from envs.expert import check_expert
 from harness.clone.cloning import clone_key, is_pretrained, warm_start
 from harness.model.lora import add_lora
 from harness.model.policy import Policy
@@ -29,6 +30,7 @@ def clone_expert(
     weights, so the reference of the KL term includes the clone. A tiny model has random weights, from which adapters
     alone learn little, so all of its weights are trained.
     """
+    check_expert(env, "the warm start", "leave it out with --warm-start.episodes 0")
     start = config.warm_start
     seed, rank = start.seed_for(config.seed), config.optimizer.lora_rank if is_pretrained(policy) else 0
     folder = run / "clone"

@@ -6,22 +6,25 @@ because the loss of a tiny model falls in a phase transition whose time varies w
 
 import dataclasses
 import hashlib
+import inspect
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import torch
 
 from eh_gym.errors import ConfigError
-from envs.expert import check_expert, demonstrated_tasks
+from envs.expert import demonstrated_tasks
 from harness.clone.demonstrations import demonstration
 from harness.machine.runtime import return_memory
 from harness.model.batch import microbatches, padded_microbatches
 from harness.model.lora import has_lora
 from harness.model.policy import Policy
+from harness.records.files import sha256
 from harness.settings.optimizer import Optimizer
 from harness.settings.warm_start import WarmStart
 from harness.types.seeding import derive_seed
@@ -70,7 +73,6 @@ def demonstrations(
         max_steps: An episode is stopped after this many steps.
         on_episode: Called with each episode that is taken.
     """
-    check_expert(env, "the warm start", "leave it out with --warm-start.episodes 0")
     task_ids = demonstrated_tasks(env)
     played: list[Trajectory] = []
     order = np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids))
@@ -152,7 +154,8 @@ def warm_start(
 def clone_key(
     env: gym.Env[str, str], policy: Policy, settings: WarmStart, *, lora_rank: int, seed: int, device: str
 ) -> str:
-    """Names a clone's folder: a hash of all that decides it, with weights, the expert's texts and the `device`."""
+    """Names a clone's folder: a hash of what makes it, with weights, the environment's code and the `device`."""
+    tasks = demonstrated_tasks(env)
     spec, chat, key = env.spec, policy.chat, hashlib.blake2b(digest_size=16)
     arguments = sorted((k, repr(v)) for k, v in spec.kwargs.items()) if spec else []
     name = [spec.id, arguments, *map(repr, spec.additional_wrappers)] if spec else repr(env)
@@ -166,7 +169,8 @@ def clone_key(
         seed,
         how,
         texts,
-        _first_episodes(env),
+        _code_of(env),
+        [len(tasks), *tasks[:8]],  # which data are installed
         sorted(policy.tokenizer.get_vocab().items()),
     ]
     key.update(json.dumps(about, sort_keys=True).encode())
@@ -175,17 +179,11 @@ def clone_key(
     return key.hexdigest()
 
 
-def _first_episodes(env: gym.Env[str, str]) -> list[list[str]]:
-    """These texts change with the environment's code."""
-    texts: list[list[str]] = []
-    if not hasattr(env.unwrapped, "expert"):
-        return texts
-    for task_id in demonstrated_tasks(env)[:8]:
-        played = demonstration(env, task_id, waste=0.0, max_steps=_MAX_STEPS, rng=np.random.default_rng(0))
-        assert played is not None, "no task is too long without a limit"
-        observations = [played.prompt, *(turn.observation for turn in played.turns)]
-        texts.append([*observations, *(turn.action for turn in played.turns)])
-    return texts
+def _code_of(env: gym.Env[str, str]) -> list[str]:
+    """The digest of the code of each environment that `env` mixes: its package, or its file and those beside it."""
+    mixed = getattr(env.unwrapped, "envs", {"": env}).values()
+    folders = sorted({Path(inspect.getfile(type(part.unwrapped))).parent for part in mixed})
+    return [sha256(*sorted(f.glob("**/*.py" if (f / "__init__.py").exists() else "*.py"))) for f in folders]
 
 
 def _clone(

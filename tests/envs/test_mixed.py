@@ -53,7 +53,7 @@ def test_resets_without_a_seed_go_on_from_the_first_seed_in_every_environment():
         env = make(PLAIN, LOCKED)
         env.reset(seed=3)  # seeds the one environment that plays
         names = [env.reset()[1]["environment"] for _ in range(8)]
-        parts = env.unwrapped._envs
+        parts = env.unwrapped.envs
         assert set(names) == set(parts)
         return [(name, int(part.unwrapped.np_random.integers(10**6))) for name, part in parts.items()]
 

@@ -5,12 +5,13 @@ import dataclasses
 import io
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
+from envs.making import make_environment
+from envs.mixed import spec_of
 from harness.clone.clones import clone_expert
 from harness.clone.cloning import clone_key, demonstrations, warm_start
 from harness.clone.tiny import new_tiny_policy
@@ -65,7 +66,7 @@ def longer(policy):
     return policy
 
 
-def test_what_a_clone_depends_on_never_meets_an_old_one(env, monkeypatch):
+def test_what_a_clone_depends_on_never_meets_an_old_one(env):
     def key(policy, lora_rank=0, device="cpu"):
         return clone_key(env, policy, FEW, lora_rank=lora_rank, seed=0, device=device)
 
@@ -81,8 +82,24 @@ def test_what_a_clone_depends_on_never_meets_an_old_one(env, monkeypatch):
     ]
     assert len(set(keys)) == len(keys)
     assert key(new_tiny_policy(env, seed=0)) == keys[0]
-    monkeypatch.setattr(type(env.unwrapped), "expert", lambda self: self.random_action(np.random.default_rng(0)))
-    assert key(policy) not in keys
+
+
+def test_a_clone_depends_on_the_environments_code_and_tasks(env, tmp_path, monkeypatch):
+    def key(name, **args):
+        made = make_environment(spec_of(name), args)
+        return clone_key(made, policy, FEW, lora_rank=0, seed=0, device="cpu")
+
+    policy = new_tiny_policy(env, seed=0)
+    file, beside = tmp_path / "own.py", tmp_path / "beside.py"
+    file.write_text("from envs.cabinet.env import CabinetEnv\n\n\nclass Own(CabinetEnv):\n    pass\n")
+    own = f"{file}:Own"
+    keys = [key(own), key("EH-Cabinet-v0"), key(f"EH-Cabinet-v0:2,{own}:1"), key("EH-Cabinet-v0", tasks=8)]
+    assert key(own) == keys[0]
+    beside.write_text("HINT = 1\n")
+    keys += [key(own), key(f"EH-Cabinet-v0:2,{own}:1")]
+    file.write_text(file.read_text() + "    # changed\n")
+    keys += [key(own)]
+    assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.parametrize(("seed", "same"), [(-1, False), (7, True)])
