@@ -29,9 +29,9 @@ class _Session(NamedTuple):
 
 
 class AgentRequest(NamedTuple):
-    """The request for an agent's present call, and those behind it."""
+    """The request for an agent's present call, and those behind it. The session is an episode's number."""
 
-    session: Hashable
+    session: Any
     request: Any
     calls: AgentCalls
 
@@ -118,7 +118,8 @@ class CallsAhead:
             self._player.submit(request.request)
 
     def step(self) -> list[tuple[Any, Any]]:
-        for request in (*self._present.values(), *(request for request, _ in self._done)):
+        asked = [*self._present.values(), *(request for request, _ in self._done)]
+        for request in sorted(asked, key=lambda request: request.session):  # the oldest agent's calls come first
             for ahead in itertools.islice(request.calls.waiting(request.session), self._most - len(self._ahead)):
                 session = _Session(request.session, next(self._numbers))
                 self._sessions[request.session].append(session)
