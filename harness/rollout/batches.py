@@ -75,7 +75,6 @@ class Batches:
             self._begin_allowed(update, on_begin)
 
     def close(self) -> None:
-        """Closes the environments, which ends a batch that is still being played."""
         if self._player is not None:
             self._player.close()
 

@@ -33,9 +33,7 @@ class UnreadableRequestError(EHError):
 class Conversation(Protocol):
     """One attempt at an episode. It writes into the episode's trajectory."""
 
-    def request(self, session: Hashable) -> Any:
-        """The request to the `Player` for the next reply."""
-        ...
+    def request(self, session: Hashable) -> Any: ...
 
     def act(self, reply: Any) -> tuple[Turn, Any]:
         """Takes the reply. Returns the turn without an observation, and the environment's action."""

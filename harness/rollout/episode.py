@@ -56,7 +56,6 @@ class Episode:
         self.program: AgentProgram | None = None
 
     def reset_answered(self, answer: Future[ResetResult]) -> Next:
-        """Waits for the answer to the reset, and records it."""
         try:
             observation, info = answer.result()
             self.trajectory.begin(observation, info)
@@ -96,7 +95,6 @@ class Episode:
         return "step"
 
     def step_answered(self, answer: Future[StepResult]) -> Next:
-        """Waits for the answer to the last action, or for an agent's verdict, and records it."""
         trajectory = self.trajectory
         try:
             result = answer.result()

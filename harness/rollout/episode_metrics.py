@@ -79,5 +79,4 @@ def _of_agents(valid: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; NaN for an empty sequence."""
     return float(np.mean(values)) if len(values) else math.nan

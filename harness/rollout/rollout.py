@@ -167,7 +167,6 @@ class InTurn:
         self.envs, self._sampler, self._chat = envs, sampler, chat
 
     def begin(self, episodes: Sequence[EpisodeRequest], settings: Rollout, on_end: OnEnd) -> Future[Played]:
-        """Plays a batch. The future that it returns is done."""
         start = time.perf_counter()
         trajectories = rollout(self.envs, self._sampler, self._chat, episodes, settings, on_end=on_end)
         played: Future[Played] = Future()
@@ -175,7 +174,6 @@ class InTurn:
         return played
 
     def paused(self) -> contextlib.AbstractContextManager[None]:
-        """Does nothing, because no episode plays between updates."""
         return contextlib.nullcontext()
 
     def close(self) -> None:

@@ -66,7 +66,6 @@ class BatchPlan:
     seed: int
 
     def requests(self, update: int) -> list[EpisodeRequest]:
-        """The episodes of one update, group by group."""
         return [
             EpisodeRequest(task_id, group, derive_seed(self.seed, "episode", update, group, member))
             for group, task_id in enumerate(self.stream.batch(update))
