@@ -64,7 +64,6 @@ class Gateway(ThreadingHTTPServer):
         self._thread.join()
 
     def share(self) -> int:
-        """The most connections of a session."""
         return max(1, min(self.descriptors // 8 // max(1, len(self.sessions)), _MOST_CONNECTIONS))
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -62,13 +62,11 @@ class Running:
         self._thread.start()
 
     def stop(self, grace_s: float) -> None:
-        """Kills the agent after `grace_s` seconds."""
         self._thread.join(grace_s)
         if self._thread.is_alive():
             self._kill()
 
     def stop_soon(self, grace_s: float) -> None:
-        """As `stop`, without waiting."""
         threading.Thread(target=self.stop, args=(grace_s,), name="eh-agent-end", daemon=True).start()
 
     def _run(self) -> None:

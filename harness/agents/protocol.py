@@ -64,7 +64,6 @@ class Refusal(EHError):
         self.status, self.code = status, code
 
     def body(self) -> Json:
-        """OpenAI's error object."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 

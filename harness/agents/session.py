@@ -98,7 +98,6 @@ class Session:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the session, closes its connections, and forgets its key."""
         self.end(Refusal("the session is closed", status=OVER, code="session_closed"))
         self._sessions.pop(self.key, None)
         self.connections.close()
@@ -189,7 +188,6 @@ class Connections:
             self._idle.pop(connection, None)
 
     def close(self) -> None:
-        """Closes the idle ones, and the others after their requests."""
         with self._lock:
             self._closed = True
             for connection, idle in self._idle.items():
@@ -198,6 +196,5 @@ class Connections:
 
 
 def _shut(connection: socket.socket) -> None:
-    """Ends a connection, whose thread then closes it."""
     with suppress(OSError):  # the client has closed it
         connection.shutdown(socket.SHUT_RD)  # the other direction would look like a client that has gone

@@ -46,7 +46,6 @@ class Cloned:
 
 
 def is_pretrained(policy: Policy) -> bool:
-    """Whether the model is too large for a tiny one."""
     return policy.model.num_parameters() >= _LEAST_PRETRAINED
 
 

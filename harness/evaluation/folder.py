@@ -122,7 +122,6 @@ class KeptEvaluation:
         return {"split": self.settings["split"], **self.settings["env_args"]}
 
     def first_of_each_task(self) -> list[dict[str, Any]]:
-        """Returns the line of each task's first episode. Episodes whose environment failed are left out."""
         seed, lines = self.settings["seed"], {}
         for line in read_episodes(self.episodes):
             # After a stop, an episode whose environment failed is played again. Its second line counts.

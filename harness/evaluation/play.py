@@ -67,7 +67,6 @@ def play_script(
     horizon: int,
     **told: OnEnd,
 ) -> list[Trajectory]:
-    """Plays episodes without a model; `name` is one of `scripts_of`."""
     env = environments.make(FixedHorizon(horizon))
     base: Any = env.unwrapped
     needed = {"expert": "expert", "random": "random_action"}.get(name)

@@ -148,7 +148,6 @@ class _EndpointPlayer:
             future.cancel()
 
     def close(self) -> None:
-        """Cancels what is not answered."""
         for session in list(self._sent):
             self.end_session(session)
         asyncio.run_coroutine_threadsafe(self._model.close(), self._loop).result()

@@ -16,5 +16,4 @@ def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> li
 
 
 def episode_seed(seed: int, task_id: str, rollout: int) -> int:
-    """Returns the seed of the `rollout`-th episode of a task, counted from 0, in an evaluation with this seed."""
     return derive_seed(seed, "evaluate", task_id, rollout)

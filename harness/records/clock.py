@@ -37,7 +37,6 @@ class Clock:
         self._seconds -= metrics[name]
 
     def count(self, tokens: float) -> dict[str, float]:
-        """Adds the tokens of an update and returns the totals of the run as metrics."""
         self._tokens += tokens
         return {"tokens/total": self._tokens, "time/total_s": self.seconds}
 

@@ -92,7 +92,6 @@ def _as_json(line: Mapping[str, Any]) -> str:
 
 
 def _shared(folder: Path, t: Trajectory) -> dict[str, str]:
-    """Writes what many episodes share, and returns the fields of a line that name the files."""
     names = {"system_prompt": _write_shared(folder, t.system_prompt, ".txt")}
     if t.tools:
         names["tools"] = _write_shared(folder, json.dumps(t.tools, ensure_ascii=False), ".json")

@@ -78,7 +78,6 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a small file with `whole_file`; text is written as UTF-8."""
     with whole_file(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -114,7 +113,6 @@ def make_folder(folder: Path, flag: str) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object that a command of this project wrote. Raises StateError if it can't."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:

@@ -21,7 +21,6 @@ _CHECKPOINT = re.compile(r"update-(\d{6,})")
 
 
 def folder_of(config: GRPOConfig) -> Path:
-    """Returns the folder of a new run. Raises ConfigError if it is the current folder."""
     name = f"{config.environment.name}-{config.wrapper.rpartition(':')[2]}-seed{config.seed}"
     run_dir = config.out or free_folder(Path("runs") / name)
     if run_dir == Path():  # also for an empty text
@@ -74,7 +73,6 @@ def _missing(env: str) -> list[str]:
 
 
 def lengthen(run_dir: Path, config: GRPOConfig, say: Callable[[str], None]) -> None:
-    """Writes the number of updates and the moved environment into the settings of a run that is resumed."""
     saved = saved_config(run_dir, config.environment.env)  # without the changes for this machine
     write_whole(run_dir / "config.json", replace(saved, updates=config.updates).to_json())
     if config.updates != saved.updates:

@@ -37,7 +37,6 @@ def write_episodes_page(
 
 
 def _episodes(files: Sequence[Path], share: float) -> Iterator[dict[str, Any]]:
-    """Yields the episodes of a share of the files for the template. The files are spread evenly up to the last one."""
     wanted = min(len(files), max(1, int(share * len(files))))
     for i in np.linspace(len(files) - 1, 0, wanted).round().astype(int)[::-1]:
         for line in read_episodes(files[i]):

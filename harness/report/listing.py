@@ -18,7 +18,6 @@ _DEPTHS = ("", "*/", "*/*/", "*/*/*/")  # a run, or a folder of runs, of sweeps,
 
 
 def list_runs(folders: Sequence[Path], tell: Callable[[str], None]) -> None:
-    """Prints a row for each run, the newest last, and how to resume what was stopped. Raises as `read_suites` does."""
     begun = {file.parent for folder in folders for depth in _DEPTHS for file in folder.glob(f"{depth}versions.json")}
     runs = all_runs(read_suites(sorted(filter(is_run, begun)) or folders))
     _, headings, rows, _ = run_table(runs, "")
@@ -32,7 +31,6 @@ def list_runs(folders: Sequence[Path], tell: Callable[[str], None]) -> None:
 
 
 def list_clones(tell: Callable[[str], None]) -> None:
-    """Prints a row for each clone, the last used one last, and how to delete it."""
     folder = cache_dir() / "clones"
     for clone in sorted(folder.glob("[!.]*"), key=os.path.getmtime):
         size = sum(map(os.path.getsize, clone.rglob("*"))) / 1e6

@@ -46,7 +46,6 @@ def write_page(out: Path, template: str, **values: Any) -> None:
 def write_report(
     suites: Sequence[Suite], evaluations: Sequence[KeptEvaluation], out: Path, *, episodes: str, shown: int, logged: int
 ) -> None:
-    """Writes the page. It links `episodes`, the page of `shown` of the `logged` episodes."""
     runs, address = all_runs(suites), episodes if shown else ""
     write_page(
         out,

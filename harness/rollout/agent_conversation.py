@@ -59,7 +59,6 @@ class AgentConversation(ModelConversation):
         return self._sample_request(session, ids, seed, min(most, call.max_tokens or most))
 
     def _counted(self, sample: Sample) -> Sample:
-        """The sample up to the agent's first stop text."""
         end = self._chat.until(sample.ids, self._call.stop) if self._call.stop else len(sample.ids)
         if end == len(sample.ids):
             return sample

@@ -58,7 +58,6 @@ class AgentCalls:
         self._known: list[ModelCall] = []
 
     def present(self, session: Hashable, call: ModelCall, prompt: Sequence[Any]) -> AgentRequest:
-        """The request for the call whose turn it is."""
         return AgentRequest(session, self._request(session, call, prompt, self._counts), self)
 
     def waiting(self, session: Hashable) -> Iterator[Any]:

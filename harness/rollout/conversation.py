@@ -77,7 +77,6 @@ class ModelConversation(ABC):
         return sample
 
     def _action(self, reply: Reply, begin: int, *, cut: bool) -> Any:
-        """What the environment gets for a reply whose ids begin at `begin`."""
         return reply.action
 
     def request(self, session: Hashable) -> Any:

@@ -54,7 +54,6 @@ class Environments:
         return ThreadVectorEnv([lambda: self.make(controller)] * slots, min(self.threads, slots))
 
     def make(self, controller: HorizonController | None) -> gym.Env[Any, Any]:
-        """Makes one environment, as `open` makes each slot's. The caller closes it."""
         env: gym.Env[Any, Any] = checked_environment(spec_of(self.env_id), self.args, self.success_threshold)
         if controller is not None:  # `Trajectory` decides what reward an episode has that K stops
             env = ElasticTimeLimit(env, controller, record=False, zero_reward_on_truncation=False)

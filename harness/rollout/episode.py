@@ -72,12 +72,10 @@ class Episode:
         return "turn"
 
     def turn(self) -> Any:
-        """The request to the player for the next reply."""
         self._requested = time.perf_counter()
         return self._conversation.request(self.session)
 
     def act(self, reply: Any) -> Next:
-        """Records a turn with its reply, and sets `action`."""
         try:
             if isinstance(reply, Exception):
                 raise reply

@@ -103,7 +103,6 @@ class Slots:
         return {slot: self._ready.pop(slot) for slot in list(self._ready) if self._live[slot][0].session in admitted}
 
     def act(self, session: Hashable, reply: Any) -> Steps:
-        """Takes a reply, whose action goes to the environment."""
         slot = self._slot_of[session]
         return self._go_on(slot, self._live[slot][0].act(reply))
 
@@ -123,7 +122,6 @@ class Slots:
         }
 
     def _fits(self, session: Hashable, tokens: int, filled: dict[Hashable, int]) -> bool:
-        """Whether an episode fits into its cache beside the older ones, in `filled`."""
         name, cache = self._cache_of(session)
         older = filled.get(name, 0)
         filled[name] = older + tokens

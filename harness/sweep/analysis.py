@@ -287,7 +287,6 @@ def suite_table(suite: Suite) -> SuiteTable:
 
 
 def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:
-    """The rules of the table; in the user's suites also the final success against a reference."""
     notes = [f"threshold: {100 * suite.threshold:g} % {'held-out' if suite.held_out else 'training'} success"]
     baseline = baseline_of(suite.arms)
     if suite.name not in PAPER_SUITES:

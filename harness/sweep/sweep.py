@@ -73,7 +73,6 @@ class Sweep:
 
     @property
     def out(self) -> Path:
-        """The folder of the sweep. Its suites share their runs."""
         return self.train.out or Path("runs/sweep")
 
     @property

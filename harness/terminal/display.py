@@ -76,7 +76,6 @@ class Display:
 
     @contextmanager
     def warm_start(self, start: WarmStart) -> Iterator[tuple[Callable[[object], None], Callable[[int, float], None]]]:
-        """Yields functions to call after each demonstration and each batch."""
         with self._progress() as bars:
             played = bars.add_task("demonstrations", total=start.episodes * (2 if start.polish_batches else 1))
             bar = bars.add_task("warm start", total=start.max_batches + start.polish_batches)
@@ -85,7 +84,6 @@ class Display:
 
     @contextmanager
     def episodes(self, what: str, count: int) -> Iterator[Callable[[object], None]]:
-        """Yields a function to call at the end of each episode."""
         with self._progress() as bars:
             bar = bars.add_task(what, total=count)
             yield lambda _: bars.advance(bar)
@@ -144,7 +142,6 @@ class UpdateBars:
         self._display.note(text)
 
     def batch_began(self, update: int, count: int) -> Callable[[Trajectory], None]:
-        """Returns a function to call at the end of each of the `count` episodes."""
         self._begun += count
         self._bars.update(self._episodes, total=self._begun, description=f"episodes up to update {update}")
         return lambda _: self._bars.advance(self._episodes)

@@ -23,7 +23,6 @@ class ShownEpisodes:
         self._turns = 0
 
     def went_on(self, t: Trajectory) -> None:
-        """Takes an episode after its reset, and after each answer of its environment."""
         self._played[t.seed] = t
         while self._seeds and (first := self._played.get(self._seeds[0])):
             if first.info:  # else its reset has not been answered
