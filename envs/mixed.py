@@ -106,12 +106,7 @@ class MixedEnv(gym.Env[str, str]):
         self._now: gym.Env[str, str] | None = None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
-        """Starts an episode.
-
-        Args:
-            seed: Draws the task, and seeds the environment that plays.
-            options: ``{"task_id": id}`` names the task. Without it, an environment is drawn, and one of its tasks.
-        """
+        """Starts an episode."""
         super().reset(seed=seed)
         task_id = named_task(options)
         if task_id is None:

@@ -110,10 +110,6 @@ class ActorPool:
 
         The actor with the fewest environments is preferred, then the present one. After the loss of an actor, the
         others of its node come last until they have answered.
-
-        Args:
-            now: The environment's present place, or None.
-            stay: Whether it must not move as long as its actor lives.
         """
         with self._lock:
             self._look()

@@ -35,14 +35,7 @@ HOW_TO = (
 
 
 def install(*, force: bool = False, benchmark: bool = True, say: Callable[[str], None] = print) -> None:
-    """Installs what is missing.
-
-    Args:
-        force: Build the virtualenv and the mini world again, and delete the mini worlds of other versions. The
-            benchmark is kept.
-        benchmark: Try to get the benchmark. A failure is an error only if EH_APPWORLD_DATA_URL is set.
-        say: Called with one line for each thing done.
-    """
+    """Installs what is missing."""
     python = backends.install("appworld", force=force, say=say)
     folder = cache_dir() / "appworld"
     try:

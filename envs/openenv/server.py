@@ -237,13 +237,7 @@ def make_app(
 ) -> App:
     """The server of an environment, as an ASGI application.
 
-    Args:
-        env_id: The id that `gymnasium.make` takes.
-        args: What the environment takes, but the split.
-        splits: The splits that may be played; the first is the default.
-        sessions: The most sessions at once.
-        idle_s: Seconds of silence after which a session is closed.
-        token: What clients must send; empty for none.
+    The first of `splits` is the default. A session is closed after `idle_s` seconds of silence.
     """
     if sessions < 1 or not idle_s > 0:
         raise ConfigError(f"max_sessions must be >= 1 and idle_timeout_s > 0, got {sessions} and {idle_s:g}")

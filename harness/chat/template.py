@@ -24,12 +24,7 @@ _CLOCK = (
 
 
 class Template:
-    """A tokenizer's chat template; `source` is its text.
-
-    Args:
-        tokenizer: A tokenizer with a chat template.
-        kwargs: Further variables of the template, such as ``{"enable_thinking": False}``.
-    """
+    """A tokenizer's chat template; `source` is its text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any] | None = None) -> None:
         self._tokenizer, self._kwargs = tokenizer, dict(kwargs or {})

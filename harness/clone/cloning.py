@@ -60,18 +60,7 @@ def demonstrations(
     max_steps: int = _MAX_STEPS,
     on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> list[Trajectory]:
-    """Plays tasks with the expert, and writes them in the policy's tokens.
-
-    Args:
-        env: An environment with the training split, ``task_ids``, ``expert()`` and ``random_action(rng)``.
-        policy: The policy, whose chat format makes the ids.
-        settings: The limits on steps and tokens. Tasks that exceed them are skipped.
-        waste: The probability that a step is a random action.
-        count: The most episodes.
-        seed: Draws the tasks and the wasted steps.
-        max_steps: An episode is stopped after this many steps.
-        on_episode: Called with each episode that is taken.
-    """
+    """Plays tasks with the expert, and writes them in the policy's tokens."""
     task_ids = demonstrated_tasks(env)
     played: list[Trajectory] = []
     order = np.random.default_rng(derive_seed(seed, "tasks")).permutation(len(task_ids))

@@ -79,10 +79,6 @@ class CallsAhead:
     """A `Player` that hands on requests to another one. While an agent waits for a reply, it requests its other calls.
 
     Their replies are kept for equal requests. So one is lost if another reply changes the conversation meanwhile.
-
-    Args:
-        player: Who replies.
-        most: The most requests ahead.
     """
 
     def __init__(self, player: Player, most: int) -> None:

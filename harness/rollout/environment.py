@@ -120,14 +120,7 @@ def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
 
 
 def environment(settings: Environment, *, slots: int, temperature: float, hosted: bool = False) -> str | EnvSpec:
-    """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors.
-
-    Args:
-        settings: The environment or agent, and where it runs.
-        slots: The number of environments that this process plays at once.
-        temperature: The temperature of the samples.
-        hosted: Whether a hosted model plays.
-    """
+    """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors."""
     if settings.env.startswith(GIVEN):
         raise ConfigError(
             f"the environments of this run came from {settings.env.removeprefix(GIVEN)}, which a Python program gave "

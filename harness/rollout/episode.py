@@ -25,12 +25,6 @@ that was stopped, or nothing."""
 class Episode:
     """The episode of one request, over all its attempts.
 
-    Args:
-        session: The episode's name at the player.
-        request: The task and the seed.
-        settings: How episodes are played.
-        converse: Begins the conversation of each attempt.
-
     Attributes:
         trajectory: The record of the present attempt.
         program: The agent program of the present attempt; None for an environment.

@@ -9,12 +9,7 @@ from harness.types.trajectory import Trajectory
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str, float]:
-    """The metrics of one update's episodes; the glossary has the formulas.
-
-    Args:
-        trajectories: The episodes of all ranks.
-        update: The index of the update, which is also the policy's number of updates so far.
-    """
+    """The metrics of one update's episodes; the glossary has the formulas."""
     valid = [t for t in trajectories if t.end != "environment-error"]
     successes = [t for t in valid if t.success]
     turns = [turn for t in valid for turn in t.turns]

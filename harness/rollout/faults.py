@@ -36,11 +36,6 @@ class Faults:
 def check_faults(lines: Sequence[Mapping[str, Any]], episodes: int, *, refuse: bool = True) -> str:
     """Returns a note with the number of episodes that ended by a fault and the commonest cause; empty without one.
 
-    Args:
-        lines: The episodes that ended by a fault, as lines of the log.
-        episodes: The number of all of them.
-        refuse: Whether it is an error if all did.
-
     Raises:
         UserCodeError: All did, and `refuse`.
     """

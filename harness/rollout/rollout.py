@@ -40,17 +40,7 @@ def play(
     on_end: OnEnd = lambda _: None,
     on_turn: OnEnd = lambda _: None,
 ) -> list[Trajectory]:
-    """Plays every request with whoever replies, and returns the trajectories in the same order.
-
-    Args:
-        envs: The slots. Further requests wait for a free one, in their order.
-        player: Who replies.
-        converse: Begins the conversation of each attempt at an episode.
-        requests: The episodes.
-        settings: The settings of all episodes, including the mode.
-        on_end: Called with each trajectory when it ends.
-        on_turn: Called with a trajectory after its reset, and after each answer of its environment.
-    """
+    """Plays every request with whoever replies, and returns the trajectories in the same order."""
     played: dict[int, Trajectory] = {}
 
     def keep(index: int, trajectory: Trajectory) -> None:

@@ -34,12 +34,6 @@ class Slots:
 
     If a sampler has caches of fixed size, only as many episodes of each play as it can hold, the oldest first
     (`fits`). This never changes what an episode samples.
-
-    Args:
-        envs: The slots.
-        player: Who replies.
-        converse: Begins the conversation of each attempt at an episode.
-        on_turn: Called with a trajectory after its reset, and after each answer of its environment.
     """
 
     def __init__(

@@ -15,12 +15,6 @@ class TaskStream:
 
     Several environments take turns in a fixed order, each as often as its weight says. Each has its own passes.
 
-    Args:
-        parts: The tasks of each environment.
-        per_update: The number of tasks per update.
-        seed: The seed of the random orders.
-        weights: The relative frequency of each environment; 1 each by default.
-
     >>> stream = TaskStream([["a", "b", "c"]], per_update=2, seed=0)
     >>> sorted(stream.batch(0) + stream.batch(1)[:1])
     ['a', 'b', 'c']

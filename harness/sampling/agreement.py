@@ -47,9 +47,6 @@ def check_agreement(model: PreTrainedModel) -> str:
     Two rows of up to 64 tokens go through a copy of the model in float32 on the CPU. The copy has random weights, few
     layers, small feed-forward layers and windows of 16 tokens.
 
-    Args:
-        model: The policy's model. Its weights are not read.
-
     Returns:
         A note if no copy can be made; else an empty text.
     """

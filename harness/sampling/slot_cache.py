@@ -22,9 +22,6 @@ class SlotCache(Cache):
 
     Before each forward pass, `place` says which rows take part and where their new tokens go. The last column takes
     padding tokens, and no mask ever lets a token attend to it.
-
-    Args:
-        longest: The most tokens of an episode.
     """
 
     def __init__(self, longest: int) -> None:
