@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +20,8 @@ from harness.rollout.conversation import NoRoom, UnreadableRequestError
 from harness.types.sampler import LimitedCache, Player, SeveralCaches
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
+
+_SOON_S = 0.001  # until an agent with a reply has the next one, or makes another call
 
 
 class _Session(NamedTuple):
@@ -93,7 +96,8 @@ class CallsAhead:
         self._present: dict[Hashable, AgentRequest] = {}  # those whose replies agents wait for
         self._ahead: dict[Hashable, Any] = {}  # the other ones, as they will be in their turn
         self._replies: dict[Hashable, Any] = {}  # their replies
-        self._done: list[tuple[AgentRequest, Any]] = []  # replies that came before their turn did
+        self._done: list[tuple[Any, Any]] = []  # replies that came before their turn did
+        self._gave = False  # whether the last step returned some of them
 
     @property
     def pending(self) -> int:
@@ -120,9 +124,15 @@ class CallsAhead:
                 self._sessions[request.session].append(session)
                 self._ahead[session] = ahead
                 self._player.submit(dataclasses.replace(ahead, session=session))
-        done: list[tuple[Any, Any]] = self._done
-        self._done = []
-        for sent, reply in self._player.step() if not done else ():
+        if self._done:
+            given, self._done, self._gave = self._done, [], True
+            return given
+        if self._gave:  # their agents' next calls should join the player's next step
+            self._gave = False
+            time.sleep(_SOON_S)
+            return []
+        done = []
+        for sent, reply in self._player.step():
             if isinstance(sent.session, _Session):
                 self._player.end_session(sent.session)
             if sent.session in self._ahead:

@@ -37,7 +37,9 @@ class Agent:
 
 def reply(player: CallsAhead, request: Any) -> Any:
     player.submit(request)
-    [(replied, said)] = player.step()
+    while not (done := player.step()):
+        assert player.pending
+    [(replied, said)] = done
     assert replied is request
     return said
 
