@@ -138,8 +138,14 @@ for name in ("Number-v0", "Maze-v0"):
 """
 
 
+@pytest.fixture(scope="module")
+def quick_start():
+    """The settings of the run that this folder's commands continue, evaluate and export."""
+    return read_command([]).config.to_json()
+
+
 @pytest.fixture
-def readers_folder(tmp_path, monkeypatch):
+def readers_folder(quick_start, tmp_path, monkeypatch):
     """Where a reader gives the commands: a checkout with environments of the reader's own, and a run."""
     for name in ("recipes", "examples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -148,7 +154,7 @@ def readers_folder(tmp_path, monkeypatch):
     for name in ("EH-Cabinet-v0-elastic-seed0", "node-agent-js-elastic-seed0"):
         folder = tmp_path / "runs" / name
         (folder / "model").mkdir(parents=True)
-        (folder / "config.json").write_text(read_command([]).config.to_json())
+        (folder / "config.json").write_text(quick_start)
         (folder / "versions.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
