@@ -81,6 +81,14 @@ def trained(cache):
 
 
 @pytest.fixture(scope="session")
+def trained_folder(trained, tmp_path_factory):
+    """Where it is saved: a run on it needs no warm start."""
+    folder = tmp_path_factory.mktemp("trained")
+    trained.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def child_env():
     """The environment of a subprocess that trains."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}

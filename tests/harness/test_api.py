@@ -43,6 +43,12 @@ def short(quick):
     return changed(quick, updates=2, eval_tasks=4)
 
 
+@pytest.fixture
+def short_on_any(short, trained_folder):
+    """The same without a warm start, which on an environment of one's own takes most of the time."""
+    return changed(short, model=str(trained_folder), **{"warm_start.episodes": 0})
+
+
 def without_times(result):
     return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in result.history]
 
@@ -134,10 +140,10 @@ def make_cabinet(split="train"):
     return CabinetEnv(split)
 
 
-def test_an_environment_and_a_controller_may_be_objects(short, tmp_path):
+def test_an_environment_and_a_controller_may_be_objects(short_on_any, tmp_path):
     controller = ElasticHorizon(k0=10, min_successes=2)
-    given = train(short, env=make_cabinet, controller=controller, show=False)
-    named = train(changed(short, out=tmp_path / "named"), show=False)
+    given = train(short_on_any, env=make_cabinet, controller=controller, show=False)
+    named = train(changed(short_on_any, out=tmp_path / "named"), show=False)
     assert without_times(given) == without_times(named)
     assert given.history[-1]["horizon/k"] == named.history[-1]["horizon/k"]
     kept = json.loads((given.folder / "config.json").read_text())
@@ -239,16 +245,17 @@ class Graded(CabinetEnv):
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(kept, short, capsys):
+def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(kept, short_on_any, capsys):
     own = {"success_threshold": 1.0, "truncated_reward": "keep" if kept else "zero"}
-    result = train(changed(short, updates=1, **own), env=Graded, show=False)
+    config = changed(short_on_any, updates=1)
+    result = train(changed(config, **own), env=Graded, show=False)
     [row] = result.history
     lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000000.jsonl").open()]
     for line in lines:
         earned = 0.01 * line["length"] + line["success"]
         assert line["reward"] == pytest.approx(0.0 if line["end"] == "horizon" and not kept else earned)
         assert line.get("threshold") == (1.0 if line["end"] == "terminated" else None)
-    plain = train(changed(short, updates=1, out=short.out.with_name("plain")), env=CabinetEnv, show=False).history[0]
+    plain = train(changed(config, out=config.out.with_name("plain")), env=CabinetEnv, show=False).history[0]
     same = ("rollout/success", "rollout/truncated", "horizon/k", "tokens/update")
     assert [row[name] for name in same] == [plain[name] for name in same]
     assert row["rollout/reward_mean"] == pytest.approx(np.mean([line["reward"] for line in lines]))
