@@ -40,11 +40,13 @@ from harness.training.first_policy import load
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def test_the_same_seed_trains_the_same_and_another_differs(quick: GRPOConfig, tmp_path: Path) -> None:
+def test_the_same_seed_trains_the_same_and_another_differs(
+    quick: GRPOConfig, trained_folder: Path, tmp_path: Path
+) -> None:
     setup = changed(with_others(quick, Changes.SETUP), out=tmp_path / "setup")
     machine = changed(with_others(quick, Changes.MACHINE), out=tmp_path / "machine", updates=1)
-    short = {"warm_start.max_batches": 1, "warm_start.polish_batches": 0}
-    other = changed(quick, out=tmp_path / "other", seed=1, updates=2, **short)
+    same_clone = {"model": str(trained_folder), "warm_start.episodes": 0}
+    other = changed(quick, out=tmp_path / "other", seed=1, updates=2, eval_tasks=0, **same_clone)
     evaluations = [run(config) for config in (quick, setup, machine, other)]
     assert metrics_of(quick) == metrics_of(setup)
     assert evaluations[0] == evaluations[1]

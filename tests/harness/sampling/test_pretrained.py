@@ -88,7 +88,7 @@ def test_adapters_learn_the_expert_and_become_part_of_the_clone(smollm2, trainab
     """With LoRA the optimizer of the warm start has the adapters alone; what they learnt is then in the folder's
     weights."""
     start = WarmStart(
-        episodes=8, max_optimal_steps=3, max_batches=4, loss_target=0.0, learning_rate=3e-3, batch_tokens=500
+        episodes=4, max_optimal_steps=3, max_batches=2, loss_target=0.0, learning_rate=3e-3, batch_tokens=200
     )
     config = changed(from_recipe("quickstart"), model=str(smollm2_folder()), env=CABINET, lora_rank=4, eval_tasks=0)
     config = dataclasses.replace(config, warm_start=start)
@@ -98,7 +98,7 @@ def test_adapters_learn_the_expert_and_become_part_of_the_clone(smollm2, trainab
     assert {n for n, p in trainable.model.named_parameters() if p.requires_grad} == {
         n for n, _ in trainable.model.named_parameters() if ".lora_" in n
     }
-    assert "after 4 batches of 8 demonstrations" in said.getvalue()
+    assert "after 2 batches of 4 demonstrations" in said.getvalue()
     before = dict(smollm2.model.named_parameters())
     cloned = load_policy(folder).model.named_parameters()
     moved = [name for name, p in cloned if not p.equal(before[name])]
