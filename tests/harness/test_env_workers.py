@@ -25,6 +25,7 @@ def in_ray(quick, ray_nodes, tmp_path, monkeypatch):
 def test_metrics_are_those_of_local_environments(quick, in_ray):
     env = "EH-Cabinet-v0,EH-CabinetLocked-v0"
     changes = {"env": env, "updates": 2, "env_threads": 16, "eval_tasks": 2}
+    changes |= {"warm_start.max_batches": 150, "warm_start.polish_batches": 0}
     rows = run(changed(in_ray, **changes))
     assert rows == run(changed(quick, **changes))
     assert len(rows) == 2

@@ -133,8 +133,9 @@ def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
     assert {7.0} < seen
 
 
-def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig) -> None:
-    config = changed(quick, eval_tasks=0, wrapper="task", k0=12, free_every=3, env_args={"tasks": 4})
+def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig, trained_folder: Path) -> None:
+    few = {"eval_tasks": 0, "model": str(trained_folder), "warm_start.episodes": 0, "env_args": {"tasks": 4}}
+    config = changed(quick, wrapper="task", k0=12, free_every=3, **few)
     run(config)
     assert config.out is not None
     controller, seen = new_controller(config.horizon), set()

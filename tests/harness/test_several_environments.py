@@ -18,7 +18,7 @@ PLAIN, LOCKED = "EH-Cabinet-v0", "EH-CabinetLocked-v0"
 
 @pytest.fixture
 def mixed(quick, own_cache):
-    few = {"updates": 3, "tasks_per_update": 6, "eval_every": 2}
+    few = {"updates": 3, "tasks_per_update": 6, "eval_tasks": 8, "eval_every": 2}
     start = {"warm_start.max_batches": 150, "warm_start.polish_batches": 0}
     return changed(quick, env=f"{PLAIN}:2,{LOCKED}", alpha=1.0, **few, **start)
 

@@ -1,7 +1,10 @@
 """A run without a terminal, and its metrics; one that is killed and goes on."""
 
+import contextlib
+import io
+import multiprocessing
 import os
-import signal
+import runpy
 import subprocess
 import sys
 import time
@@ -39,21 +42,31 @@ def rows_of_run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, A
 
 
 def kill_and_resume(config: GRPOConfig, kills: tuple[int, ...], environment: dict[str, str]) -> None:
-    """Trains in processes of their own: SIGKILL each time that so many updates are logged, then to the end."""
+    """Trains in processes of their own: SIGKILL each time that so many updates are logged, then to the end.
+
+    Those that are killed are forked, since a new one would import torch for as long as it trains. The last one is new.
+    """
     assert config.out is not None
     prepare(config)
     log, resume = config.out / "metrics.jsonl", ["--resume", str(config.out)]
-    held = [sys.executable, str(Path(__file__).parents[1] / "harness" / "held_run.py"), *resume]
     for updates in kills:
-        process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL)
+        process = multiprocessing.get_context("fork").Process(target=_held_run, args=(resume, environment))
+        process.start()
         deadline = time.monotonic() + 600
         while not log.exists() or len(log.read_text().splitlines()) < updates:
-            assert process.poll() is None, "the run failed"
+            assert process.is_alive(), "the run failed"
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
         assert len(metrics_of(config)) < config.updates
     whole_run = [sys.executable, "-m", "harness.grpo", *resume]
     ended = subprocess.run(whole_run, env=environment, capture_output=True, text=True, timeout=600)
     assert (ended.returncode, ended.stderr) == (0, "")  # no warning of another package reaches the screen
+
+
+def _held_run(words: list[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    sys.argv[1:] = words
+    with contextlib.redirect_stdout(io.StringIO()):
+        runpy.run_path(str(Path(__file__).parents[1] / "harness" / "held_run.py"))

@@ -232,6 +232,7 @@ def alone(tmp_path_factory, cache):
         patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
         few = {"updates": 3, "tasks_per_update": 4, "group_size": 4, "eval_tasks": 2, "min_successes": 2}
         few |= {"checkpoint_every": 1, "learning_rate": 1e-5, "out": tmp_path_factory.mktemp("alone") / "run"}
+        few["warm_start.max_optimal_steps"] = 9  # the clone of other tests
         config = changed(from_recipe("quickstart"), **few)
         return config, played(config)
 
