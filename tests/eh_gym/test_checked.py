@@ -1,7 +1,6 @@
 """Answers of an environment that are not what the harness needs, and environments that raise."""
 
 import math
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -20,27 +19,27 @@ class Scripted(gym.Env[str, str]):
 
     observation_space = action_space = UnicodeText(16)
 
-    def __init__(self, start: Any = ("first", INFO), answer: Any = ("seen", 0.0, False, False, {})) -> None:
+    def __init__(self, start=("first", INFO), answer=("seen", 0.0, False, False, {})):
         self.start, self.answer = start, answer
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         return self._given(self.start)
 
-    def step(self, action: str) -> Any:
+    def step(self, action):
         return self._given(self.answer)
 
-    def _given(self, answer: Any) -> Any:
+    def _given(self, answer):
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-def test_an_environment_without_spaces_is_refused_with_a_sentence() -> None:
+def test_an_environment_without_spaces_is_refused_with_a_sentence():
     with pytest.raises(UserCodeError, match=r"^Env has no observation_space; make it an eh_gym\.UnicodeText"):
         CheckedEnv(gym.Env())
 
 
-def played(**given: Any) -> Any:
+def played(**given):
     env = CheckedEnv(Scripted(**given), more="; python -m envs check my:Env-v0 says")
     env.reset(seed=0, options={"task_id": "7"})
     return env.step("go")
@@ -56,7 +55,7 @@ def played(**given: Any) -> Any:
         (("first", {"task_id": "7"}), "info\\['system_prompt'\\]"),
     ],
 )
-def test_what_a_reset_must_return(start: Any, said: str) -> None:
+def test_what_a_reset_must_return(start, said):
     with pytest.raises(UserCodeError, match=f"^task '7', reset: {said}.*; python -m envs check my:Env-v0 says"):
         played(start=start)
 
@@ -84,12 +83,12 @@ def test_what_a_reset_must_return(start: Any, said: str) -> None:
         (("seen", 0.0, True, False, {"success": math.nan}), "info\\['success'\\] .* leave it out, so that the reward"),
     ],
 )
-def test_what_a_step_must_return(answer: Any, said: str) -> None:
+def test_what_a_step_must_return(answer, said):
     with pytest.raises(UserCodeError, match=f"^task '7', step 1: {said}"):
         played(answer=answer)
 
 
-def test_an_answer_that_loses_the_episode_keeps_to_no_other_rule() -> None:
+def test_an_answer_that_loses_the_episode_keeps_to_no_other_rule():
     answer = ("gone", 0.0, True, False, {"environment_error": "gone", "success": None})
     assert played(answer=answer) == answer
 
@@ -104,9 +103,7 @@ def test_an_answer_that_loses_the_episode_keeps_to_no_other_rule() -> None:
         ([2.0], {"success": np.False_}, 1.0, False),
     ],
 )
-def test_without_a_verdict_the_sum_of_the_rewards_decides(
-    rewards: list[float], verdict: dict[str, Any], threshold: float, success: bool
-) -> None:
+def test_without_a_verdict_the_sum_of_the_rewards_decides(rewards, verdict, threshold, success):
     script = Scripted()
     env = CheckedEnv(script, threshold)
     for _ in range(2):  # each episode has its own sum
@@ -120,7 +117,7 @@ def test_without_a_verdict_the_sum_of_the_rewards_decides(
 
 
 class Unspeakable(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise RuntimeError("no words")
 
 
@@ -135,17 +132,17 @@ class Unspeakable(Exception):
         ({"answer": Unspeakable()}, ("step 1: .*Unspeakable: .*RuntimeError", "truncated=True")),
     ],
 )
-def test_what_an_environment_raises_has_its_task_step_line_and_what_to_do(given: Any, said: tuple[str, str]) -> None:
+def test_what_an_environment_raises_has_its_task_step_line_and_what_to_do(given, said):
     what, advice = said
     with pytest.raises(UserCodeError, match=rf"^task '7', {what}.*test_checked.py, line \d+, in _given\); .*{advice}"):
         played(**given)
 
 
-def test_an_error_that_loses_the_episode_passes_unchanged() -> None:
+def test_an_error_that_loses_the_episode_passes_unchanged():
     with pytest.raises(WorkerDied, match=r"^gone$"):
         played(answer=WorkerDied("gone"))
 
 
-def test_the_checks_do_not_change_what_an_environment_is() -> None:
+def test_the_checks_do_not_change_what_an_environment_is():
     env = checked_environment("EH-Cabinet-v0", {"split": "dev"})
     assert env.spec == gym.make("EH-Cabinet-v0", split="dev", disable_env_checker=True).spec

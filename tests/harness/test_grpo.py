@@ -7,8 +7,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -25,7 +23,6 @@ from eh_gym.errors import StateError
 from eh_gym.horizon.controller import episode_horizon
 from harness.grpo import main
 from harness.machine.ranks import Ranks
-from harness.model.policy import Policy
 from harness.records.episode_log import read_system_prompt
 from harness.records.files import lock_folder
 from harness.records.metrics import read_metrics
@@ -40,9 +37,7 @@ from harness.training.first_policy import load
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def test_the_same_seed_trains_the_same_and_another_differs(
-    quick: GRPOConfig, trained_folder: Path, tmp_path: Path
-) -> None:
+def test_the_same_seed_trains_the_same_and_another_differs(quick, trained_folder, tmp_path):
     setup = changed(with_others(quick, Changes.SETUP), out=tmp_path / "setup")
     machine = changed(with_others(quick, Changes.MACHINE), out=tmp_path / "machine", updates=1)
     same_clone = {"model": str(trained_folder), "warm_start.episodes": 0}
@@ -56,10 +51,9 @@ def test_the_same_seed_trains_the_same_and_another_differs(
     assert metrics_of(quick)[:2] != metrics_of(other)
 
 
-def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
+def test_a_run_leaves_everything_in_its_folder(quick):
     evaluations = run(quick)
     folder = quick.out
-    assert folder is not None
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["update"] for row in rows] == [0, 1, 2, 3]
     check_glossary(rows[-1])
@@ -83,22 +77,19 @@ def test_a_run_leaves_everything_in_its_folder(quick: GRPOConfig) -> None:
     assert AutoTokenizer.from_pretrained(folder / "model").chat_template
 
 
-def test_a_killed_run_resumes_to_the_same_metrics(
-    quick: GRPOConfig, tmp_path: Path, cache: Path, child_env: dict[str, str]
-) -> None:
+def test_a_killed_run_resumes_to_the_same_metrics(quick, tmp_path, cache, child_env):
     whole = changed(quick, updates=8, checkpoint_every=3)
     run(whole)
     killed = changed(whole, out=tmp_path / "killed")
     # After update 2: before the first periodic checkpoint; after 5: past one.
     kill_and_resume(killed, (2, 5), {**child_env, "EH_CACHE_DIR": str(cache)})
     assert metrics_of(killed) == metrics_of(whole)
-    assert killed.out is not None
     for file in sorted((tmp_path / "run" / "episodes").glob("*.jsonl")):
         assert (killed.out / "episodes" / file.name).read_text() == file.read_text()
     assert (killed.out / "evaluation.json").read_text() == (tmp_path / "run" / "evaluation.json").read_text()
 
 
-def test_held_out_evaluations_are_logged_and_change_no_other_metric(quick: GRPOConfig, tmp_path: Path) -> None:
+def test_held_out_evaluations_are_logged_and_change_no_other_metric(quick, tmp_path):
     plain = changed(quick, eval_tasks=4, out=tmp_path / "plain")
     run(plain)
     config = changed(plain, out=tmp_path / "run", eval_every=2)
@@ -111,17 +102,16 @@ def test_held_out_evaluations_are_logged_and_change_no_other_metric(quick: GRPOC
     assert evaluations["after"]["sampled"]["tasks"] == 4
 
 
-def test_a_run_without_a_limit_has_no_k(quick: GRPOConfig) -> None:
+def test_a_run_without_a_limit_has_no_k(quick):
     [row] = rows_of_run(changed(quick, wrapper="none", updates=1, eval_tasks=0, max_context=256))
     assert "horizon/k" not in row
     assert row["rollout/length_mean"] > 0
 
 
-def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
+def test_episodes_have_the_k_of_their_kind(quick):
     config = changed(quick, updates=3, eval_tasks=0, k0=7, horizon_key="optimal_steps", alpha=1.0)
     run(config)
     rows = metrics_of(config)
-    assert config.out is not None
     kinds, seen = {7.0}, set()
     for update, row in enumerate(rows):
         path = config.out / "episodes" / f"update-{update:06d}.jsonl"
@@ -133,13 +123,11 @@ def test_episodes_have_the_k_of_their_kind(quick: GRPOConfig) -> None:
     assert {7.0} < seen
 
 
-def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig, trained_folder: Path) -> None:
+def test_each_task_has_the_k_of_its_own_successes(quick, trained_folder):
     few = {"eval_tasks": 0, "model": str(trained_folder), "warm_start.episodes": 0, "env_args": {"tasks": 4}}
     config = changed(quick, wrapper="task", k0=12, free_every=3, **few)
     run(config)
-    assert config.out is not None
     controller, seen = new_controller(config.horizon), set()
-    assert controller is not None
     for update, row in enumerate(metrics_of(config)):
         path = config.out / "episodes" / f"update-{update:06d}.jsonl"
         for line in map(json.loads, path.read_text().splitlines()):
@@ -153,13 +141,10 @@ def test_each_task_has_the_k_of_its_own_successes(quick: GRPOConfig, trained_fol
     assert {12, 50} < seen
 
 
-def test_a_second_process_is_kept_out_of_a_run(
-    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_process_is_kept_out_of_a_run(quick, monkeypatch, capsys):
     monkeypatch.setattr("harness.records.files._PATIENCE_S", 0.0)
     monkeypatch.setattr("harness.training.carry_out.train", lambda *_, **__: None)
     folder = quick.out
-    assert folder is not None
     prepare(quick)
     with lock_folder(folder, "the first"), pytest.raises(SystemExit) as exit_:
         main(["--resume", str(folder)])
@@ -168,16 +153,13 @@ def test_a_second_process_is_kept_out_of_a_run(
     main(["--resume", str(folder)])  # once the first has ended
 
 
-def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
-    quick: GRPOConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(quick, monkeypatch, capsys):
     full = torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
     )
     trained = mock.Mock(side_effect=[full, {}])
     monkeypatch.setattr("harness.training.carry_out.train", trained)
     monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: name)  # also where there is no vLLM
-    assert quick.out
     folder = prepare(changed(quick, sampler="vllm", out=quick.out.with_name("my run")))
     with pytest.raises(SystemExit) as end:
         main(["--resume", str(folder)])
@@ -190,9 +172,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(
     assert "ignored: --group-size, --no-packing\n" in capsys.readouterr().out
 
 
-def test_a_run_that_is_lengthened_is_the_long_one(
-    quick: GRPOConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_lengthened_is_the_long_one(quick, tmp_path, capsys):
     long = changed(quick, updates=3, eval_tasks=2, final_lr_fraction=1.0, out=tmp_path / "long")
     evaluations = run(long)
     short = changed(long, updates=2, out=quick.out)
@@ -209,9 +189,8 @@ def test_a_run_that_is_lengthened_is_the_long_one(
     assert "--updates 1" in capsys.readouterr().out
 
 
-def test_a_resume_that_is_refused_changes_nothing(quick: GRPOConfig) -> None:
+def test_a_resume_that_is_refused_changes_nothing(quick):
     run(changed(quick, updates=1, eval_tasks=0))
-    assert quick.out is not None
     state = quick.out / "checkpoints" / "update-000001" / "state.json"
     state.write_text(state.read_text()[:-9])
     before = {path: path.read_bytes() for path in quick.out.rglob("*") if path.is_file()}
@@ -220,9 +199,8 @@ def test_a_resume_that_is_refused_changes_nothing(quick: GRPOConfig) -> None:
     assert {path: path.read_bytes() for path in quick.out.rglob("*") if path.is_file()} == before
 
 
-def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) -> None:
+def test_metrics_without_a_checkpoint_are_not_written_over(quick):
     run(changed(quick, updates=1, eval_tasks=0))
-    assert quick.out is not None
     shutil.rmtree(quick.out / "checkpoints")
     with pytest.raises(StateError, match=r"no checkpoint"):
         run(changed(quick, updates=1, eval_tasks=0), resume=True)
@@ -247,14 +225,7 @@ def test_metrics_without_a_checkpoint_are_not_written_over(quick: GRPOConfig) ->
         ("--env", "EH-Remote-v0", "pip install -e '.[train,openenv]'"),
     ],
 )
-def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    flag: str,
-    value: str,
-    message: str,
-) -> None:
+def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(capsys, tmp_path, monkeypatch, flag, value, message):
     monkeypatch.setattr("harness.training.first_policy.load_policy", lambda *_: pytest.fail("a model was made"))
     monkeypatch.setattr("harness.training.build.load", lambda *_: pytest.fail("a model was made"))
     monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: None)
@@ -269,8 +240,8 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(
 
 
 def test_a_full_disk_ends_the_command_with_a_line_and_the_run_resumes_to_the_same_metrics(
-    quick: GRPOConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    quick, tmp_path, monkeypatch, capsys
+):
     config = changed(quick, updates=1, eval_tasks=0, **{"warm_start.episodes": 0})
     whole, folder = changed(config, out=tmp_path / "whole"), prepare(config)
     run(whole)
@@ -285,7 +256,7 @@ def test_a_full_disk_ends_the_command_with_a_line_and_the_run_resumes_to_the_sam
     ):
         write = pkgutil.resolve_name(writer)
 
-        def full(*given: Any, write: Any = write, most: int = most, **more: Any) -> Any:
+        def full(*given, write=write, most=most, **more):
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, limit[1]))
             try:
                 return write(*given, **more)
@@ -311,9 +282,7 @@ def test_a_full_disk_ends_the_command_with_a_line_and_the_run_resumes_to_the_sam
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_model_folder_trains_like_any_hub_model(
-    quick: GRPOConfig, trained: Policy, tmp_path: Path, dtype: Any
-) -> None:
+def test_a_model_folder_trains_like_any_hub_model(quick, trained, tmp_path, dtype):
     trained.save(tmp_path / "given")
     given = {"model": str(tmp_path / "given"), "warm_start.episodes": 0}
     config = changed(quick, dtype=dtype, updates=1, eval_tasks=2, **given)
@@ -332,9 +301,7 @@ def test_a_model_folder_trains_like_any_hub_model(
 @pytest.mark.parametrize(
     "command", [["-m", "harness.grpo", "--help"], ["-c", "from harness.__main__ import train; train()"]]
 )
-def test_without_the_extra_a_command_ends_with_one_line(
-    child_env: dict[str, str], tmp_path: Path, command: list[str]
-) -> None:
+def test_without_the_extra_a_command_ends_with_one_line(child_env, tmp_path, command):
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
@@ -347,7 +314,7 @@ def test_without_the_extra_a_command_ends_with_one_line(
     assert result.returncode == 1
 
 
-def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick: GRPOConfig) -> None:
+def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick):
     config = changed(quick, dtype="bfloat16")
     env = task_environment(config.environment, config.environment.env)
     model = load(config, env, "cpu", Ranks(), Display(Console(quiet=True))).model

@@ -13,10 +13,8 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -31,13 +29,13 @@ IDS = {"eh_cabinet": "EH-Cabinet-v0", "eh_bfcl": "EH-BFCL-v0", "eh_appworld": "E
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("hubs") / "out"
     runpy.run_path(str(ROOT / "hubs" / "make.py"))["make"](out)
     return out
 
 
-def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made: Path) -> None:
+def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made):
     folders = sorted(str(path.relative_to(made)) for path in made.glob("*/*"))
     assert folders == [
         *(f"openenv/{name}_env" for name in sorted(BACKENDS)),
@@ -53,7 +51,7 @@ def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made: Pat
         assert len(re.findall(r"^(?:[A-Z]|- )", page, re.MULTILINE)) == 5, folder
 
 
-def install(folder: Path, target: Path) -> None:
+def install(folder, target):
     """Installs a folder as a hub's client does, but its dependencies, which are here."""
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, folder)
     done = subprocess.run([str(word) for word in pip], capture_output=True, text=True, timeout=300)
@@ -64,12 +62,12 @@ def install(folder: Path, target: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def openenv(made: Path) -> Path:
+def openenv(made):
     pytest.importorskip("openenv.validation", reason="tox run -e integration-openenv has OpenEnv >= 0.10")
     return made / "openenv"
 
 
-def typed(*words: str | Path) -> str:
+def typed(*words):
     """What the command `openenv` prints."""
     from openenv.cli.__main__ import app
     from typer.testing import CliRunner
@@ -79,7 +77,7 @@ def typed(*words: str | Path) -> str:
     return result.output
 
 
-def start_command(folder: Path) -> str:
+def start_command(folder):
     """The CMD of a folder's Dockerfile, without what needs a network."""
     line = (folder / "Dockerfile").read_text().partition("\nCMD ")[2]
     program, flag, command = json.loads(line)
@@ -88,14 +86,13 @@ def start_command(folder: Path) -> str:
 
 
 @contextmanager
-def container(folder: Path, more: str = "") -> Iterator[str]:
+def container(folder, more=""):
     """Runs what the folder's container runs, from the code in the folder; yields the server's address."""
     command = start_command(folder).replace("--host 0.0.0.0 --port 8000", "--host 127.0.0.1 --port 0") + more
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(folder / "project"), "ENABLE_WEB_INTERFACE": "true"}
     env.pop("EH_ENV_TOKEN", None)
     process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, cwd=folder, env=env, text=True)
-    assert process.stdout is not None
     try:
         yield process.stdout.readline().split()[-1]
     finally:
@@ -109,30 +106,28 @@ class Loopback:
     name = "loopback"
     supported_network_modes = frozenset({"public"})
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url):
         from openenv.validation.types import ProviderCapability
 
         self.base_url, self.capabilities = url, frozenset({ProviderCapability.IMAGE_BUILD})
 
-    def build(self, root: Path, execution: Any) -> str:
+    def build(self, root, execution):
         assert (root / execution.dockerfile).is_file()
         return f"sha256:{'0' * 64}"
 
-    def start(self, spec: Any) -> Loopback:
+    def start(self, spec):
         return self
 
-    def inspect(self) -> dict[str, Any]:
+    def inspect(self):
         return {}
 
-    def stop(self) -> None:
+    def stop(self):
         pass
 
 
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # from within OpenEnv's validator
 @pytest.mark.parametrize("name", BACKENDS)
-def test_openenv_validates_the_folder_and_its_client_solves_a_task(
-    name: str, openenv: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openenv_validates_the_folder_and_its_client_solves_a_task(name, openenv, tmp_path, request, monkeypatch):
     from openenv import AutoAction, AutoEnv
     from openenv.auto._discovery import reset_discovery
     from openenv.validation import Level, run_validation
@@ -163,7 +158,7 @@ def test_openenv_validates_the_folder_and_its_client_solves_a_task(
             assert first["system_prompt"] == info["system_prompt"]
             done = False
             while not done:
-                text = local.unwrapped.expert()  # type: ignore[attr-defined]
+                text = local.unwrapped.expert()
                 observation, _, done, _, _ = local.step(text)
                 result = client.step(action(message=text))
                 assert (result.observation["text"], result.done) == (observation, done)
@@ -173,31 +168,29 @@ def test_openenv_validates_the_folder_and_its_client_solves_a_task(
 # verifiers
 
 
-def answers_of_the_expert(name: str, split: str, tasks: int) -> dict[tuple[str, ...], str]:
+def answers_of_the_expert(name, split, tasks):
     """The expert's message for each conversation of the first tasks: the environment's messages so far -> the
     message."""
     answers = {}
     with gym.make(IDS[name], split=split) as env:
-        for task_id in list(env.unwrapped.task_ids[:tasks]):  # type: ignore[attr-defined]
+        for task_id in list(env.unwrapped.task_ids[:tasks]):
             heard = [env.reset(options={"task_id": task_id})[0]]
             done = False
             while not done:
-                answers[tuple(heard)] = env.unwrapped.expert()  # type: ignore[attr-defined]
+                answers[tuple(heard)] = env.unwrapped.expert()
                 observation, _, done, _, _ = env.step(answers[tuple(heard)])
                 heard.append(observation)
     return answers
 
 
 @pytest.mark.parametrize("name", ["eh_bfcl", "eh_appworld", "eh_tau2"])
-def test_vf_eval_plays_the_first_tasks_of_the_folder_s_environment(
-    name: str, made: Path, chat_server: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_vf_eval_plays_the_first_tasks_of_the_folder_s_environment(name, made, chat_server, tmp_path, request):
     pytest.importorskip("verifiers.v1", reason="tox run -e integration-verifiers has verifiers")
     request.getfixturevalue(BACKENDS[name])
     install(made / "verifiers" / name, tmp_path / "site")
     answers = answers_of_the_expert(name, SPLIT[name], 2)
 
-    def answer(request: dict[str, Any], _: int) -> str:
+    def answer(request, _):
         return answers[tuple(m["content"] for m in request["messages"] if m["role"] == "user")]
 
     with chat_server.serve(answer) as server:
@@ -217,4 +210,4 @@ def test_vf_eval_plays_the_first_tasks_of_the_folder_s_environment(
     plays = [json.loads(line)["traces"][0] for line in traces.read_text().splitlines()]
     assert [play["rewards"]["return"]["score"] for play in plays] == [1.0, 1.0], plays
     with gym.make(IDS[name], split=SPLIT[name]) as env:
-        assert {play["task"]["data"]["name"] for play in plays} == set(env.unwrapped.task_ids[:2])  # type: ignore[attr-defined]
+        assert {play["task"]["data"]["name"] for play in plays} == set(env.unwrapped.task_ids[:2])

@@ -11,10 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -36,15 +33,14 @@ START_S = 300.0  # OpenEnv's import alone takes 8 s of processor time
 class Served:
     """A server process on a port that stays its own over a restart."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments):
         self.arguments, self.port = arguments, 0
         self.start()
 
-    def start(self) -> None:
+    def start(self):
         command = [sys.executable, "-m", "envs", "serve", *self.arguments, "--port", str(self.port)]
         environ, pipe = {**os.environ, "EH_ENV_TOKEN": TOKEN}, subprocess.PIPE
         self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ)
-        assert self.process.stdout is not None
         deadline = threading.Timer(START_S, self.process.kill)
         deadline.start()
         line = self.process.stdout.readline()
@@ -54,38 +50,38 @@ class Served:
         self.url = line.split()[-1]
         self.port = int(self.url.rpartition(":")[2])
 
-    def kill(self) -> None:
+    def kill(self):
         self.process.kill()
         self.process.communicate()
 
-    def remote(self, **arguments: Any) -> gym.Env[str, str]:
+    def remote(self, **arguments):
         return gym.make("EH-Remote-v0", url=self.url, **{"token": TOKEN, "timeout_s": 120.0, **arguments})
 
 
 @pytest.fixture(scope="module")
-def cabinet() -> Iterator[Served]:
+def cabinet():
     server = Served("EH-Cabinet-v0", "--split", "train", "dev", "--max-sessions", "65")
     yield server
     server.kill()
 
 
-def play(env: gym.Env[str, str], task_id: str, expert: gym.Env[str, str]) -> list[Any]:
+def play(env, task_id, expert):
     """An expert's episode: everything that the environment said."""
     expert.reset(options={"task_id": task_id})
-    said: list[Any] = [env.reset(seed=1, options={"task_id": task_id})]
+    said = [env.reset(seed=1, options={"task_id": task_id})]
     while True:
-        action = expert.unwrapped.expert()  # type: ignore[attr-defined]
+        action = expert.unwrapped.expert()
         expert.step(action)
         said.append(env.step(action))
         if said[-1][2] or said[-1][3]:
             return said
 
 
-def test_an_episode_is_the_same_as_on_this_machine(cabinet: Served) -> None:
+def test_an_episode_is_the_same_as_on_this_machine(cabinet):
     local, expert = gym.make("EH-Cabinet-v0", split="dev"), gym.make("EH-Cabinet-v0")
     with cabinet.remote(split="dev") as remote:
-        ids = remote.unwrapped.task_ids  # type: ignore[attr-defined]
-        mine = local.unwrapped.task_ids  # type: ignore[attr-defined]
+        ids = remote.unwrapped.task_ids
+        mine = local.unwrapped.task_ids
         assert (len(ids), ids[:3], ids[-1]) == (len(mine), list(mine[:3]), mine[-1])
         for task_id in ids[:3]:
             assert play(remote, task_id, expert) == play(local, task_id, expert)
@@ -93,16 +89,16 @@ def test_an_episode_is_the_same_as_on_this_machine(cabinet: Served) -> None:
             remote.step("list()")
 
 
-def test_appworld_is_served_and_its_end_leaves_no_process(appworld_python: Any) -> None:
+def test_appworld_is_served_and_its_end_leaves_no_process(appworld_python):
     psutil = pytest.importorskip("psutil")
     server = Served("EH-AppWorld-v0", "--split", "mini")
 
-    def processes() -> set[Any]:
+    def processes():
         return set(psutil.Process(server.process.pid).children(recursive=True))
 
     try:
         with server.remote() as remote, gym.make("EH-AppWorld-v0", split="mini") as local:
-            task_id = remote.unwrapped.task_ids[0]  # type: ignore[attr-defined]
+            task_id = remote.unwrapped.task_ids[0]
             said = play(remote, task_id, local)
             assert said == play(local, task_id, gym.make("EH-AppWorld-v0", split="mini"))
             assert said[-1][4]["success"] is True
@@ -136,13 +132,13 @@ class Scripted(gym.Env[str, str]):
     observation_space = action_space = eh_gym.UnicodeText(1000)
     broken = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         if self.broken:
             raise WorkerDied("no zygote")
         return "go", {"task_id": "a"}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         if action == "bug":
             raise KeyError("a bug of the server")
         lost = {"success": False, "world_lost": "WorkerDied: its code ended it"}
@@ -152,16 +148,16 @@ class Scripted(gym.Env[str, str]):
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def scripted(monkeypatch):
     monkeypatch.setitem(gym.registry, "Scripted-v0", gym.envs.registration.EnvSpec("Scripted-v0", Scripted))
     with served_here("Scripted-v0") as there:
         yield there
 
 
-def test_an_agents_loss_is_its_failure_and_the_environments_is_not(scripted: dict[str, Any]) -> None:
+def test_an_agents_loss_is_its_failure_and_the_environments_is_not(scripted):
     horizon = eh_gym.FixedHorizon(10)
-    heard: list[bool] = []
-    record, horizon.record = horizon.record, lambda outcome: (heard.append(outcome.success), record(outcome))  # type: ignore[assignment]
+    heard = []
+    record, horizon.record = horizon.record, lambda outcome: (heard.append(outcome.success), record(outcome))
     with eh_gym.ElasticTimeLimit(gym.make("EH-Remote-v0", **scripted), horizon) as env:
         for action, ends in [
             ("lose", (True, False)),
@@ -178,9 +174,7 @@ def test_an_agents_loss_is_its_failure_and_the_environments_is_not(scripted: dic
     assert heard == [False, True]
 
 
-def test_a_reset_that_fails_there_is_the_environments_failure(
-    scripted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reset_that_fails_there_is_the_environments_failure(scripted, monkeypatch):
     with gym.make("EH-Remote-v0", **scripted) as remote:
         remote.reset(seed=0)
         with monkeypatch.context() as patch:
@@ -194,28 +188,26 @@ def test_a_reset_that_fails_there_is_the_environments_failure(
 class Careless(Scripted):
     """Returns one dict at every reset, numpy's values in the info of a step, and a verdict that is a text."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.start = {"task_id": "a", "system_prompt": "rules \ud800"}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         return "go", self.start
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         if action == "verdict":
             return action, 0.0, True, False, {"success": "False"}
         if action in ("nan", "inf", "True"):
-            return action, np.True_ if action == "True" else float(action), False, False, {}  # type: ignore[return-value]
-        odd: dict[Any, Any] = {1: "one", "count": np.int64(3), "malformed": np.bool_(True), "places": np.arange(2)}
-        deep: list[Any] = []
+            return action, np.True_ if action == "True" else float(action), False, False, {}
+        odd = {1: "one", "count": np.int64(3), "malformed": np.bool_(True), "places": np.arange(2)}
+        deep = []
         for _ in range(100_000):  # too deep for json
             deep = [deep]
         odd["deep"] = deep
         return action, 0.0, False, False, odd
 
 
-def test_an_info_arrives_whatever_is_in_it_and_a_wrong_answer_is_refused_as_here(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_info_arrives_whatever_is_in_it_and_a_wrong_answer_is_refused_as_here(monkeypatch):
     monkeypatch.setitem(gym.registry, "Careless-v0", gym.envs.registration.EnvSpec("Careless-v0", Careless))
     with served_here("Careless-v0") as there, gym.make("EH-Remote-v0", **there) as remote:
         for _ in range(2):
@@ -228,9 +220,7 @@ def test_an_info_arrives_whatever_is_in_it_and_a_wrong_answer_is_refused_as_here
                 remote.step(action)
 
 
-def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(monkeypatch, tmp_path):
     module = (
         "import gymnasium\nfrom envs.cabinet.env import CabinetEnv\ngymnasium.register('mine/Own-v0', CabinetEnv)\n"
     )
@@ -238,7 +228,7 @@ def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(
     monkeypatch.syspath_prepend(tmp_path)
     with served_here("mine_to_serve:mine/Own-v0", ("dev",)) as there:
         with gym.make("EH-Remote-v0", **there) as remote:
-            assert remote.unwrapped.task_ids[0] == "dev-000000"  # type: ignore[attr-defined]
+            assert remote.unwrapped.task_ids[0] == "dev-000000"
             assert remote.reset()[1]["task_id"].startswith("dev-")
         with (
             gym.make("EH-Remote-v0", **there, split="train") as remote,
@@ -247,17 +237,17 @@ def test_an_environment_of_one_s_own_is_served_under_its_module_and_namespace(
             task_ids_of(remote)
 
 
-def test_the_tasks_are_asked_for_until_the_server_is_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tasks_are_asked_for_until_the_server_is_there_again(monkeypatch):
     from envs.openenv.client import RemoteEnv
 
     with gym.make("EH-Remote-v0", url="http://127.0.0.1:9", patience_s=0.3) as remote, pytest.raises(WorkerDied):
         task_ids_of(remote)
     with served_here("EH-Cabinet-v0") as there, gym.make("EH-Remote-v0", **there) as remote:
         tasks = task_ids_of(remote)
-        lost = [ConnectionRefusedError(), urllib.error.HTTPError("", 502, "Bad Gateway", {}, None)]  # type: ignore[arg-type]
+        lost = [ConnectionRefusedError(), urllib.error.HTTPError("", 502, "Bad Gateway", {}, None)]
         ask = RemoteEnv._http
 
-        def restarted(self: RemoteEnv, path: str, body: Any = None) -> Any:
+        def restarted(self, path, body=None):
             if lost:
                 raise lost.pop()
             return ask(self, path, body)
@@ -268,7 +258,7 @@ def test_the_tasks_are_asked_for_until_the_server_is_there_again(monkeypatch: py
         assert not lost
 
 
-def test_a_silent_session_is_closed_and_the_next_reset_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_session_is_closed_and_the_next_reset_connects_again(monkeypatch):
     from envs.openenv.server import ServedEnv
 
     with served_here("EH-Cabinet-v0", idle_s=1.0) as there:
@@ -284,7 +274,7 @@ def test_a_silent_session_is_closed_and_the_next_reset_connects_again(monkeypatc
             assert "environment_error" not in two.step("list()")[4]
 
 
-def test_the_token_comes_from_the_variable_and_is_not_pickled(cabinet: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_comes_from_the_variable_and_is_not_pickled(cabinet, monkeypatch):
     monkeypatch.setenv("EH_ENV_TOKEN", TOKEN)
     env = gym.make("EH-Remote-v0", url=cabinet.url)
     data = pickle.dumps(env)
@@ -295,7 +285,7 @@ def test_the_token_comes_from_the_variable_and_is_not_pickled(cabinet: Served, m
         assert not copy.step("list()")[3]
 
 
-def test_a_wrong_url_task_split_or_token_is_named(cabinet: Served) -> None:
+def test_a_wrong_url_task_split_or_token_is_named(cabinet):
     for url, token, error in (
         ("127.0.0.1:8765", TOKEN, "url must be like http"),
         ("http://127.0.0.1:1", "short", "16 to 200 characters"),
@@ -326,7 +316,7 @@ def test_a_wrong_url_task_split_or_token_is_named(cabinet: Served) -> None:
         remote.reset()
 
 
-def test_no_text_of_the_agent_s_ends_its_episode_as_an_environment_s_failure(cabinet: Served) -> None:
+def test_no_text_of_the_agent_s_ends_its_episode_as_an_environment_s_failure(cabinet):
     with cabinet.remote() as remote:
         remote.reset(seed=0)
         for text in ("\ud800", "x" * 20_000_000, "\0", ""):
@@ -335,7 +325,7 @@ def test_no_text_of_the_agent_s_ends_its_episode_as_an_environment_s_failure(cab
             assert info == {"malformed": True}
 
 
-def test_without_the_token_there_is_health_and_nothing_else(cabinet: Served) -> None:
+def test_without_the_token_there_is_health_and_nothing_else(cabinet):
     with urllib.request.urlopen(f"{cabinet.url}/health") as answer:
         assert json.load(answer)["status"] == "healthy"
     with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -347,7 +337,7 @@ def test_without_the_token_there_is_health_and_nothing_else(cabinet: Served) -> 
         client.close()
 
 
-def test_the_package_s_own_client_plays(cabinet: Served) -> None:
+def test_the_package_s_own_client_plays(cabinet):
     with GenericEnvClient(base_url=cabinet.url.replace("//", f"//any:{TOKEN}@")).sync() as without_headers:
         assert without_headers.reset(seed=3).observation["text"].startswith("start ")
     with GenericEnvClient(base_url=cabinet.url, headers={"Authorization": f"Bearer {TOKEN}"}).sync() as client:
@@ -363,11 +353,11 @@ def test_the_package_s_own_client_plays(cabinet: Served) -> None:
             assert client.step({"message": text}).observation["text"] == "error"
 
 
-def test_64_sessions_at_once_and_one_too_many(cabinet: Served) -> None:
-    ids = gym.make("EH-Cabinet-v0").unwrapped.task_ids[:64]  # type: ignore[attr-defined]
+def test_64_sessions_at_once_and_one_too_many(cabinet):
+    ids = gym.make("EH-Cabinet-v0").unwrapped.task_ids[:64]
     everyone = threading.Barrier(64, timeout=120)
 
-    def episode(task_id: str) -> list[Any]:
+    def episode(task_id):
         with cabinet.remote() as remote:
             remote.reset(options={"task_id": task_id})
             everyone.wait()  # so that all sessions are open together
@@ -379,7 +369,7 @@ def test_64_sessions_at_once_and_one_too_many(cabinet: Served) -> None:
     assert said == [play(local, task_id, gym.make("EH-Cabinet-v0")) for task_id in ids]
 
 
-def test_a_full_server_says_so() -> None:
+def test_a_full_server_says_so():
     with served_here("EH-Cabinet-v0", sessions=1) as there:
         with gym.make("EH-Remote-v0", **there) as first, gym.make("EH-Remote-v0", **there, patience_s=0.5) as second:
             first.reset(seed=0)
@@ -389,14 +379,14 @@ def test_a_full_server_says_so() -> None:
             third.reset(seed=0)
 
 
-def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice() -> None:
+def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice():
     server = Served("EH-Cabinet-v0")
     horizon = eh_gym.FixedHorizon(50)
-    heard: list[str | None] = []
-    record, horizon.record = horizon.record, lambda outcome: (heard.append(outcome.task_id), record(outcome))  # type: ignore[assignment]
+    heard = []
+    record, horizon.record = horizon.record, lambda outcome: (heard.append(outcome.task_id), record(outcome))
     env = eh_gym.ElasticTimeLimit(server.remote(patience_s=60.0), horizon)
     expert = gym.make("EH-Cabinet-v0")
-    ids, lost, steps = list(env.unwrapped.task_ids[:250]), 0, 0  # type: ignore[attr-defined]
+    ids, lost, steps = list(env.unwrapped.task_ids[:250]), 0, 0
     try:
         for number, task_id in enumerate(ids):
             while True:
@@ -408,7 +398,7 @@ def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice() -> 
                 expert.reset(options={"task_id": task_id})
                 done, info = False, {}
                 while not done:
-                    action = expert.unwrapped.expert()  # type: ignore[attr-defined]
+                    action = expert.unwrapped.expert()
                     expert.step(action)
                     _, _, terminated, truncated, info = env.step(action)
                     done, steps = terminated or truncated, steps + 1
@@ -439,15 +429,13 @@ def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice() -> 
         (["EH-Cabinet-v0", "--host", "192.0.2.1"], "192.0.2.1"),
     ],
 )
-def test_wrong_flags_of_serve_are_refused(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_flags_of_serve_are_refused(arguments, message, monkeypatch, capsys):
     monkeypatch.setenv("EH_ENV_TOKEN", TOKEN)
     assert main(["serve", "--port", "0", *arguments]) == 1
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_a_given_token_is_not_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_given_token_is_not_printed(monkeypatch, capsys):
     monkeypatch.setenv("EH_ENV_TOKEN", TOKEN)
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)

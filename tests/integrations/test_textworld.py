@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gymnasium as gym
 import pytest
 
 from eh_gym.testing import ExpertEnvContract
@@ -30,28 +29,28 @@ print(env.reset(options={"task_id": "7"})[0])
 """
 
 
-def make() -> gym.Env[str, str]:
+def make():
     return make_environment(f"{FILE}:TextWorldEnv", {"split": "test"})
 
 
 class TestTextWorld(ExpertEnvContract):
-    def make(self) -> gym.Env[str, str]:
+    def make(self):
         return make()
 
 
 @pytest.mark.parametrize("hashes", ["1", "2"])
-def test_a_game_is_the_same_in_a_process_with_other_hashes(hashes: str) -> None:
+def test_a_game_is_the_same_in_a_process_with_other_hashes(hashes):
     env = make()
     env.reset(seed=0)
-    env.step(env.unwrapped.expert())  # type: ignore[attr-defined]
+    env.step(env.unwrapped.expert())
     command = [sys.executable, "-c", CONTINUED, f"{FILE}:TextWorldEnv"]
     environ = os.environ | {"PYTHONHASHSEED": hashes}
     told = subprocess.run(command, input=pickle.dumps(env), env=environ, cwd=ROOT, capture_output=True, check=True)
-    expected = [env.step(env.unwrapped.expert())[0], env.reset(options={"task_id": "7"})[0]]  # type: ignore[attr-defined]
+    expected = [env.step(env.unwrapped.expert())[0], env.reset(options={"task_id": "7"})[0]]
     assert told.stdout.decode().strip().splitlines() == "\n".join(expected).splitlines()
 
 
-def test_a_tiny_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tiny_model_is_trained(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(

@@ -1,13 +1,11 @@
 """What a controller alone does with the same episodes: beside it stand the adapters to the trainers."""
 
-from collections.abc import Iterable
-
 import gymnasium as gym
 
 import eh_gym
 
 
-def update_alone(controller: eh_gym.HorizonController, needs: Iterable[int]) -> list[eh_gym.EpisodeOutcome]:
+def update_alone(controller, needs):
     """One update with episodes that succeed after so many steps, if K lets them; returns their outcomes."""
     k = controller.horizon
     outcomes = [eh_gym.EpisodeOutcome(min(n, k), k, n <= k, truncated=n > k) for n in needs]
@@ -17,7 +15,7 @@ def update_alone(controller: eh_gym.HorizonController, needs: Iterable[int]) -> 
     return outcomes
 
 
-def cabinet_lengths(seeds: Iterable[int]) -> list[int]:
+def cabinet_lengths(seeds):
     """The number of steps that the expert takes in EH-Cabinet."""
     env = gym.make("EH-Cabinet-v0")
     return [env.reset(seed=seed)[1]["optimal_steps"] for seed in seeds]

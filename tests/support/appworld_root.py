@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 
-def write_world(root: str | Path, **splits: int | list[str]) -> None:
+def write_world(root, **splits):
     """Writes splits of so many tasks, or of these."""
     files = {"base_dbs/spotify.db": "x", "api_docs/standard/spotify.json": "{}", "version.txt": "0.1.0"}
     for split, tasks in splits.items():

@@ -1,7 +1,5 @@
 """A tokenizer that reads bytes, for tests that need a chat template and no trained tokenizer."""
 
-from collections.abc import Sequence
-
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -13,9 +11,7 @@ CHATML = (
 )
 
 
-def byte_tokenizer(
-    template: str | None, words: Sequence[str] = (), control: Sequence[str] = _CONTROL, **named: str | None
-) -> PreTrainedTokenizerFast:
+def byte_tokenizer(template, words=(), control=_CONTROL, **named):
     """Makes the tokenizer, by default with ChatML's control tokens; <|im_end|> ends a reply.
 
     Args:

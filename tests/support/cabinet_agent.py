@@ -11,7 +11,7 @@ import eh_gym  # noqa: F401 - registers the cabinet
 MESSAGES = list[dict[str, Any]]
 
 
-def ask(base_url: str, messages: MESSAGES, **options: Any) -> dict[str, Any]:
+def ask(base_url, messages, **options):
     """The model's answer: the whole chat completion."""
     body = json.dumps({"model": "policy", "messages": messages, **options}).encode()
     request = urllib.request.Request(f"{base_url}/chat/completions", body, {"Content-Type": "application/json"})
@@ -19,11 +19,11 @@ def ask(base_url: str, messages: MESSAGES, **options: Any) -> dict[str, Any]:
         return dict(json.load(answer))
 
 
-def play(task: dict[str, Any], base_url: str) -> float:
+def play(task, base_url):
     """Plays a cabinet to its end. The messages are those that EH-Cabinet's episodes have."""
     env = gym.make("EH-Cabinet-v0", split=task.get("cabinets", "train"))
     observation, info = env.reset(seed=0, options={"task_id": task["id"]})
-    messages: MESSAGES = [
+    messages = [
         {"role": "system", "content": info["system_prompt"]},
         {"role": "user", "content": observation},
     ]

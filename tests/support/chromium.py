@@ -2,9 +2,7 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
+def chromium():
     """Starts the browser; yields playwright's object for it."""
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     if found is None:

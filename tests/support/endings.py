@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from eh_gym import EpisodeOutcome, FixedHorizon, UnicodeText
+from eh_gym import FixedHorizon, UnicodeText
 
 K = 3
 
@@ -22,12 +22,12 @@ class End(NamedTuple):
     stopped: bool = False
 
     @property
-    def own(self) -> list[float]:
+    def own(self):
         """The environment's own rewards, up to the end."""
         return self.rewards[:K]
 
     @property
-    def paid(self) -> bool:
+    def paid(self):
         """What comes of it where a function, ``total > 0``, says what a success is."""
         return not self.stopped and self.keep > 0
 
@@ -52,11 +52,11 @@ ENDS = {
 class Heard(FixedHorizon):
     """A fixed K that keeps what it is told."""
 
-    def __init__(self, k: int) -> None:
+    def __init__(self, k):
         super().__init__(k)
-        self.outcomes: list[EpisodeOutcome] = []
+        self.outcomes = []
 
-    def record(self, outcome: EpisodeOutcome) -> None:
+    def record(self, outcome):
         self.outcomes.append(outcome)
 
 
@@ -65,16 +65,16 @@ class Endings(gym.Env[str, str]):
 
     task_ids = list(ENDS)  # noqa: RUF012 - the contract's attribute
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.observation_space = self.action_space = UnicodeText(1000)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         task_id = (options or {})["task_id"]
         self.end, self.steps = ENDS[task_id], 0
         return "begin", {"task_id": task_id, "system_prompt": ""}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         reward, self.steps = self.end.rewards[self.steps], self.steps + 1
         if self.steps < len(self.end.rewards):
             return "go on", reward, False, False, {}

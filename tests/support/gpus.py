@@ -8,9 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +26,6 @@ from harness.types.trajectory import Trajectory
 TINY = (512, 64, 128, 2, 2, 1)
 QWEN_15B = (151_936, 1536, 8960, 28, 12, 2)
 QWEN_7B = (152_064, 3584, 18_944, 28, 28, 4)
-Shape = tuple[int, int, int, int, int, int]
 H100_TFLOPS = 989  # of an H100 (SXM) or H200 in bfloat16, dense, from NVIDIA's data sheets
 _SETTINGS = (
     "--updates 2 --tasks-per-update 4 --group-size 4 --minibatches 1 --eval-tasks 2 --kl-coef 0.01 --learning-rate "
@@ -36,7 +33,7 @@ _SETTINGS = (
 )
 
 
-def need_gpu() -> None:
+def need_gpu():
     """Skips without a GPU. One that torch can't use is a failure: a run would go on on the CPU, and seem right."""
     if torch.cuda.is_available():
         return
@@ -46,7 +43,7 @@ def need_gpu() -> None:
     pytest.skip("there is no GPU")
 
 
-def in_own_process(work: Callable[..., None], *arguments: Any, timeout_s: float = 600) -> None:
+def in_own_process(work, *arguments, timeout_s=600):
     """Carries out a part of a test in a new process, so that its engine and its memory end with it."""
     process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
     process.start()
@@ -58,20 +55,20 @@ def in_own_process(work: Callable[..., None], *arguments: Any, timeout_s: float 
     assert process.exitcode == 0, "it failed; its traceback is in the captured output"
 
 
-def launch(ranks: int, *words: str) -> None:
+def launch(ranks, *words):
     """Runs a module or a script, on several ranks if there are more than one."""
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     subprocess.run([sys.executable, *several, *words], check=True, timeout=600)
 
 
-def train(folder: Path, *words: str, ranks: int = 1, device: str = "cuda") -> list[dict[str, Any]]:
+def train(folder, *words, ranks=1, device="cuda"):
     """Trains the tiny model for two updates, or resumes such a run, and returns the rows of its metrics."""
     place = () if "--resume" in words else ("--out", str(folder))
     launch(ranks, "-m", "harness.grpo", *_SETTINGS.split(), "--device", device, *words, *place)
     return read_metrics(folder / "metrics.jsonl")
 
 
-def assert_sound(rows: Sequence[Mapping[str, Any]], *, lag: int = 0, most: float = 0.02) -> None:
+def assert_sound(rows, *, lag=0, most=0.02):
     """A run's two updates compare the sampler's log-probabilities with the trainer's, in nats.
 
     The KL term keeps every episode in the loss, and the learning rate moves the log-probabilities by far more than the
@@ -86,28 +83,28 @@ def assert_sound(rows: Sequence[Mapping[str, Any]], *, lag: int = 0, most: float
         assert sum(row.get(what, 0) for row in rows) == 0, what
 
 
-def large_model() -> Shape:
+def large_model():
     """Qwen2.5-7B's shape, or that of 1.5B on a GPU of less than 70 GB."""
     return QWEN_7B if torch.cuda.get_device_properties(0).total_memory >= 70e9 else QWEN_15B
 
 
-def on_h100() -> bool:
+def on_h100():
     """Whether the speeds on paper are this GPU's."""
     return any(name in torch.cuda.get_device_name() for name in ("H100 80GB", "H200"))
 
 
-def new_policy(shape: Shape, device: str, *, initializer_range: float = 0.02) -> Policy:
+def new_policy(shape, device, *, initializer_range=0.02):
     """A policy with random weights, in bfloat16 on a GPU, which takes packed rows."""
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
-    how: Any = {"dtype": dtype, "initializer_range": initializer_range, "tied": shape != QWEN_7B, "positions": 32_768}
+    how = {"dtype": dtype, "initializer_range": initializer_range, "tied": shape != QWEN_7B, "positions": 32_768}
     model = fresh_qwen2(*shape, eos_id=2, device=device, **how)
     model.set_attn_implementation(PACKED)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape[0])}, unk_token="w0"))
-    nothing: Any = None
+    nothing = None
     return Policy(model, PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", pad_token="w0"), nothing)
 
 
-def new_episodes(count: int, length: int, words: int) -> list[Trajectory]:
+def new_episodes(count, length, words):
     """One group: an eighth of each episode is the prompt; then 84 tokens are written for each 35 that are read, as in
     BFCL."""
     prompt = np.random.default_rng(0).integers(3, words, length // 8).tolist()
@@ -123,7 +120,7 @@ def new_episodes(count: int, length: int, words: int) -> list[Trajectory]:
     return found
 
 
-def model_flops(shape: Shape, episodes: Sequence[Trajectory], *, adapters: bool) -> float:
+def model_flops(shape, episodes, *, adapters):
     """The model FLOPs of an update: of a token at position p 6 P + 12 L A p, and 6 V H if it is written.
 
     P is the number of the layers' parameters. Frozen ones cost 4 P and 4 V H. Repeated computation does not count.
@@ -140,7 +137,7 @@ def model_flops(shape: Shape, episodes: Sequence[Trajectory], *, adapters: bool)
     return total
 
 
-def seconds_of(work: Callable[[], object]) -> float:
+def seconds_of(work):
     """How long some work takes, with what it left to the GPU."""
     began = time.perf_counter()
     work()

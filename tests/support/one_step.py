@@ -1,13 +1,10 @@
 """Episodes of one step, scored by the policy that wrote them; and one update."""
 
 import copy
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from glossary import check_glossary
 
-from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
@@ -16,12 +13,12 @@ from harness.types.trajectory import Trajectory, Turn
 from harness.update.update import update_policy
 
 
-def copied(policy: Policy) -> Policy:
+def copied(policy):
     """The same policy with weights of its own."""
     return Policy(copy.deepcopy(policy.model), policy.tokenizer, policy.chat)
 
 
-def one_step(policy: Policy, group: int, reply: str, *, reward: float, end: Any = "terminated") -> Trajectory:
+def one_step(policy, group, reply, *, reward, end="terminated"):
     """An episode with the log-probabilities that the policy gives it now."""
     t = Trajectory(f"t{group}", group, reward=reward, success=reward > 0, end=end)
     t.add_prompt(policy.chat.prompt_ids("", "start c"))
@@ -33,18 +30,10 @@ def one_step(policy: Policy, group: int, reply: str, *, reward: float, end: Any 
     return t
 
 
-def update(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    trajectories: Sequence[Trajectory],
-    *,
-    reference: Policy | None = None,
-    ranks: Ranks | None = None,
-    **changes: Any,
-) -> dict[str, float]:
+def update(policy, optimizer, trajectories, *, reference=None, ranks=None, **changes):
     """One update with the quick start's settings, but for the changes and in one step; returns its metrics."""
     config = changed(from_recipe("quickstart"), **{"minibatches": 1, **changes})
-    how: dict[str, Any] = {"temperature": 1.0, "seed": 0, "reference": reference, "ranks": ranks}
+    how = {"temperature": 1.0, "seed": 0, "reference": reference, "ranks": ranks}
     metrics = update_policy(policy, optimizer, trajectories, config.loss, config.optimizer, **how)
     check_glossary(metrics)
     return metrics

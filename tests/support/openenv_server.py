@@ -2,17 +2,13 @@
 
 import socket
 import threading
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 TOKEN = "a-token-for-this-test-alone"
 
 
 @contextmanager
-def served_here(
-    env_id: str, splits: Sequence[str] = ("train",), sessions: int = 8, idle_s: float = 900.0
-) -> Iterator[dict[str, Any]]:
+def served_here(env_id, splits=("train",), sessions=8, idle_s=900.0):
     """Serves an environment; yields what EH-Remote-v0 takes."""
     from envs.openenv.server import make_app, make_server
 

@@ -1,12 +1,11 @@
 """Waiting for what happens elsewhere, such as the ends of processes, also of those that are not this one's children."""
 
 import time
-from collections.abc import Callable
 
 import psutil
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(true, seconds=30):
     """Waits until `true()`. An AssertionError if it is not true in time."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -14,7 +13,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-def lives(process: int | psutil.Process) -> bool:
+def lives(process):
     """Whether a process, or the one with this id, runs; a zombie does not."""
     try:
         return bool((psutil.Process(process) if isinstance(process, int) else process).status() != psutil.STATUS_ZOMBIE)
@@ -22,7 +21,7 @@ def lives(process: int | psutil.Process) -> bool:
         return False
 
 
-def gone(*processes: int | psutil.Process) -> bool:
+def gone(*processes):
     """Waits for their ends; False if one still runs after two minutes."""
     deadline = time.monotonic() + 120
     while any(map(lives, processes)):

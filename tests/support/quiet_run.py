@@ -9,44 +9,39 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import prepare
-from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
 from harness.training.loop import train
 
 
-def run(config: GRPOConfig, *, resume: bool = False) -> dict[str, Any]:
+def run(config, *, resume=False):
     """Trains; returns the evaluations."""
-    assert config.out is not None
     if not resume:
         prepare(config)
     return train(config, config.out, Display(Console(quiet=True)), resume=resume)
 
 
-def metrics_of(config: GRPOConfig) -> list[dict[str, Any]]:
+def metrics_of(config):
     """The run's metrics, less those that a clock makes."""
-    assert config.out is not None
     rows = read_metrics(config.out / "metrics.jsonl")
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
-def rows_of_run(config: GRPOConfig, *, resume: bool = False) -> list[dict[str, Any]]:
+def rows_of_run(config, *, resume=False):
     """Trains; returns the metrics, less those that a clock makes."""
     run(config, resume=resume)
     return metrics_of(config)
 
 
-def kill_and_resume(config: GRPOConfig, kills: tuple[int, ...], environment: dict[str, str]) -> None:
+def kill_and_resume(config, kills, environment):
     """Trains in processes of their own: SIGKILL each time that so many updates are logged, then to the end.
 
     Those that are killed are forked, since a new one would import torch for as long as it trains. The last one is new.
     """
-    assert config.out is not None
     prepare(config)
     log, resume = config.out / "metrics.jsonl", ["--resume", str(config.out)]
     for updates in kills:
@@ -65,7 +60,7 @@ def kill_and_resume(config: GRPOConfig, kills: tuple[int, ...], environment: dic
     assert (ended.returncode, ended.stderr) == (0, "")  # no warning of another package reaches the screen
 
 
-def _held_run(words: list[str], environment: dict[str, str]) -> None:
+def _held_run(words, environment):
     os.environ.update(environment)
     sys.argv[1:] = words
     with contextlib.redirect_stdout(io.StringIO()):

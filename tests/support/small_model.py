@@ -1,29 +1,26 @@
 """A small model with random weights, requests to it, and its log-probabilities by the slow, obvious way."""
 
 import time
-from collections.abc import Sequence
 
 import torch
-from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from harness.model.fresh import fresh_qwen2
-from harness.types.sampler import Sample, Sampler, SampleRequest
-from harness.types.trajectory import TokenSequence, Trajectory
+from harness.types.sampler import SampleRequest
 
 VOCAB, STOP, CONTEXT = 50, 7, 128
 
 
-def new_model(*, tied: bool = True) -> Qwen2ForCausalLM:
+def new_model(*, tied=True):
     """Heads of 32: vLLM's attention on a CPU has no smaller ones."""
     return fresh_qwen2(VOCAB, 64, 64, 2, 2, 1, tied=tied, positions=CONTEXT, eos_id=STOP, initializer_range=0.3)
 
 
-def ask(session: int, prompt: list[int], seed: int = 0, **changes: object) -> SampleRequest:
+def ask(session, prompt, seed=0, **changes):
     """A request of six tokens that another turn, prompt, seed, length may be given to."""
-    return SampleRequest(session, prompt, **{"max_tokens": 6, "seed": seed, "stop_ids": frozenset({STOP}), **changes})  # type: ignore[arg-type]
+    return SampleRequest(session, prompt, **{"max_tokens": 6, "seed": seed, "stop_ids": frozenset({STOP}), **changes})
 
 
-def wait(sampler: Sampler) -> list[tuple[SampleRequest, Sample]]:
+def wait(sampler):
     """Steps until something is ready."""
     deadline = time.monotonic() + 120
     while not (ready := sampler.step()):
@@ -31,23 +28,21 @@ def wait(sampler: Sampler) -> list[tuple[SampleRequest, Sample]]:
     return ready
 
 
-def plain_logprobs(model: PreTrainedModel, ids: Sequence[int], temperature: float = 1.0) -> list[float]:
+def plain_logprobs(model, ids, temperature=1.0):
     """Of each token after the first: one unpadded pass over the whole text, without a cache."""
     model.eval()
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1].float() / temperature
-    found: list[float] = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    found = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
     return found
 
 
-def forward_logprobs(
-    model: PreTrainedModel, prompt: Sequence[int], ids: list[int], temperature: float = 1.0
-) -> list[float]:
+def forward_logprobs(model, prompt, ids, temperature=1.0):
     """Of each of `ids` after the prompt."""
     return plain_logprobs(model, [*prompt, *ids], temperature)[-len(ids) :]
 
 
-def of_written(values: Sequence[float], tokens: TokenSequence | Trajectory) -> list[float]:
+def of_written(values, tokens):
     """Of the last values, which there are one of for each token or for each after the first, those of what the model
     wrote."""
     return [x for x, written in zip(values, tokens.action_mask[-len(values) :], strict=True) if written]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 
-def smollm2_folder() -> Path:
+def smollm2_folder():
     """The model's folder; without it the test is skipped, or fails under EH_REQUIRE_BACKENDS=1."""
-    folder: Path = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "smollm2.py"))["default_folder"]()
+    folder = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "smollm2.py"))["default_folder"]()
     if not folder.is_dir():
         why = "SmolLM2 is missing; run: python tools/smollm2.py"
         assert not os.environ.get("EH_REQUIRE_BACKENDS"), why

@@ -4,7 +4,6 @@ import dataclasses
 import re
 import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,10 +12,10 @@ pytest.importorskip("torch")
 from eh_gym.horizon.make import HORIZONS
 from harness.settings.sampling import SAMPLERS
 
-REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "reference.py"))
+REFERENCE = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "reference.py"))
 
 
-def test_each_flag_of_each_horizon_and_sampler_is_there_once() -> None:
+def test_each_flag_of_each_horizon_and_sampler_is_there_once():
     page = REFERENCE["flags_markdown"]()
     training = page[: page.index("## harness.evaluate")]
     rows = [tuple(row.strip("| ").split(" | ")) for row in training.splitlines() if row.startswith("| `")]
@@ -33,7 +32,7 @@ def test_each_flag_of_each_horizon_and_sampler_is_there_once() -> None:
     assert (others["--url"], others["--gpu-memory-utilization"]) == ({"vllm-server"}, {"vllm"})
 
 
-def test_the_quick_start_s_defaults_are_beside_the_paper_s_and_a_command_has_at_most_80_flags() -> None:
+def test_the_quick_start_s_defaults_are_beside_the_paper_s_and_a_command_has_at_most_80_flags():
     page = REFERENCE["flags_markdown"]()
     assert "| `--updates` INT | `200`, quick start `60` |" in page
     assert "| `--k0` INT | `15`, quick start `10` |" in page

@@ -10,10 +10,8 @@ import sys
 import threading
 import time
 import urllib.error
-from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -33,13 +31,13 @@ from harness.agents.protocol import ModelAnswer, ModelCall
 TASKS = [{"id": "a", "goal": "win", "level": 3}, {"id": "b", "goal": "lose"}]
 
 
-def says(base_url: str, *contents: str) -> str:
+def says(base_url, *contents):
     return str(
         ask(base_url, [{"role": "user", "content": text} for text in contents])["choices"][0]["message"]["content"]
     )
 
 
-def until_won(task: Mapping[str, Any], base_url: str) -> bool:
+def until_won(task, base_url):
     """Asks until the model says how it ends."""
     while (said := says(base_url, task["goal"])) not in ("win", "lose"):
         pass
@@ -47,10 +45,10 @@ def until_won(task: Mapping[str, Any], base_url: str) -> bool:
 
 
 @pytest.fixture
-def env() -> Iterator[Callable[..., AgentEnv]]:
-    made: list[AgentEnv] = []
+def env():
+    made = []
 
-    def make(agent: Any, **settings: Any) -> AgentEnv:
+    def make(agent, **settings):
         made.append(AgentEnv(agent, TASKS, **settings))
         return made[-1]
 
@@ -59,7 +57,7 @@ def env() -> Iterator[Callable[..., AgentEnv]]:
         one.close()
 
 
-def test_the_requests_are_observations_and_the_answers_actions(env: Any) -> None:
+def test_the_requests_are_observations_and_the_answers_actions(env):
     playing = env(until_won)
     observation, info = playing.reset(options={"task_id": "a"})
     assert (observation, info["task_id"], info["level"], info["system_prompt"]) == ("win", "a", 3, "")
@@ -72,41 +70,41 @@ def test_the_requests_are_observations_and_the_answers_actions(env: Any) -> None
     assert playing.step("lose")[1:3] == (0.0, True)
 
 
-def raises(task: Any, base_url: str) -> Any:
+def raises(task, base_url):
     says(base_url, "go")
     raise ValueError("spilled the tea")
 
 
-async def raises_later(task: Any, base_url: str) -> Any:
+async def raises_later(task, base_url):
     raises(task, base_url)
 
 
-async def raises_together(task: Any, base_url: str) -> Any:
+async def raises_together(task, base_url):
     async with asyncio.TaskGroup() as group:
         group.create_task(raises_later(task, base_url))
 
 
-def exits(task: Any, base_url: str) -> Any:
+def exits(task, base_url):
     says(base_url, "go")
     sys.exit("bye")
 
 
 class Unspeakable(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise RuntimeError("no words")
 
 
-def raises_without_words(task: Any, base_url: str) -> Any:
+def raises_without_words(task, base_url):
     says(base_url, "go")
     raise Unspeakable
 
 
-def hangs_on(task: Any, base_url: str) -> Any:
+def hangs_on(task, base_url):
     says(base_url, "go")
     time.sleep(60)
 
 
-def command(code: str) -> str:
+def command(code):
     folder = Path(__file__).parents[2] / "support"
     lines = f"import sys; sys.path.insert(0, {str(folder)!r}); from cabinet_agent import ask; import os; "
     lines += 'ask(os.environ["OPENAI_BASE_URL"], [dict(role="user", content="go")]); '
@@ -132,9 +130,7 @@ def command(code: str) -> str:
         (command("pass"), "printed nothing"),
     ],
 )
-def test_what_an_agent_does_wrong_ends_its_episode_with_reward_0(
-    agent: Any, why: str, env: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_agent_does_wrong_ends_its_episode_with_reward_0(agent, why, env, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "the user's")
     playing = env(agent)
     playing.reset(options={"task_id": "a"})
@@ -145,7 +141,7 @@ def test_what_an_agent_does_wrong_ends_its_episode_with_reward_0(
     assert playing.reset()[0] == "go", "the next episode begins as if nothing had been"
 
 
-def test_a_verdict_may_stand_beside_any_text(env: Any) -> None:
+def test_a_verdict_may_stand_beside_any_text(env):
     playing = env(command("import json; print(json.dumps(dict(reward=1, note=chr(0x2028)), ensure_ascii=False))"))
     playing.reset()
     assert playing.step("words")[1] == 1.0
@@ -158,13 +154,13 @@ open("{pids}", "w").write(f"{{p.pid}} {{os.getpid()}}")
 """
 
 
-def written(pids: Path, count: int = 1) -> list[int]:
+def written(pids, count=1):
     """The ids of so many processes, as soon as they are in the file."""
     wait_until(lambda: pids.exists() and len(pids.read_text().split()) == count)
     return [int(pid) for pid in pids.read_text().split()]
 
 
-def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, tmp_path: Path) -> None:
+def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env, tmp_path):
     pids = tmp_path / "pids"
     child = f'import subprocess, time; p = subprocess.Popen(["sleep", "600"]); open("{pids}", "w").write(str(p.pid)); '
     playing = env(command(child + "time.sleep(600)"), timeout_s=2.0)
@@ -176,9 +172,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(env: Any, t
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")
 @pytest.mark.parametrize(("end", "reward"), [("print(1)", 1.0), ("os.kill(os.getppid(), 9)", 0.0)])
-def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_verdict_up(
-    end: str, reward: float, env: Any, tmp_path: Path
-) -> None:
+def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_verdict_up(end, reward, env, tmp_path):
     pids = tmp_path / "pids"
     playing = env(command("exec(" + json.dumps(LEAVES.format(pids=pids)) + "); " + end))
     playing.reset()
@@ -189,8 +183,8 @@ def test_a_child_with_a_session_of_its_own_ends_with_its_command_and_holds_no_ve
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all threads have one folder")
-def test_an_agent_that_changes_the_folder_changes_only_its_own(env: Any, tmp_path: Path) -> None:
-    def wanders(task: Any, base_url: str) -> bool:
+def test_an_agent_that_changes_the_folder_changes_only_its_own(env, tmp_path):
+    def wanders(task, base_url):
         os.chdir(tmp_path)
         says(base_url, "go")
         return Path.cwd() == tmp_path
@@ -203,7 +197,7 @@ def test_an_agent_that_changes_the_folder_changes_only_its_own(env: Any, tmp_pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans over")
-def test_commands_end_with_a_trainer_that_is_killed(tmp_path: Path) -> None:
+def test_commands_end_with_a_trainer_that_is_killed(tmp_path):
     pids = tmp_path / "pids"
     agent = command("exec(" + json.dumps(LEAVES.format(pids=pids)) + "); time.sleep(600)")
     trainer = f"""
@@ -220,7 +214,7 @@ env.step("words")
     assert gone(*started)
 
 
-def test_an_agent_that_goes_on_after_k_is_killed_before_its_slot_is_needed(env: Any, tmp_path: Path) -> None:
+def test_an_agent_that_goes_on_after_k_is_killed_before_its_slot_is_needed(env, tmp_path):
     pids = tmp_path / "pids"
     playing = env(command(f'open("{pids}", "w").write(str(os.getpid())); import time; time.sleep(600)'))
     playing._grace_s = 0.1
@@ -233,7 +227,7 @@ def test_an_agent_that_goes_on_after_k_is_killed_before_its_slot_is_needed(env: 
 
 
 @pytest.mark.parametrize("agent", [hangs_on, command("import time; time.sleep(600)")])
-def test_closing_the_slots_interrupts_agents_that_hang(agent: Any) -> None:
+def test_closing_the_slots_interrupts_agents_that_hang(agent):
     envs = ThreadVectorEnv([lambda: AgentEnv(agent, TASKS)] * 4)
     envs.reset()
     steps = [envs.submit_step(slot, "words") for slot in range(3)]
@@ -246,11 +240,11 @@ def test_closing_the_slots_interrupts_agents_that_hang(agent: Any) -> None:
             step.result(0)
 
 
-def test_agents_that_begin_together_share_one_server(monkeypatch: pytest.MonkeyPatch, env: Any) -> None:
-    made: list[Gateway] = []
+def test_agents_that_begin_together_share_one_server(monkeypatch, env):
+    made = []
 
     class Slow(Gateway):
-        def __init__(self) -> None:
+        def __init__(self):
             time.sleep(0.2)
             super().__init__()
             made.append(self)
@@ -266,7 +260,7 @@ def test_agents_that_begin_together_share_one_server(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("agent", [lambda task, base_url: 1, lambda task, base_url: 1 / 0, "true"])
-def test_an_agent_that_ends_without_a_call_has_failed_before_its_first_step(agent: Any, env: Any) -> None:
+def test_an_agent_that_ends_without_a_call_has_failed_before_its_first_step(agent, env):
     playing = env(agent)
     _, info = playing.reset(options={"task_id": "a"})
     assert "without a call" in info["failure"]
@@ -278,11 +272,11 @@ def test_an_agent_that_ends_without_a_call_has_failed_before_its_first_step(agen
 class Caller:
     """An agent that calls five times, whatever it is told, and claims a success. It keeps what it was told."""
 
-    def __init__(self) -> None:
-        self.told: list[Any] = []
+    def __init__(self):
+        self.told = []
         self.done = threading.Event()
 
-    def __call__(self, task: Any, base_url: str) -> bool:
+    def __call__(self, task, base_url):
         self.told = []
         for n in range(5):
             try:
@@ -293,14 +287,12 @@ class Caller:
         return True
 
 
-def limited(env: AgentEnv, k: int) -> eh_gym.ElasticTimeLimit[str, str]:
+def limited(env, k):
     return eh_gym.ElasticTimeLimit(env, eh_gym.FixedHorizon(k), record=False)
 
 
 @pytest.mark.parametrize(("at_k", "said"), [("error", []), ("stop", ["The budget of 2 calls is used up."])])
-def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count(
-    at_k: str, said: list[str], env: Any
-) -> None:
+def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count(at_k, said, env):
     caller = Caller()
     playing = env(caller, at_k=at_k)
     wrapped = limited(playing, 2)
@@ -315,7 +307,7 @@ def test_the_call_after_the_kth_gets_an_error_and_a_later_success_does_not_count
     assert caller.told == [*told, *[(404, "horizon_reached")] * (5 - len(told))]
 
 
-def test_tasks_have_ids_and_splits(tmp_path: Path) -> None:
+def test_tasks_have_ids_and_splits(tmp_path):
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"x": "\u2028"}\n\n{"id": 7, "split": "test"}\r\n', "utf-8")
     assert read_tasks(file) == {"0": {"x": "\u2028"}, "7": {"id": 7, "split": "test"}}
@@ -335,12 +327,12 @@ def test_tasks_have_ids_and_splits(tmp_path: Path) -> None:
         ({"reward": 1, "success": 0}, 1.0, False),
     ],
 )
-def test_an_agent_gives_a_reward_or_a_verdict_or_both(value: Any, reward: float, success: bool | None) -> None:
+def test_an_agent_gives_a_reward_or_a_verdict_or_both(value, reward, success):
     ended = read_verdict(value)
     assert (ended.reward, ended.success, ended.failure) == (reward, success, "")
 
 
-def test_what_is_no_finite_number_and_no_verdict_is_the_agents_failure() -> None:
+def test_what_is_no_finite_number_and_no_verdict_is_the_agents_failure():
     for value in (None, np.array([1]), "1", float("nan"), 1e13, {"score": 1}, [1], {"reward": 1, "success": 0.5}):
         ended = read_verdict(value)
         assert (ended.reward, ended.success, "got " in ended.failure) == (0.0, False, True)

@@ -8,9 +8,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from urllib.parse import urlsplit
 
 import openai
@@ -20,9 +18,8 @@ from processes import wait_until
 from harness.agents import gateway as limits
 from harness.agents.gateway import Gateway
 from harness.agents.protocol import ModelAnswer, Refusal, budget_used_up, read_call
-from harness.agents.session import Session
 
-ASKED: list[Any] = [{"role": "user", "content": "Open a drawer."}]
+ASKED = [{"role": "user", "content": "Open a drawer."}]
 MADE = {"id": "call1", "type": "function", "function": {"name": "open", "arguments": {"drawer": "c"}}}
 ANSWER = ModelAnswer("Let me see.", [MADE], "thinking", "tool_calls", 7, 2, [("Let", -0.5), (" me \ud83d", -1.5)])
 SOON_S = 20.0
@@ -30,35 +27,35 @@ CONNECTIONS = openai.DefaultHttpxClient(verify=False)
 
 
 @pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
+def gateway(monkeypatch):
     monkeypatch.setattr(limits, "_MOST_BYTES", 100_000)
     with Gateway() as gateway:
         yield gateway
 
 
 @pytest.fixture
-def session(gateway: Gateway) -> Session:
+def session(gateway):
     return gateway.open()
 
 
 @pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
+def pool():
     with ThreadPoolExecutor(8) as pool:
         yield pool
 
 
-def client(session: Session, **more: Any) -> openai.OpenAI:
+def client(session, **more):
     more = {"timeout": SOON_S, "max_retries": 0, "http_client": CONNECTIONS} | more
     return openai.OpenAI(base_url=session.base_url, api_key="any", **more)
 
 
-def ask(session: Session, text: str = "Hi", **more: Any) -> str | None:
+def ask(session, text="Hi", **more):
     """Asks in one message."""
-    messages: list[Any] = [{"role": "user", "content": text}]
+    messages = [{"role": "user", "content": text}]
     return client(session, **more).chat.completions.create(model="any", messages=messages).choices[0].message.content
 
 
-def serve(session: Session, *answers: ModelAnswer) -> list[str]:
+def serve(session, *answers):
     """Answers calls in turn; the last text of each."""
     heard = []
     for answer in answers:
@@ -69,14 +66,14 @@ def serve(session: Session, *answers: ModelAnswer) -> list[str]:
     return heard
 
 
-def check_served(session: Session, text: str = "Hi", said: str = "ok") -> None:
+def check_served(session, text="Hi", said="ok"):
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, session, text)
         assert serve(session, ModelAnswer(said)) == [text]
         assert asked.result(SOON_S) == said
 
 
-def post(session: Session, body: bytes, path: str = "/chat/completions", **headers: str) -> tuple[int, dict[str, Any]]:
+def post(session, body, path="/chat/completions", **headers):
     url = urlsplit(session.base_url)
     connection = http.client.HTTPConnection(url.netloc, timeout=SOON_S)
     connection.request("POST", f"{url.path}{path}", body, headers)
@@ -88,28 +85,26 @@ def post(session: Session, body: bytes, path: str = "/chat/completions", **heade
     return response.status, json.loads(response.read())
 
 
-def connect(session: Session, sent: bytes) -> socket.socket:
+def connect(session, sent):
     url = urlsplit(session.base_url)
     connection = socket.create_connection((url.hostname, url.port), timeout=SOON_S)
     connection.sendall(sent)
     return connection
 
 
-def head(session: Session, *lines: str) -> bytes:
+def head(session, *lines):
     path = urlsplit(session.base_url).path
     return "\r\n".join([f"POST {path}/chat/completions HTTP/1.1", *lines, "", ""]).encode()
 
 
-def begin(session: Session, text: str) -> socket.socket:
+def begin(session, text):
     """A request whose client may hang up."""
     body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
     return connect(session, head(session, "Host: x", f"Content-Length: {len(body)}") + body)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_chat_completion_arrives_whole_and_as_events(
-    session: Session, pool: ThreadPoolExecutor, stream: bool
-) -> None:
+def test_a_chat_completion_arrives_whole_and_as_events(session, pool, stream):
     served = pool.submit(serve, session, ANSWER)
     chat = client(session).chat.completions
     if not stream:
@@ -129,7 +124,7 @@ def test_a_chat_completion_arrives_whole_and_as_events(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_response_arrives_whole_and_as_events(session: Session, pool: ThreadPoolExecutor, stream: bool) -> None:
+def test_a_response_arrives_whole_and_as_events(session, pool, stream):
     served = pool.submit(serve, session, ANSWER)
     responses = client(session).responses
     if not stream:
@@ -147,9 +142,7 @@ def test_a_response_arrives_whole_and_as_events(session: Session, pool: ThreadPo
 
 
 @pytest.mark.parametrize("unread", [False, True])
-def test_a_retry_is_known_by_its_content_after_a_client_that_has_gone_without_its_answer(
-    session: Session, pool: ThreadPoolExecutor, unread: bool
-) -> None:
+def test_a_retry_is_known_by_its_content_after_a_client_that_has_gone_without_its_answer(session, pool, unread):
     first = begin(session, "Hi")
     call = session.next_call(SOON_S)
     assert call is not None
@@ -166,15 +159,13 @@ def test_a_retry_is_known_by_its_content_after_a_client_that_has_gone_without_it
     assert again.result(SOON_S)[1]["choices"][0]["message"]["content"] == "twice"
 
 
-def test_an_answer_that_has_arrived_is_kept_from_an_equal_call_while_its_connection_ends(
-    session: Session, pool: ThreadPoolExecutor
-) -> None:
+def test_an_answer_that_has_arrived_is_kept_from_an_equal_call_while_its_connection_ends(session, pool):
     call = read_call(json.dumps({"messages": ASKED}).encode(), "chat")
     first = session.request(call, lambda: False)
-    session.answer(session.next_call(0), ANSWER)  # type: ignore[arg-type]
+    session.answer(session.next_call(0), ANSWER)
     looked, ended = threading.Event(), threading.Event()
 
-    def unread() -> bool:
+    def unread():
         looked.set()
         return ended.wait(0.2)  # a socket that is shut down here looks like one whose client has reset it
 
@@ -188,13 +179,11 @@ def test_an_answer_that_has_arrived_is_kept_from_an_equal_call_while_its_connect
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("timeout", [SOON_S, 0.3])
-def test_equal_calls_at_once_are_as_many_calls(
-    session: Session, pool: ThreadPoolExecutor, timeout: float, stream: bool
-) -> None:
+def test_equal_calls_at_once_are_as_many_calls(session, pool, timeout, stream):
     create = client(session, timeout=timeout, max_retries=50).chat.completions.create
 
-    def vote(_: int) -> str:
-        made: Any = create(model="any", messages=ASKED, stream=stream)
+    def vote(_):
+        made = create(model="any", messages=ASKED, stream=stream)
         if stream:
             return "".join(chunk.choices[0].delta.content or "" for chunk in made)
         return str(made.choices[0].message.content)
@@ -208,7 +197,7 @@ def test_equal_calls_at_once_are_as_many_calls(
     assert sorted(votes) == [str(number) for number in range(8)]
 
 
-def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Session) -> None:
+def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session):
     begin(session, "gone").close()
     deadline = time.monotonic() + SOON_S
     while (call := session.next_call(0.1)) is not None and time.monotonic() < deadline:
@@ -216,7 +205,7 @@ def test_a_call_whose_client_hung_up_before_its_turn_is_not_played(session: Sess
     check_served(session, "there")
 
 
-def test_sessions_see_nothing_of_each_other(gateway: Gateway) -> None:
+def test_sessions_see_nothing_of_each_other(gateway):
     ours, theirs = gateway.open(), gateway.open()
     check_served(theirs, "secret", "for them")
     check_served(ours, "secret", "for us")
@@ -224,9 +213,7 @@ def test_sessions_see_nothing_of_each_other(gateway: Gateway) -> None:
     check_served(ours)
 
 
-def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries_again(
-    session: Session, pool: ThreadPoolExecutor
-) -> None:
+def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries_again(session, pool):
     waiting = [pool.submit(ask, session, name, max_retries=5) for name in ("taken", "in line")]
     wait_until(lambda: len(session._line) >= 2)
     taken = session.next_call(SOON_S)
@@ -243,7 +230,7 @@ def test_after_the_end_waiting_and_later_calls_get_one_error_and_no_client_tries
     assert session.next_call(SOON_S) is None
 
 
-def test_too_large_and_unmeasured_requests_are_refused(session: Session) -> None:
+def test_too_large_and_unmeasured_requests_are_refused(session):
     assert post(session, b"x" * 100_001)[0] == 413
     assert post(session, b"{}", **{"Content-Length": "-1"})[0] == 411
     assert post(session, b"2\r\n{}\r\nz\r\n", **{"Transfer-Encoding": "chunked"})[0] == 400
@@ -251,9 +238,7 @@ def test_too_large_and_unmeasured_requests_are_refused(session: Session) -> None
 
 
 @pytest.mark.parametrize("limit", ["session._MOST_WAITING", "gateway._MOST_CONNECTIONS"])
-def test_a_session_has_so_many_calls_and_connections_that_wait(
-    gateway: Gateway, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_a_session_has_so_many_calls_and_connections_that_wait(gateway, pool, monkeypatch, limit):
     monkeypatch.setattr(f"harness.agents.{limit}", 2)
     session = gateway.open()
     waiting = [pool.submit(ask, session, str(number)) for number in range(2)]
@@ -264,7 +249,7 @@ def test_a_session_has_so_many_calls_and_connections_that_wait(
     assert {one.result(SOON_S) for one in waiting} == {"ok"}
 
 
-def test_a_body_may_come_in_chunks(session: Session, pool: ThreadPoolExecutor) -> None:
+def test_a_body_may_come_in_chunks(session, pool):
     body = json.dumps({"messages": ASKED}).encode()
     served = pool.submit(serve, session, ModelAnswer("whole"))
     chunks = b"".join(b"%x;a=b\r\n%s\r\n" % (len(part), part) for part in (body[:9], body[9:])) + b"0\r\nx: y\r\n\r\n"
@@ -273,7 +258,7 @@ def test_a_body_may_come_in_chunks(session: Session, pool: ThreadPoolExecutor) -
     assert served.result(SOON_S) == ["Open a drawer."]
 
 
-def test_other_requests_go_to_the_upstream_endpoint(gateway: Gateway, session: Session, chat_server: Any) -> None:
+def test_other_requests_go_to_the_upstream_endpoint(gateway, session, chat_server):
     body = json.dumps({"model": "e", "messages": []}).encode()
     status, answer = post(session, body, "/embeddings")
     assert (status, "--agent-upstream" in answer["error"]["message"]) == (404, True)
@@ -286,12 +271,12 @@ def test_other_requests_go_to_the_upstream_endpoint(gateway: Gateway, session: S
     assert post(passing, body, "/embeddings")[0] == 502
 
 
-def test_any_name_of_a_model_is_found(session: Session) -> None:
+def test_any_name_of_a_model_is_found(session):
     assert client(session).models.retrieve("meta/llama").id == "meta/llama"
     assert [model.id for model in client(session).models.list()] == ["policy"]
 
 
-def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
+def test_each_option_without_effect_is_noted_once(gateway, pool):
     session = gateway.open()
     limits._note.cache_clear()
     with warnings.catch_warnings(record=True) as noted:
@@ -305,7 +290,7 @@ def test_each_option_without_effect_is_noted_once(gateway: Gateway, pool: Thread
     assert post(gateway.open(sampling="strict"), json.dumps({"messages": ASKED, "seed": 2}).encode())[0] == 400
 
 
-def test_one_session_cannot_take_the_descriptors_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_session_cannot_take_the_descriptors_of_the_run(monkeypatch):
     monkeypatch.setattr(limits, "_descriptors", lambda: 160)
     with Gateway() as gateway:
         greedy, other = gateway.open(), gateway.open()
@@ -322,7 +307,7 @@ def test_one_session_cannot_take_the_descriptors_of_the_run(monkeypatch: pytest.
             connection.close()
 
 
-def test_descriptors_are_raised_as_far_as_the_system_allows() -> None:
+def test_descriptors_are_raised_as_far_as_the_system_allows():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(256, soft // 2), hard))
@@ -333,12 +318,12 @@ def test_descriptors_are_raised_as_far_as_the_system_allows() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_clients_pool_of_connections_outlives_a_session(gateway: Gateway, pool: ThreadPoolExecutor) -> None:
+def test_a_clients_pool_of_connections_outlives_a_session(gateway, pool):
     first, second = gateway.open(), gateway.open()
     url = urlsplit(first.base_url)
     connection = http.client.HTTPConnection(url.netloc, timeout=SOON_S)
 
-    def say(session: Session) -> int:
+    def say(session):
         path = f"{urlsplit(session.base_url).path}/chat/completions"
         connection.request("POST", path, json.dumps({"messages": ASKED}))
         response = connection.getresponse()
@@ -349,17 +334,17 @@ def test_a_clients_pool_of_connections_outlives_a_session(gateway: Gateway, pool
         said = pool.submit(say, session)
         assert session.next_call(SOON_S) is not None
         first.close() if session is second else None
-        session.answer(session.next_call(0), ModelAnswer("ok"))  # type: ignore[arg-type]
+        session.answer(session.next_call(0), ModelAnswer("ok"))
         assert said.result(SOON_S) == 200
 
 
-def test_garbage_on_a_connection_harms_nobody(session: Session) -> None:
+def test_garbage_on_a_connection_harms_nobody(session):
     for garbage in (b"\x16\x03\x01" * 50, b"POST / HTTP/9\r\n\r\n", b"GET " + b"a" * 100_000):
         connect(session, garbage).close()
     check_served(session)
 
 
-def test_an_unknown_or_closed_key_is_refused(gateway: Gateway, session: Session) -> None:
+def test_an_unknown_or_closed_key_is_refused(gateway, session):
     session.close()
     with pytest.raises(openai.AuthenticationError):
         ask(session)

@@ -4,11 +4,10 @@ sampled."""
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from byte_tokenizer import byte_tokenizer
-from cabinet_agent import MESSAGES, ask
+from cabinet_agent import ask
 from small_model import of_written, plain_logprobs
 
 import eh_gym
@@ -21,22 +20,20 @@ from harness.sampling.transformers import TransformersSampler
 from harness.settings.loss import Loss
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
-from harness.types.trajectory import Trajectory
 from harness.update.update import select_episodes
 
-Asked = list[dict[str, Any]]
 Agent = Callable[[Callable[..., str]], None]
-START: MESSAGES = [{"role": "system", "content": "rules"}, {"role": "user", "content": "start c"}]
+START = [{"role": "system", "content": "rules"}, {"role": "user", "content": "start c"}]
 
 
-def grows(say: Callable[..., str]) -> None:
+def grows(say):
     """Four calls of one conversation."""
     messages = list(START)
     for _ in range(4):
         messages += [{"role": "assistant", "content": say(messages)}, {"role": "user", "content": "closed"}]
 
 
-def compacts(say: Callable[..., str]) -> None:
+def compacts(say):
     """After two calls, only the last exchange stays."""
     messages = list(START)
     for _ in range(5):
@@ -45,7 +42,7 @@ def compacts(say: Callable[..., str]) -> None:
             messages = [START[0], *messages[-3:]]
 
 
-def delegates(say: Callable[..., str]) -> None:
+def delegates(say):
     """A sub-agent with a conversation of its own comes between the calls."""
     messages, other = list(START), [{"role": "user", "content": "start d"}]
     for _ in range(2):
@@ -54,37 +51,35 @@ def delegates(say: Callable[..., str]) -> None:
     say(messages)
 
 
-def asks_twice_at_once(say: Callable[..., str]) -> None:
+def asks_twice_at_once(say):
     """Two sub-agents at a time."""
     with ThreadPoolExecutor(2) as both:
         list(both.map(say, [START, [{"role": "user", "content": "start d"}]]))
 
 
-def votes(say: Callable[..., str]) -> None:
+def votes(say):
     """Asks the same three times at once."""
     with ThreadPoolExecutor(3) as three:
         list(three.map(say, [START] * 3))
 
 
-def asks_for_less(say: Callable[..., str]) -> None:
+def asks_for_less(say):
     """Each answer ends after two tokens, or at a bracket."""
     messages = list(START)
     for options in ({"max_tokens": 2}, {"stop": ["("]}, {"stop": "no such text"}, {"max_completion_tokens": 1}):
         messages += [{"role": "assistant", "content": say(messages, **options)}, {"role": "user", "content": "closed"}]
 
 
-def play(
-    agent: Agent, policy: Policy, episodes: int = 3, max_context: int | None = None
-) -> tuple[list[Trajectory], dict[str, Asked]]:
+def play(agent, policy, episodes=3, max_context=None):
     """Plays an agent. Also returns the answers that each episode's agent got, by the episode's place."""
-    asked: dict[str, Asked] = {}
+    asked = {}
     lock = threading.Lock()
 
-    def once(task: dict[str, Any], base_url: str) -> bool:
+    def once(task, base_url):
         with lock:
             answers = asked[str(len(asked))] = []
 
-        def say(messages: MESSAGES, **options: Any) -> str:
+        def say(messages, **options):
             answers.append(ask(base_url, messages, logprobs=True, **options))
             return str(answers[-1]["choices"][0]["message"]["content"])
 
@@ -112,9 +107,7 @@ AGENTS = {  # and how many sequences their episodes are
 
 
 @pytest.mark.parametrize(("agent", "sequences"), AGENTS.items(), ids=[agent.__name__ for agent in AGENTS])
-def test_every_sampled_token_is_counted_once_and_scored_as_it_was_sampled(
-    agent: Agent, sequences: int, trained: Policy
-) -> None:
+def test_every_sampled_token_is_counted_once_and_scored_as_it_was_sampled(agent, sequences, trained):
     episodes, asked = play(agent, trained)
     for episode, answers in zip(episodes, asked.values(), strict=True):
         assert episode.end == "terminated", episode.failure
@@ -138,7 +131,7 @@ def test_every_sampled_token_is_counted_once_and_scored_as_it_was_sampled(
     assert [id(t) for t, _ in chosen] == [id(t) for t in episodes]  # rewards differ: each episode has one advantage
 
 
-def test_an_answer_ends_before_the_agents_stop_text(trained: Policy) -> None:
+def test_an_answer_ends_before_the_agents_stop_text(trained):
     [episode, *_], asked = play(asks_for_less, trained)
     limited, stopped, whole, single = [answer["choices"][0] for answer in asked["0"]]
     assert [choice["finish_reason"] for choice in (limited, single)] == ["length", "length"]
@@ -149,18 +142,18 @@ def test_an_answer_ends_before_the_agents_stop_text(trained: Policy) -> None:
     assert [turn.action_tokens for turn in episode.turns][::3] == [2, 1]
 
 
-def sends_a_result(say: Callable[..., str]) -> None:
+def sends_a_result(say):
     """Asks, and then sends a result, which the template below does not know."""
     said = say(START)
     say([*START, {"role": "assistant", "content": said}, {"role": "tool", "tool_call_id": "a", "content": "x"}])
 
 
-def asks_in_a_strange_way(say: Callable[..., str]) -> None:
+def asks_in_a_strange_way(say):
     """Begins with what the template does not know."""
     say([{"role": "tool", "tool_call_id": "a", "content": "x"}])
 
 
-def test_messages_that_the_template_refuses_are_the_agents_failure() -> None:
+def test_messages_that_the_template_refuses_are_the_agents_failure():
     tokenizer = byte_tokenizer(
         "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
         "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.agents.protocol import ModelAnswer, ModelCall, Refusal, read_call
+from harness.agents.protocol import ModelAnswer, Refusal, read_call
 from harness.agents.writing import write_answer
 
 ASKED = {"role": "user", "content": "Open a drawer."}
@@ -14,14 +14,12 @@ ANSWER = ModelAnswer("Let me see.", [CALL], "thinking", "tool_calls", 7, 3)
 OPEN = {"name": "open", "description": "Opens.", "parameters": {"type": "object", "properties": {}}}
 
 
-def read(
-    api: Any = "chat", sampled_at: float | None = None, sampling: Any = "run", items: Any = None, **body: Any
-) -> ModelCall:
+def read(api="chat", sampled_at=None, sampling="run", items=None, **body):
     body = ({"messages": [ASKED]} if api == "chat" else {"input": [ASKED]}) | body
     return read_call(json.dumps(body).encode(), api, sampled_at, sampling=sampling, items=items)
 
 
-def test_an_answer_that_a_chat_repeats_is_the_message_that_was_answered() -> None:
+def test_an_answer_that_a_chat_repeats_is_the_message_that_was_answered():
     said = json.loads(write_answer(read(), ANSWER, {}))["choices"][0]["message"]
     assert read(messages=[ASKED, said]).messages == [ASKED, ANSWER.message]
     said["tool_calls"][0]["function"]["arguments"] = '{"times":1,"drawer":"\\u00e9"}'  # as frameworks write it again
@@ -31,8 +29,8 @@ def test_an_answer_that_a_chat_repeats_is_the_message_that_was_answered() -> Non
 @pytest.mark.parametrize(
     "answer", [ANSWER, ModelAnswer("", [CALL]), ModelAnswer("words")], ids=["both", "call", "words"]
 )
-def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answered(answer: ModelAnswer) -> None:
-    items: dict[str, Any] = {}
+def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answered(answer):
+    items = {}
     output = json.loads(write_answer(read("responses"), answer, items))["output"]
     result = {"type": "function_call_output", "call_id": "call1", "output": [{"type": "input_text", "text": "ok"}]}
     tool = {"role": "tool", "tool_call_id": "call1", "content": "ok"}
@@ -44,7 +42,7 @@ def test_an_answer_that_a_responses_request_repeats_is_the_message_that_was_answ
         read("responses", input=[ASKED, *references])
 
 
-def test_the_events_of_a_response_have_its_words_and_its_calls_whole() -> None:
+def test_the_events_of_a_response_have_its_words_and_its_calls_whole():
     sent = write_answer(read("responses", stream=True), ANSWER, {}).decode().splitlines()
     events = [json.loads(line.removeprefix("data: ")) for line in sent if line.startswith("data: ")]
     found = {event["type"].removeprefix("response."): event for event in events}
@@ -61,12 +59,12 @@ def test_the_events_of_a_response_have_its_words_and_its_calls_whole() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["[" * 5000 + "]" * 5000, '{"drawer": ', "[1]"])
-def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
+def test_arguments_that_are_no_object_stay_text(arguments):
     said = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "open", "arguments": arguments}}]}
     assert read(messages=[ASKED, said]).messages[1]["tool_calls"][0]["function"]["arguments"] == arguments
 
 
-def test_content_may_be_a_text_its_parts_a_refusal_or_null() -> None:
+def test_content_may_be_a_text_its_parts_a_refusal_or_null():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b\ud83d"}]
     refusal = [
         {"type": "thinking", "thinking": "hm"},
@@ -83,7 +81,7 @@ def test_content_may_be_a_text_its_parts_a_refusal_or_null() -> None:
     assert read("responses", input="Hi").messages == [{"role": "user", "content": "Hi"}]
 
 
-def test_tools_have_one_form_and_the_choice_limits_them() -> None:
+def test_tools_have_one_form_and_the_choice_limits_them():
     shut = {"name": "shut"}
     in_chat = [{"type": "function", "function": OPEN | {"strict": True}}, {"type": "function", "function": shut}]
     flat = [{"type": "function", **OPEN, "strict": True}, {"type": "function", **shut}]
@@ -96,7 +94,7 @@ def test_tools_have_one_form_and_the_choice_limits_them() -> None:
     assert read("responses", tools=flat, tool_choice={"type": "function", "name": "open"}).tools == wanted[:1]
 
 
-def test_the_runs_temperature_may_be_named() -> None:
+def test_the_runs_temperature_may_be_named():
     assert read(sampled_at=0.7, temperature=0.7, sampling="strict").overridden == ()
     assert read(sampled_at=0.7, temperature=1.0).overridden == ("temperature",)
     with pytest.raises(Refusal, match="temperature"):
@@ -114,14 +112,14 @@ def test_the_runs_temperature_may_be_named() -> None:
         {"api": "responses", "truncation": "auto", "chat_template_kwargs": {"enable_thinking": False}},
     ],
 )
-def test_the_run_samples_in_its_own_way_whatever_a_request_asks_for(body: dict[str, Any]) -> None:
+def test_the_run_samples_in_its_own_way_whatever_a_request_asks_for(body):
     assert set(read(**body).overridden) == body.keys() - {"api"}
     with pytest.raises(Refusal, match="left out"):
         read(**body, sampling="strict")
     assert read(top_p=1, top_k=-1, min_p=0.0, response_format={"type": "text"}, sampling="strict").overridden == ()
 
 
-def test_the_choice_may_be_some_of_the_tools() -> None:
+def test_the_choice_may_be_some_of_the_tools():
     tools = [{"type": "function", "function": {"name": name}} for name in "abc"]
     some = {"mode": "required", "tools": tools[:2]}
     call = read(tools=tools, tool_choice={"type": "allowed_tools", "allowed_tools": some})
@@ -157,6 +155,6 @@ def test_what_cant_be_honoured_is_refused_by_its_name(named: str, body: dict[str
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"messages": 1}', b'{"n": 1}'])
-def test_a_broken_body_is_refused(content: bytes) -> None:
+def test_a_broken_body_is_refused(content):
     with pytest.raises(Refusal):
         read_call(content, "chat")

@@ -11,7 +11,6 @@ import urllib.error
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import cabinet_agent
 import gymnasium as gym
@@ -20,10 +19,9 @@ from glossary import check_glossary
 from quiet_run import kill_and_resume, metrics_of, rows_of_run
 
 from eh_gym.errors import UserCodeError
-from harness import GRPOConfig, evaluate_policy, train
+from harness import evaluate_policy, train
 from harness.agents.env import AgentEnv
 from harness.grpo import main as grpo
-from harness.model.policy import Policy
 from harness.records.run_folder import prepare
 from harness.rollout.agent_conversation import AgentConversation
 from harness.rollout.conversation import EnvironmentConversation
@@ -34,14 +32,14 @@ SUPPORT = Path(cabinet_agent.__file__).parent
 
 
 @pytest.fixture(scope="module")
-def model(trained: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     trained.save(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tasks(tmp_path_factory):
     """The cabinets' first tasks, as an agent's."""
     file = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
     train_tasks = [{"id": f"train-{i:06d}", "level": "even" if i % 2 == 0 else "odd"} for i in range(40)]
@@ -51,7 +49,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def config(quick: GRPOConfig, model: Path, tasks: Path) -> GRPOConfig:
+def config(quick, model, tasks):
     return changed(
         quick,
         env="EH-Cabinet-v0",
@@ -63,14 +61,12 @@ def config(quick: GRPOConfig, model: Path, tasks: Path) -> GRPOConfig:
 
 
 @pytest.fixture
-def own(config: GRPOConfig) -> GRPOConfig:
+def own(config):
     """For agents that a test makes itself, as environments."""
     return changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=2, eval_tasks=0)
 
 
-def test_an_agent_is_trained_as_the_environment_that_it_plays(
-    config: GRPOConfig, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_is_trained_as_the_environment_that_it_plays(config, tasks, tmp_path, monkeypatch):
     monkeypatch.setattr(AgentConversation, "request", EnvironmentConversation.request)  # with an environment's seeds
     rows = rows_of_run(config)
     ids = {
@@ -78,9 +74,9 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(
         for split in ("train", "test")
     }
 
-    def cabinet(split: str = "train") -> gym.Env[str, str]:
+    def cabinet(split="train"):
         env = gym.make("EH-Cabinet-v0", split=split)
-        env.unwrapped.task_ids = ids[split]  # type: ignore[attr-defined]
+        env.unwrapped.task_ids = ids[split]
         return env
 
     same = changed(config, agent="", tasks="", env="EH-Cabinet-v0", out=tmp_path / "cabinet")
@@ -98,7 +94,7 @@ def test_an_agent_is_trained_as_the_environment_that_it_plays(
     assert rows[-1]["horizon/k"] != rows[0]["horizon/k"]
 
 
-def test_sessions_run_on_while_weights_change(config: GRPOConfig) -> None:
+def test_sessions_run_on_while_weights_change(config):
     rows = rows_of_run(changed(config, max_staleness=2, rollout="streaming", env_threads=8))
     assert [row["rollout/episodes"] for row in rows] == [16.0] * config.updates
     assert rows[-1]["rollout/policy_lag"] > 0
@@ -106,9 +102,7 @@ def test_sessions_run_on_while_weights_change(config: GRPOConfig) -> None:
 
 
 @pytest.mark.campaign
-def test_a_killed_run_goes_on_with_the_same_numbers(
-    config: GRPOConfig, child_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on_with_the_same_numbers(config, child_env, tmp_path, monkeypatch):
     whole = rows_of_run(config)
     killed = changed(config, out=tmp_path / "killed")
     path = f"{Path(cabinet_agent.__file__).parents[2]}:{SUPPORT}"
@@ -116,9 +110,7 @@ def test_a_killed_run_goes_on_with_the_same_numbers(
     assert metrics_of(killed) == whole
 
 
-def test_a_run_whose_agents_hang_ends_soon_after_sigterm(
-    config: GRPOConfig, child_env: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_run_whose_agents_hang_ends_soon_after_sigterm(config, child_env, tmp_path):
     hung = tmp_path / "hung"
     (tmp_path / "hanging.py").write_text(
         f"""import time, cabinet_agent, pathlib
@@ -144,17 +136,17 @@ def play(task, base_url):
             process.kill()
 
 
-def asks(task: dict[str, Any], base_url: str) -> Any:
+def asks(task, base_url):
     cabinet_agent.ask(base_url, [{"role": "user", "content": "start c"}])
 
 
-def has_a_typo(task: dict[str, Any], base_url: str) -> float:
+def has_a_typo(task, base_url):
     asks(task, base_url)
-    answer: dict[str, float] = {}
+    answer = {}
     return answer["anwser"]
 
 
-def never_asks(task: dict[str, Any], base_url: str) -> float:
+def never_asks(task, base_url):
     raise ValueError("never asked")
 
 
@@ -167,9 +159,7 @@ def never_asks(task: dict[str, Any], base_url: str) -> float:
         ("never_asks", r"ended without a call of the model: ValueError: never asked \(.*in never_asks\)"),
     ],
 )
-def test_a_run_whose_agent_always_fails_ends_with_the_reason(
-    config: GRPOConfig, play: str, said: str, updates: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_agent_always_fails_ends_with_the_reason(config, play, said, updates, capsys):
     words = ["--agent", f"{__name__}:{play}", "--tasks", str(config.environment.tasks), "--model", config.model.model]
     words += ["--recipe", "smollm2", "--tasks-per-update", "2", "--group-size", "2", "--updates", str(updates)]
     words += ["--eval-tasks", "0", "--out", str(config.out), "--max-action-tokens", "8", "--threads", "1"]
@@ -179,7 +169,6 @@ def test_a_run_whose_agent_always_fails_ends_with_the_reason(
     printed = capsys.readouterr().out
     assert re.search(f"error: all 4 episodes .* 4 times: .*{said}.* --resume .*, from update 0", printed)
     assert "model:  " not in printed
-    assert config.out is not None
     logs = sorted((config.out / "episodes").glob("update-*.jsonl"))
     assert len(logs) == min(updates, 2)
     lines = [json.loads(line) for log in logs for line in log.open()]
@@ -187,12 +176,10 @@ def test_a_run_whose_agent_always_fails_ends_with_the_reason(
     assert all("Traceback" in line["trace"] for line in lines if "Error" in line["fault"])
 
 
-def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_evaluation(
-    own: GRPOConfig, tasks: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_evaluation(own, tasks, capsys):
     calls = 0
 
-    def play(task: dict[str, Any], base_url: str) -> float:
+    def play(task, base_url):
         nonlocal calls
         calls += 1
         if calls == 9:
@@ -214,7 +201,7 @@ def test_most_episodes_that_fail_are_a_note_under_their_update_and_under_an_eval
         evaluate_policy(result.model, functools.partial(AgentEnv, has_a_typo, tasks), rollouts=1, threads=1, show=False)
 
 
-def fails_on_odd_tasks(how: str, task: dict[str, Any], base_url: str) -> float:
+def fails_on_odd_tasks(how, task, base_url):
     if task["level"] == "even":
         asks(task, base_url)
         return 1.0
@@ -226,9 +213,7 @@ def fails_on_odd_tasks(how: str, task: dict[str, Any], base_url: str) -> float:
 
 
 @pytest.mark.parametrize("how", ["exits", "is refused", "fails later"])
-def test_an_agent_that_ends_before_its_first_answer_has_failed(
-    own: GRPOConfig, chat_server: Any, capsys: pytest.CaptureFixture[str], how: str
-) -> None:
+def test_an_agent_that_ends_before_its_first_answer_has_failed(own, chat_server, capsys, how):
     tasks = [{"id": f"{i}", "level": "odd" if i % 2 else "even"} for i in range(4)]
     agent = functools.partial(AgentEnv, functools.partial(fails_on_odd_tasks, how), tasks)
     result = train(changed(own, tasks_per_update=4, group_size=2), env=agent)
@@ -239,7 +224,7 @@ def test_an_agent_that_ends_before_its_first_answer_has_failed(
     lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000001.jsonl").open()]
     assert sum("fault" in line and line["kinds"] == {} and line["reward"] == 0 for line in lines) == 4
     with chat_server.serve(lambda *_: "ok") as server:
-        told: dict[str, Any] = {"base_url": server.url, "model": "m", "split": "train", "threads": 1}
+        told = {"base_url": server.url, "model": "m", "split": "train", "threads": 1}
         played = evaluate_policy("openai", agent, rollouts=1, **told)
     assert (played.episodes, played.mean_at_k, played.agent_failures, played.environment_errors) == (4, 0.5, 2, 0)
     said = capsys.readouterr().out
@@ -247,9 +232,9 @@ def test_an_agent_that_ends_before_its_first_answer_has_failed(
     assert "2 of 4 episodes ended by a failure of the agent" in played.faults in said
 
 
-def calls_functions(task: dict[str, Any], base_url: str) -> bool:
+def calls_functions(task, base_url):
     """Sends everything that a hosted model has to get, and ends when the model has seen the result of its call."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "start"}]
+    messages = [{"role": "user", "content": "start"}]
     tools = [{"type": "function", "function": {"name": "open", "parameters": {"type": "object", "properties": {}}}}]
     while True:
         said = cabinet_agent.ask(base_url, messages, tools=tools, stop=["."], max_tokens=5)["choices"][0]["message"]
@@ -260,8 +245,8 @@ def calls_functions(task: dict[str, Any], base_url: str) -> bool:
 
 
 @pytest.mark.parametrize("arguments", ['{"drawer": "é"}', "[1"])
-def test_an_agent_plays_with_a_hosted_model(chat_server: Any, tasks: Path, arguments: str) -> None:
-    def answer(request: dict[str, Any], _: int) -> Any:
+def test_an_agent_plays_with_a_hosted_model(chat_server, tasks, arguments):
+    def answer(request, _):
         if request["messages"][-1]["role"] == "tool":
             return "done"
         completion = chat_server.completion(request, None, "tool_calls")
@@ -269,7 +254,7 @@ def test_an_agent_plays_with_a_hosted_model(chat_server: Any, tasks: Path, argum
         completion["choices"][0]["message"]["tool_calls"] = [{"id": "made", "type": "function", "function": function}]
         return {"body": completion}
 
-    settings: dict[str, Any] = {"tasks": tasks, "rollouts": 1, "model": "hosted", "max_action_tokens": 9}
+    settings = {"tasks": tasks, "rollouts": 1, "model": "hosted", "max_action_tokens": 9}
     with chat_server.serve(answer) as server:
         settings |= {"agent": f"{__name__}:calls_functions", "base_url": server.url}
         result = evaluate_policy("openai", show=False, **settings)
@@ -281,8 +266,8 @@ def test_an_agent_plays_with_a_hosted_model(chat_server: Any, tasks: Path, argum
 
 
 @pytest.mark.parametrize("k", [3, 30])
-def test_a_hosted_model_plays_an_agent_as_the_environment_that_it_plays(chat_server: Any, tasks: Path, k: int) -> None:
-    settings: dict[str, Any] = {"rollouts": 1, "horizon": k, "model": "hosted", "show": False}
+def test_a_hosted_model_plays_an_agent_as_the_environment_that_it_plays(chat_server, tasks, k):
+    settings = {"rollouts": 1, "horizon": k, "model": "hosted", "show": False}
     results = []
     for own in ({"agent": "cabinet_agent:play", "tasks": tasks}, {"env": "EH-Cabinet-v0", "tasks": 8}):
         with chat_server.serve(chat_server.cabinet_agent) as server:
@@ -294,13 +279,13 @@ def test_a_hosted_model_plays_an_agent_as_the_environment_that_it_plays(chat_ser
     assert (of_agent.truncated > 0) == (k == 3)
 
 
-REFUSED: list[str] = []
+REFUSED = []
 
 
-def votes(task: dict[str, Any], base_url: str) -> bool:
+def votes(task, base_url):
     """One call, then twelve at once, which arrive in any order."""
 
-    def vote(number: int) -> str:
+    def vote(number):
         time.sleep(random.random() / 50)
         try:
             said = cabinet_agent.ask(base_url, [{"role": "user", "content": f"start {'abcdef'[number // 2]}"}])
@@ -315,19 +300,17 @@ def votes(task: dict[str, Any], base_url: str) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "streaming"])
-def test_calls_at_once_are_sampled_together_and_draw_the_same_in_any_order(
-    model: Path, tasks: Path, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_at_once_are_sampled_together_and_draw_the_same_in_any_order(model, tasks, tmp_path, mode, monkeypatch):
     most, submit = [0], TransformersSampler.submit
 
-    def counted(self: TransformersSampler, request: Any) -> None:
+    def counted(self, request):
         submit(self, request)
         most[0] = max(most[0], self.pending)
 
     monkeypatch.setattr(TransformersSampler, "submit", counted)
-    settings: dict[str, Any] = {"agent": f"{__name__}:votes", "tasks": tasks, "rollouts": 2, "max_action_tokens": 6}
+    settings = {"agent": f"{__name__}:votes", "tasks": tasks, "rollouts": 2, "max_action_tokens": 6}
 
-    def said(out: str, **more: Any) -> list[list[str]]:
+    def said(out, **more):
         evaluate_policy(model, show=False, threads=1, rollout=mode, out=tmp_path / out, **settings, **more)
         [file] = (tmp_path / out / "episodes").glob("*.jsonl")
         lines = sorted(map(json.loads, file.open()), key=lambda line: line["seed"])
@@ -347,12 +330,10 @@ def test_calls_at_once_are_sampled_together_and_draw_the_same_in_any_order(
 
 @pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
 @pytest.mark.parametrize("player", ["lockstep", "streaming", "endpoint"])
-def test_no_agent_earns_more_by_failing_or_by_being_stopped(
-    player: Any, keep: bool, own: GRPOConfig, chat_server: Any
-) -> None:
-    begun: Counter[str] = Counter()
+def test_no_agent_earns_more_by_failing_or_by_being_stopped(player, keep, own, chat_server):
+    begun = Counter()
 
-    def play(task: dict[str, Any], base_url: str) -> float:
+    def play(task, base_url):
         begun[task["id"]] += 1
         kind = ["ends", "breaks", "says so", "breaks when stopped"][begun[task["id"]] % 4]
         for _ in range(1 if kind in ("ends", "breaks") else 99):
@@ -372,7 +353,7 @@ def test_no_agent_earns_more_by_failing_or_by_being_stopped(
     agent, told = functools.partial(AgentEnv, play, [{"id": "one"}]), {"truncated_reward": "keep" if keep else "zero"}
     if player == "endpoint":
         with chat_server.serve(lambda request, _: "go") as server:
-            how: dict[str, Any] = {"base_url": server.url, "model": "m", "split": "train", "horizon": 3, "rollouts": 4}
+            how = {"base_url": server.url, "model": "m", "split": "train", "horizon": 3, "rollouts": 4}
             result = evaluate_policy("openai", agent, tasks=1, show=False, threads=1, **how, **told)
         assert result.reward_mean == (-3.0 if keep else -1.5)
         return

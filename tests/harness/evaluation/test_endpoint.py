@@ -6,8 +6,7 @@ import sys
 import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -24,12 +23,12 @@ from harness.settings.section import changed
 pytest.importorskip("openai")
 
 
-def quiet(url: str, **settings: Any) -> Any:
+def quiet(url, **settings):
     defaults = {"policy": "openai", "base_url": url, "model": "cabinet-7b", "tasks": 4, "rollouts": 1, "slots": 2}
     return run(changed(EvaluateConfig(), **{**defaults, **settings}), Console(quiet=True))
 
 
-def test_a_model_that_knows_the_task_solves_it(chat_server: Any, tmp_path: Path) -> None:
+def test_a_model_that_knows_the_task_solves_it(chat_server, tmp_path):
     with chat_server.serve(chat_server.cabinet_agent) as server:
         result = quiet(server.url, rollouts=2, out=tmp_path / "out")
     assert (result.tasks, result.rollouts, result.mean_at_k, result.steps_per_optimum) == (4, 2, 1.0, 1.0)
@@ -41,8 +40,8 @@ def test_a_model_that_knows_the_task_solves_it(chat_server: Any, tmp_path: Path)
     assert json.loads((tmp_path / "out" / "result.json").read_text())["result"]["usage"]["requests"] == steps
 
 
-def test_counts_that_the_server_does_not_send_are_missing_and_not_0(chat_server: Any) -> None:
-    def answer(request: dict[str, Any], n: int) -> dict[str, Any]:
+def test_counts_that_the_server_does_not_send_are_missing_and_not_0(chat_server):
+    def answer(request, n):
         return {"body": chat_server.completion(request, "read()") | ({} if n else {"usage": None})}
 
     with chat_server.serve(answer) as server:
@@ -51,8 +50,8 @@ def test_counts_that_the_server_does_not_send_are_missing_and_not_0(chat_server:
     assert "not sent by the server" in result_table("", result).rows[-1][1]
 
 
-def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any) -> None:
-    def seeds(slots: int, seed: int) -> list[int]:
+def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server):
+    def seeds(slots, seed):
         with chat_server.serve(chat_server.cabinet_agent) as server:
             told = {"temperature": 0.5, "max_action_tokens": 7, "chat_template_kwargs": '{"enable_thinking": false}'}
             quiet(server.url, slots=slots, rollouts=2, seed=seed, **told)
@@ -71,10 +70,10 @@ def test_seeds_are_passed_on_and_do_not_depend_on_who_is_first(chat_server: Any)
     assert all(0 <= seed < 2**31 for seed in alone)
 
 
-def test_no_more_requests_at_once_than_slots(chat_server: Any) -> None:
+def test_no_more_requests_at_once_than_slots(chat_server):
     both = threading.Barrier(2)
 
-    def answer(request: dict[str, Any], before: int) -> Any:
+    def answer(request, before):
         if before < 2:
             both.wait(30)  # the first two can only be answered together
         return chat_server.cabinet_agent(request)
@@ -84,10 +83,8 @@ def test_no_more_requests_at_once_than_slots(chat_server: Any) -> None:
     assert server.most_at_once == 2
 
 
-def test_an_empty_message_and_a_cut_one_are_actions_and_half_a_surrogate_pair_is_sent_as_its_escape(
-    chat_server: Any,
-) -> None:
-    def answer(request: dict[str, Any], before: int) -> Any:
+def test_an_empty_message_and_a_cut_one_are_actions_and_half_a_surrogate_pair_is_sent_as_its_escape(chat_server):
+    def answer(request, before):
         return {"body": chat_server.completion(request, None if before % 2 else "open(\ud83d", "length")}
 
     with chat_server.serve(answer) as server:
@@ -97,7 +94,7 @@ def test_an_empty_message_and_a_cut_one_are_actions_and_half_a_surrogate_pair_is
     assert [message["role"] for message in asked] == ["system", *["user", "assistant"] * 3, "user"]
 
 
-def test_an_endpoint_needs_no_torch(chat_server: Any) -> None:
+def test_an_endpoint_needs_no_torch(chat_server):
     code = (
         "import sys; from harness.evaluate import main; main(sys.argv[1:]); "
         "print(sorted(m for m in ('torch', 'transformers') if m in sys.modules))"
@@ -110,8 +107,8 @@ def test_an_endpoint_needs_no_torch(chat_server: Any) -> None:
     assert result.stdout.splitlines()[-1] == "[]"
 
 
-def test_passing_errors_are_retried(chat_server: Any) -> None:
-    def answer(request: dict[str, Any], before: int) -> Any:
+def test_passing_errors_are_retried(chat_server):
+    def answer(request, before):
         if before % 3:
             return chat_server.error(429 if before % 2 else 503, "busy")
         return chat_server.cabinet_agent(request)
@@ -123,10 +120,8 @@ def test_passing_errors_are_retried(chat_server: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 400, 401])
-def test_a_request_that_fails_for_good_fails_its_episode_and_no_reply_is_paid_twice(
-    chat_server: Any, tmp_path: Path, status: int
-) -> None:
-    def fails(request: dict[str, Any], before: int) -> Any:
+def test_a_request_that_fails_for_good_fails_its_episode_and_no_reply_is_paid_twice(chat_server, tmp_path, status):
+    def fails(request, before):
         return chat_server.error(status, "down") if before >= 30 else chat_server.cabinet_agent(request)
 
     settings = {"tasks": 12, "retries": 0, "slots": 1}
@@ -147,7 +142,7 @@ def test_a_request_that_fails_for_good_fails_its_episode_and_no_reply_is_paid_tw
     assert not (tmp_path / "replies.jsonl").exists()
 
 
-def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_key_names_the_variable(chat_server, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-wrong")
     with chat_server.serve(lambda *_: chat_server.error(401, "Incorrect API key provided: sk-wrong")) as server:
         with pytest.raises(ConfigError, match=r"Incorrect API key provided: KEY.*MY_KEY"):
@@ -160,10 +155,10 @@ def test_a_refused_key_names_the_variable(chat_server: Any, monkeypatch: pytest.
         quiet("", api_key_env="MY_KEY")  # OpenAI's own server needs one
 
 
-def test_a_server_that_hangs_meets_the_deadline(chat_server: Any) -> None:
+def test_a_server_that_hangs_meets_the_deadline(chat_server):
     over = threading.Event()
 
-    def answer(request: dict[str, Any], before: int) -> Any:
+    def answer(request, before):
         over.wait(60)
         return "list()"
 
@@ -183,8 +178,8 @@ def test_a_server_that_hangs_meets_the_deadline(chat_server: Any) -> None:
         (None, "The input (90 tokens) is longer than the model's context length (64 tokens)."),
     ],
 )
-def test_a_full_context_ends_the_episode_as_truncated(chat_server: Any, code: str | None, message: str) -> None:
-    def answer(request: dict[str, Any], before: int) -> Any:
+def test_a_full_context_ends_the_episode_as_truncated(chat_server, code, message):
+    def answer(request, before):
         full = len(request["messages"]) > 2 + 2 * 5
         return chat_server.error(400, message, code=code) if full else chat_server.cabinet_agent(request)
 
@@ -201,8 +196,8 @@ def test_a_full_context_ends_the_episode_as_truncated(chat_server: Any, code: st
         quiet(server.url)
 
 
-def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server: Any) -> None:
-    def answer(request: dict[str, Any], before: int) -> Any:
+def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server):
+    def answer(request, before):
         if "max_tokens" in request:
             return chat_server.error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
         return chat_server.cabinet_agent(request)
@@ -213,7 +208,7 @@ def test_a_server_that_knows_the_limit_by_its_newer_name_gets_it(chat_server: An
     assert [r.get("max_completion_tokens") for r in server.requests] == [None] + [9] * (len(server.requests) - 1)
 
 
-def with_message(**fields: Any) -> dict[str, Any]:
+def with_message(**fields):
     return {"choices": [{"message": {"role": "assistant", **fields}, "finish_reason": "stop"}]}
 
 
@@ -238,19 +233,17 @@ def test_an_answer_that_is_no_chat_completion_is_an_error(chat_server: Any, body
         quiet(server.url)
 
 
-def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
-    chat_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_server, monkeypatch):
     offered = [{"type": "function", "function": {"name": "ls"}}]
     reset = CabinetEnv.reset
 
-    def offers(self: CabinetEnv, **how: Any) -> Any:
+    def offers(self, **how):
         observation, info = reset(self, **how)
         return observation, info | {"tools": offered}
 
     monkeypatch.setattr(CabinetEnv, "reset", offers)
 
-    def answer(request: dict[str, Any], before: int) -> Any:
+    def answer(request, before):
         body = chat_server.completion(request, None)
         texts = ['{"a": ', '{"a": 1}', "[1]", '{"a": ' + "[" * 3000, {"a": 1}, None]  # the last two are no text at all
         calls = [{"id": f"c{i}", "function": {"name": "ls", "arguments": a}} for i, a in enumerate(texts)]
@@ -270,11 +263,11 @@ def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(
     assert told == {"role": "user", "content": "error"}
 
 
-def test_an_episode_whose_environment_fails_is_begun_again(chat_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_whose_environment_fails_is_begun_again(chat_server, monkeypatch):
     lock, failures = threading.Lock(), [2]
     step = CabinetEnv.step
 
-    def failing(self: CabinetEnv, action: str) -> Any:
+    def failing(self, action):
         with lock:
             failures[0] -= 1
             if failures[0] >= 0:
@@ -298,14 +291,14 @@ def test_an_episode_whose_environment_fails_is_begun_again(chat_server: Any, mon
         ({"policy": "expert", "model": ""}, "--base-url"),
     ],
 )
-def test_flags_that_do_not_go_together_are_refused(settings: dict[str, Any], flag: str) -> None:
+def test_flags_that_do_not_go_together_are_refused(settings, flag):
     with pytest.raises(ConfigError, match=flag):
         quiet("http://127.0.0.1:9/v1", **settings)
 
 
 @pytest.mark.parametrize(("opening", "closing"), [("<think>", "</think>"), ("[THINK]", "[/THINK]")])
-def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any, opening: str, closing: str) -> None:
-    def answer(request: dict[str, Any], before: int) -> Any:
+def test_an_endpoint_s_thought_is_kept_apart(chat_server, opening, closing):
+    def answer(request, before):
         if before == 1:
             body = chat_server.completion(request, None, finish_reason="length")
             body["choices"][0]["message"]["reasoning_content"] = "And now"
@@ -319,44 +312,44 @@ def test_an_endpoint_s_thought_is_kept_apart(chat_server: Any, opening: str, clo
     assert server.requests[2]["messages"][-1]["content"] == f"{UNFINISHED}\nerror"
 
 
-def post(base_url: str, route: str, **body: Any) -> dict[str, Any]:
+def post(base_url, route, **body):
     request = urllib.request.Request(f"{base_url}/{route}", json.dumps(body).encode())
     with urllib.request.urlopen(request) as answer:
         return dict(json.load(answer))
 
 
-def say(base_url: str, word: str) -> str:
+def say(base_url, word):
     said = post(base_url, "chat/completions", messages=[{"role": "user", "content": word}])
     return str(said["choices"][0]["message"]["content"])
 
 
-AGENT: list[Any] = []
+AGENT = []
 
 
-def play(task: dict[str, Any], base_url: str) -> Any:
+def play(task, base_url):
     return AGENT[-1](base_url)
 
 
 @pytest.fixture
-def hosted(tmp_path: Path) -> Any:
+def hosted(tmp_path):
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps({"id": name, "split": "test"}) + "\n" for name in "abcd"))
 
-    def evaluate(url: str, agent: Any, **settings: Any) -> Any:
+    def evaluate(url, agent, **settings):
         AGENT.append(agent)
         return quiet(url, agent=f"{__name__}:play", tasks=tasks, **settings)
 
     return evaluate
 
 
-def test_calls_that_an_agent_makes_at_once_are_sent_at_once(chat_server: Any, hosted: Any) -> None:
+def test_calls_that_an_agent_makes_at_once_are_sent_at_once(chat_server, hosted):
     all_at_once = threading.Barrier(5, timeout=20)
 
-    def agent(base_url: str) -> bool:
+    def agent(base_url):
         with ThreadPoolExecutor(5) as threads:
             return list(threads.map(lambda word: say(base_url, word), "abcde")) == ["word"] * 5
 
-    def answer(request: dict[str, Any], _: int) -> str:
+    def answer(request, _):
         all_at_once.wait()
         return "word"
 
@@ -388,7 +381,7 @@ def test_what_an_agent_asks_for_reaches_a_hosted_model(
 ) -> None:
     route, name = ("responses", "input") if "text" in asked else ("chat/completions", "messages")
 
-    def agent(base_url: str) -> bool:
+    def agent(base_url):
         return bool(post(base_url, route, **{name: [{"role": "user", "content": "Hi"}]}, **asked))
 
     always = {"messages", "model", "seed", "max_tokens"}
@@ -400,8 +393,8 @@ def test_what_an_agent_asks_for_reaches_a_hosted_model(
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_a_request_that_the_server_refuses_is_the_agents_failure(chat_server: Any, hosted: Any, status: int) -> None:
-    def answer(request: dict[str, Any], _: int) -> Any:
+def test_a_request_that_the_server_refuses_is_the_agents_failure(chat_server, hosted, status):
+    def answer(request, _):
         said = request["messages"]
         if len(said) > 12 or said[0]["content"] == "worse" or said[-1]["content"] == "start d":
             return chat_server.error(status, "no")
@@ -409,7 +402,7 @@ def test_a_request_that_the_server_refuses_is_the_agents_failure(chat_server: An
 
     with chat_server.serve(answer) as server:
 
-        def agent(base_url: str) -> bool:
+        def agent(base_url):
             say(base_url, "Hi")
             return bool(say(base_url, "worse" if len(server.requests) > 4 else "Hi"))
 
@@ -417,8 +410,8 @@ def test_a_request_that_the_server_refuses_is_the_agents_failure(chat_server: An
             assert result.environment_errors == 0 < result.successes < result.episodes
 
 
-def test_the_sampling_may_stay_as_in_a_run(chat_server: Any, hosted: Any) -> None:
-    def agent(base_url: str) -> bool:
+def test_the_sampling_may_stay_as_in_a_run(chat_server, hosted):
+    def agent(base_url):
         return bool(post(base_url, "chat/completions", messages=[{"role": "user", "content": "Hi"}], **EFFORT))
 
     with chat_server.serve(lambda *_: "ok") as server:
@@ -426,17 +419,17 @@ def test_the_sampling_may_stay_as_in_a_run(chat_server: Any, hosted: Any) -> Non
     assert (server.requests[0]["temperature"], "reasoning_effort" in server.requests[0]) == (1.0, False)
 
 
-def test_a_reply_of_an_ended_session_is_not_taken_for_that_of_the_next_attempt() -> None:
+def test_a_reply_of_an_ended_session_is_not_taken_for_that_of_the_next_attempt():
     class Model:
-        async def reply(self, messages: Any, **_: Any) -> str:
+        async def reply(self, messages, **_):
             return str(messages)
 
-        async def close(self) -> None:
+        async def close(self):
             replies.append("closed")
 
-    player, replies = _EndpointPlayer(cast(Any, Model())), list[Any]()
+    player, replies = _EndpointPlayer(Model()), []
     for attempt in ("first", "second"):
-        player.submit(_Request(0, cast(Any, attempt), 0, ()))
+        player.submit(_Request(0, attempt, 0, ()))
         if attempt == "first":
             player._sent[0].result()
             player.end_session(0)

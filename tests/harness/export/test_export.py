@@ -17,7 +17,7 @@ QUIET = Console(quiet=True)
 def test_the_first_episode_of_each_task_is_written_and_the_command_is_said(tmp_path, capsys):
     args = json.dumps({"prompt": "official", "categories": ["miss_func"], "workers": 1})
     settings = {"env": "EH-BFCL-v0", "split": "all", "env_args": args, "horizon": 200}
-    run(changed(EvaluateConfig(), **settings, policy="expert", tasks=2, rollouts=2, out=tmp_path / "kept"), QUIET)  # type: ignore[arg-type]
+    run(changed(EvaluateConfig(), **settings, policy="expert", tasks=2, rollouts=2, out=tmp_path / "kept"), QUIET)
     main(["bfcl", str(tmp_path / "kept"), "--out", str(tmp_path / "my files")])
     [file] = (tmp_path / "my files").rglob("BFCL_v4_multi_turn_miss_func_result.json")
     assert [json.loads(line)["id"][-6:] for line in file.read_text().splitlines()] == ["func_0", "func_1"]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 from transformers import Qwen2Config
@@ -22,7 +21,7 @@ LENGTHS, PARENTS = (5, 3, 1, 7, 4, 2), (-1, 0, 0, -1, -1, 4)
 HEADS, KV_HEADS, DIM = 4, 2, 8
 
 
-def dense_mask(window: int | None) -> Tensor:
+def dense_mask(window):
     """bool [T, T], token by token."""
     bounds = list(pairwise(torch.tensor([0, *LENGTHS]).cumsum(0).tolist()))
     mask = torch.zeros(sum(LENGTHS), sum(LENGTHS), dtype=torch.bool)
@@ -34,13 +33,13 @@ def dense_mask(window: int | None) -> Tensor:
     return mask
 
 
-def inputs(device: str = "cpu", dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def inputs(device="cpu", dtype=torch.float64):
     g = torch.Generator().manual_seed(0)
     shapes = [(1, heads, sum(LENGTHS), DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
     return [torch.randn(s, generator=g, dtype=torch.float64).to(device, dtype).requires_grad_() for s in shapes]
 
 
-def check(query: Tensor, key: Tensor, value: Tensor, window: int | None, tolerance: float) -> None:
+def check(query, key, value, window, tolerance):
     segments = Segments(LENGTHS, PARENTS, query.device)
     module = torch.nn.Module()
     found, _ = packed_attention(module, query, key, value, None, scaling=0.4, sliding_window=window, segments=segments)
@@ -62,14 +61,14 @@ def check(query: Tensor, key: Tensor, value: Tensor, window: int | None, toleran
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
-def test_each_token_sees_its_own_episode_and_nothing_later(window: int | None) -> None:
+def test_each_token_sees_its_own_episode_and_nothing_later(window):
     check(*inputs(), window, 1e-9)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("window", [None, 3])
-def test_one_kernel_for_all_segments_does_the_same(window: int | None) -> None:
+def test_one_kernel_for_all_segments_does_the_same(window):
     check(*inputs("cuda", torch.bfloat16), window, 0.03)
 
 
@@ -84,15 +83,13 @@ def test_one_kernel_for_all_segments_does_the_same(window: int | None) -> None:
         (8, ["FA3", "FA4"], "FA2 computes the attention, the newest for this GPU"),
     ],
 )
-def test_the_first_flash_attention_that_works_is_taken(
-    monkeypatch: pytest.MonkeyPatch, capability: int, works: list[str], said: str, fails_at: str
-) -> None:
-    def activate(name: str) -> None:
+def test_the_first_flash_attention_that_works_is_taken(monkeypatch, capability, works, said, fails_at):
+    def activate(name):
         using[:] = [name] if name in works or fails_at == "_try_varlen" else []
         attempt("", 16) if not using else None
         activated.append(name)
 
-    def attempt(_: str, size: int) -> None:
+    def attempt(_, size):
         assert size == 16
         if not set(using) & set(works):
             raise RuntimeError("undefined symbol: _ZN3c104\nand more")
@@ -139,12 +136,12 @@ def functions(source):
     return {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
 
 
-def test_a_kernel_is_tried_in_both_passes_with_grouped_heads_and_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kernel(q: Tensor, k: Tensor, v: Tensor, *_: object, **settings: object) -> Tensor:
+def test_a_kernel_is_tried_in_both_passes_with_grouped_heads_and_a_window(monkeypatch):
+    def kernel(q, k, v, *_, **settings):
         asked.append((tuple(q.shape), tuple(k.shape), settings["window_size"]))
         return q * k.sum() * v.sum() * factor
 
-    asked: list[object] = []
+    asked = []
     factor = 1.0
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     attention._try_varlen("cpu", 64)

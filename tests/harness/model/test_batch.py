@@ -1,18 +1,15 @@
 """Packed episodes against padded ones, and which go together."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, MistralConfig, PretrainedConfig, PreTrainedModel, Qwen2Config
+from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
 
 from harness.model.attention import PACKED
-from harness.model.batch import Batch, collate, microbatches, pack
+from harness.model.batch import collate, microbatches, pack
 from harness.model.policy import Policy
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory
@@ -26,13 +23,13 @@ SMALL = {
     "initializer_range": 0.2,
     "max_position_embeddings": 512,
 }
-MODELS: dict[str, PretrainedConfig] = {
+MODELS = {
     "grouped heads": Qwen2Config(**SMALL, num_key_value_heads=2, tie_word_embeddings=True),
     "sliding window": MistralConfig(**SMALL, num_key_value_heads=4, sliding_window=24),
 }
 
 
-def episode(group: int, prompt: list[int], replies: list[int], seed: int) -> Trajectory:
+def episode(group, prompt, replies, seed):
     """A prompt, then replies of the given lengths with observations of 3 tokens between them."""
     rng = np.random.default_rng(seed)
     t = Trajectory(f"t{group}", group)
@@ -44,11 +41,11 @@ def episode(group: int, prompt: list[int], replies: list[int], seed: int) -> Tra
     return t
 
 
-def prompt(tokens: int, seed: int) -> list[int]:
+def prompt(tokens, seed):
     return np.random.default_rng(seed).integers(0, 50, tokens).tolist()
 
 
-def some_episodes() -> list[Trajectory]:
+def some_episodes():
     """Groups that share much, nothing and everything but the end, in no order."""
     long, short = prompt(60, 1), prompt(7, 2)
     found = [episode(0, long, [3 + i, 2], 10 + i) for i in range(3)]
@@ -59,14 +56,14 @@ def some_episodes() -> list[Trajectory]:
     return [found[i] for i in (5, 0, 3, 6, 1, 7, 4, 2)]
 
 
-def small(kind: str, implementation: str) -> Policy:
+def small(kind, implementation):
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(MODELS[kind], attn_implementation=implementation)
-    nothing: Any = None
+    model = AutoModelForCausalLM.from_config(MODELS[kind], attn_implementation=implementation)
+    nothing = None
     return Policy(model, nothing, nothing)
 
 
-def scored(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+def scored(policy, batch):
     """Log-probabilities and entropies of each episode, and gradients that depend on each token's place."""
     logp, entropy = policy.score(batch, 0.7)
     gradients = torch.autograd.grad(
@@ -76,7 +73,7 @@ def scored(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_packed_is_padded(kind: str) -> None:
+def test_packed_is_padded(kind):
     episodes = some_episodes()
     packed, padded = pack(episodes), collate(episodes, pad_id=49)
     assert packed.ids.shape == (1, sum(len(t.ids) for t in episodes) - 2 * 60 - 55)  # shared thrice, and twice
@@ -87,7 +84,7 @@ def test_packed_is_padded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("layout", [pack, lambda t: collate(t, pad_id=9)], ids=["packed", "padded"])
-def test_the_tokens_that_the_model_wrote_are_scored(layout: Any) -> None:
+def test_the_tokens_that_the_model_wrote_are_scored(layout):
     a, b = Trajectory("a", 0), Trajectory("b", 1)
     a.add_prompt([1])
     a.add_sample(Sample([2, 3], [-1.0, -2.0], "stop", 0))
@@ -110,9 +107,7 @@ def test_the_tokens_that_the_model_wrote_are_scored(layout: Any) -> None:
     st.integers(1, 300),
     st.integers(0, 60),
 )
-def test_microbatches_hold_every_episode_once_within_the_budget(
-    episodes: list[tuple[int, int]], budget: int, common: int
-) -> None:
+def test_microbatches_hold_every_episode_once_within_the_budget(episodes, budget, common):
     made = [episode(group, prompt(common + 1, group), [n], i) for i, (group, n) in enumerate(episodes)]
     parts = microbatches(made, budget)
     assert sorted(i for part in parts for i in part) == list(range(len(made)))
@@ -120,7 +115,7 @@ def test_microbatches_hold_every_episode_once_within_the_budget(
         assert len(part) == 1 or pack([made[i] for i in part]).ids.numel() <= budget
 
 
-def test_a_group_is_split_only_where_it_must_be() -> None:
+def test_a_group_is_split_only_where_it_must_be():
     groups = [[episode(g, prompt(100, g), [20], 10 * g + i) for i in range(4)] for g in range(2)]
     made = [t for pair in zip(*groups, strict=True) for t in pair]
     assert sorted(map(sorted, microbatches(made, 180))) == [[0, 2, 4, 6], [1, 3, 5, 7]]  # 100 + 4 * 20, not 480

@@ -2,26 +2,23 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._dynamo.utils import counters
 from transformers import AttentionInterface
 
 from eh_gym.errors import ConfigError
 from harness.machine.runtime import compiles
 from harness.model.attention import PACKED, packed_attention
-from harness.model.policy import Policy
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
 from harness.types.trajectory import Trajectory
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_before():
     torch._dynamo.reset()
     counters.clear()
     with torch._dynamo.config.patch(disable=False):  # an engine on the CPU turns it off for its process
@@ -30,7 +27,7 @@ def _as_before() -> Iterator[None]:
     AttentionInterface.register(PACKED, packed_attention)
 
 
-def episodes(count: int, length: int) -> list[Trajectory]:
+def episodes(count, length):
     """A group with a beginning of 40 tokens; every token after it is written."""
     found = []
     for i in range(count):
@@ -43,15 +40,15 @@ def episodes(count: int, length: int) -> list[Trajectory]:
     return found
 
 
-def scored(policy: Policy, group: list[Trajectory]) -> list[Tensor]:
+def scored(policy, group):
     """The log-probabilities and the gradients of their sum."""
     logp, _ = policy.score(policy.batch(group), 1.0)
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     return [logp.detach(), *torch.autograd.grad(logp.sum(), trained)]
 
 
-def test_the_layers_are_traced_once_and_compute_the_same(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    traced: Callable[..., Any] = nn.Module.compile
+def test_the_layers_are_traced_once_and_compute_the_same(trained, monkeypatch):
+    traced = nn.Module.compile
     monkeypatch.setattr(nn.Module, "compile", lambda module, **how: traced(module, backend="eager", **how))
     policy = dataclasses.replace(trained, model=copy.deepcopy(trained.model))
     policy.model.train()
@@ -68,7 +65,7 @@ def test_the_layers_are_traced_once_and_compute_the_same(trained: Policy, monkey
     assert made == [made[0]] * 3, "another number of tokens was compiled anew"
 
 
-def test_auto_compiles_on_gpus_alone_and_never_the_sampler_s_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_compiles_on_gpus_alone_and_never_the_sampler_s_model(monkeypatch):
     monkeypatch.setattr("harness.machine.runtime.find_spec", lambda name: name)
     monkeypatch.setattr("harness.machine.runtime.shutil.which", lambda name: name)
     found = [compiles("auto", device, sampled=sampled) for device in ("cpu", "cuda:1") for sampled in (True, False)]

@@ -1,27 +1,25 @@
 """Log-probabilities and entropies in chunks, against log_softmax over whole logits: values and gradients."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.testing import assert_close
 
 from harness.model import head as head_module
 from harness.model.head import Head, float32_head, token_scores
 
 N, H, V = 11, 6, 17
-HEADS: dict[str, dict[str, Any]] = {"plain": {}, "scaled and capped": {"scale": 1.7, "softcap": 3.0}}
+HEADS = {"plain": {}, "scaled and capped": {"scale": 1.7, "softcap": 3.0}}
 
 
-def head_of(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Head]:
+def head_of(kind, dtype=torch.float64):
     g = torch.Generator().manual_seed(1)
     hidden, weight = (torch.randn(n, generator=g, dtype=dtype) for n in ((N, H), (V, H)))
     return hidden.requires_grad_(), torch.randint(V, (N,), generator=g), Head(weight.requires_grad_(), **HEADS[kind])
 
 
-def plain_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float) -> tuple[Tensor, Tensor]:
+def plain_scores(hidden, targets, head, temperature):
     """As the models do it, with everything held at once."""
     logits = hidden @ head.weight.T
     logits = logits * head.scale
@@ -34,9 +32,7 @@ def plain_scores(hidden: Tensor, targets: Tensor, head: Head, temperature: float
 @pytest.mark.parametrize("chunk", [4, 10_000])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("kind", HEADS)
-def test_chunks_of_any_size_give_the_plain_values_and_gradients(
-    kind: str, temperature: float, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_of_any_size_give_the_plain_values_and_gradients(kind, temperature, chunk, monkeypatch):
     monkeypatch.setattr(head_module, "_chunk_tokens", lambda *_: chunk)
     hidden, targets, head = head_of(kind)
     weights = torch.randn(N, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -51,7 +47,7 @@ def test_chunks_of_any_size_give_the_plain_values_and_gradients(
         assert_close(found, right)
 
 
-def test_bfloat16_is_scored_in_float32_and_gets_bfloat16_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_scored_in_float32_and_gets_bfloat16_gradients(monkeypatch):
     monkeypatch.setattr(head_module, "_chunk_tokens", lambda *_: 1)
     g = torch.Generator().manual_seed(2)
     hidden, weight = (torch.randn(n, generator=g).to(torch.bfloat16).requires_grad_() for n in ((512, 32), (50, 32)))
@@ -68,9 +64,9 @@ def test_bfloat16_is_scored_in_float32_and_gets_bfloat16_gradients(monkeypatch: 
 
 
 @pytest.mark.parametrize(("dtype", "made"), [(torch.bfloat16, True), (torch.float32, False), (torch.float64, False)])
-def test_a_copy_of_the_head_is_made_of_a_narrower_one(dtype: torch.dtype, made: bool) -> None:
+def test_a_copy_of_the_head_is_made_of_a_narrower_one(dtype, made):
     layer = torch.nn.Linear(H, V, bias=False, dtype=dtype)
-    copy = float32_head(SimpleNamespace(get_output_embeddings=lambda: layer))  # type: ignore[arg-type]
+    copy = float32_head(SimpleNamespace(get_output_embeddings=lambda: layer))
     assert (copy is not None) is made
     if copy is not None:
         assert_close(copy, layer.weight.float())

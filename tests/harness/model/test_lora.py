@@ -1,8 +1,6 @@
 """Adapters: what is trained, what is handed over, and a reference without a second model."""
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +18,7 @@ from harness.update.optimizer import make_optimizer, parameters_of
 
 
 @pytest.fixture
-def adapted(trained: Policy) -> Policy:
+def adapted(trained):
     """A policy after some updates of its adapters."""
     pytest.importorskip("peft")
     policy = copied(trained)
@@ -33,20 +31,18 @@ def adapted(trained: Policy) -> Policy:
     return policy
 
 
-def score(policy: Policy) -> torch.Tensor:
+def score(policy):
     return torch.tensor(episode(policy, 0, "open(a)", reward=0.0).logprobs)
 
 
-def test_only_the_adapters_are_trained_and_left_out_they_leave_the_model_as_it_was(
-    trained: Policy, adapted: Policy
-) -> None:
+def test_only_the_adapters_are_trained_and_left_out_they_leave_the_model_as_it_was(trained, adapted):
     assert (score(adapted) - score(trained)).abs().max() > 0.01
     with without_lora(adapted.model):
         assert torch.equal(score(adapted), score(trained))
     assert (score(adapted) - score(trained)).abs().max() > 0.01
 
 
-def test_what_is_handed_over_and_saved_is_a_plain_model(trained: Policy, adapted: Policy, tmp_path: Path) -> None:
+def test_what_is_handed_over_and_saved_is_a_plain_model(trained, adapted, tmp_path):
     names = [name for name, _ in trained.model.named_parameters()]
     assert [name for name, _ in plain_parameters(adapted.model)] == names
     merged = copy.deepcopy(trained.model)
@@ -62,12 +58,11 @@ def test_what_is_handed_over_and_saved_is_a_plain_model(trained: Policy, adapted
     assert (
         ends == GenerationConfig.from_pretrained(tmp_path).eos_token_id == trained.model.generation_config.eos_token_id
     )
-    assert ends is not None
     for a, b in zip(saved.parameters(), merged.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
-def mixture(config: type[Any], **more: Any) -> Any:
+def mixture(config, **more):
     """A model with four experts in its one layer."""
     torch.manual_seed(0)
     sizes = dict.fromkeys(("num_experts", "n_routed_experts"), 4) | {"num_experts_per_tok": 2, "num_hidden_layers": 1}
@@ -76,7 +71,7 @@ def mixture(config: type[Any], **more: Any) -> Any:
     return AutoModelForCausalLM.from_config(config(**sizes | more)).eval()
 
 
-def test_experts_get_no_adapters(trained: Policy, tmp_path: Path) -> None:
+def test_experts_get_no_adapters(trained, tmp_path):
     pytest.importorskip("peft")
     model, ids = mixture(Qwen3MoeConfig, head_dim=8), torch.arange(9)[None]
     add_lora(model, 4, seed=0)
@@ -95,7 +90,7 @@ def test_experts_get_no_adapters(trained: Policy, tmp_path: Path) -> None:
 
 # peft's, before our error.
 @pytest.mark.filterwarnings("ignore:The following .*_pattern keys did not match:RuntimeWarning")
-def test_experts_that_peft_would_adapt_are_refused() -> None:
+def test_experts_that_peft_would_adapt_are_refused():
     pytest.importorskip("peft")
     model = mixture(DeepseekV3Config, n_group=1, topk_group=1, q_lora_rank=4, kv_lora_rank=4, first_k_dense_replace=0)
     with pytest.raises(ConfigError, match="experts of DeepseekV3"):

@@ -8,26 +8,25 @@ import pytest
 import torch
 from huggingface_hub.errors import RepositoryNotFoundError
 from one_step import copied, one_step
-from torch import Tensor
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from eh_gym.errors import ConfigError
-from harness.model.policy import Policy, load_policy
+from harness.model.policy import load_policy
 
 
 @pytest.fixture
-def folder(trained: Policy, tmp_path: Path) -> Path:
+def folder(trained, tmp_path):
     trained.save(tmp_path)
     return tmp_path
 
 
-def change(folder: Path, **values: object) -> None:
+def change(folder, **values):
     """Changes the model's config.json."""
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-def test_the_trainer_scores_without_dropout(folder: Path) -> None:
+def test_the_trainer_scores_without_dropout(folder):
     change(folder, attention_dropout=0.5)
     model = load_policy(folder).model.train()
     assert {layer.self_attn.attention_dropout for layer in model.base_model.layers} == {0.0}
@@ -35,10 +34,8 @@ def test_the_trainer_scores_without_dropout(folder: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("attention", ["packed", "sdpa"])
-def test_gradients_are_equal_to_the_last_bit_whatever_is_computed_again(
-    trained: Policy, dtype: torch.dtype, attention: str
-) -> None:
-    def gradients(**first: int) -> list[Tensor]:
+def test_gradients_are_equal_to_the_last_bit_whatever_is_computed_again(trained, dtype, attention):
+    def gradients(**first):
         policy, passes = copied(trained), []
         policy.model.to(dtype).train().set_attn_implementation(attention)
         if first:
@@ -55,7 +52,7 @@ def test_gradients_are_equal_to_the_last_bit_whatever_is_computed_again(
         assert all(map(torch.equal, expected, gradients(kept=kept, stored=stored)))
 
 
-def test_damaged_weights_are_an_error_of_one_line(folder: Path) -> None:
+def test_damaged_weights_are_an_error_of_one_line(folder):
     change(folder, hidden_size=32)
     with pytest.raises(ConfigError, match=r"damaged, copy or download"):
         load_policy(folder)
@@ -64,7 +61,7 @@ def test_damaged_weights_are_an_error_of_one_line(folder: Path) -> None:
         load_policy(folder)
 
 
-def test_a_model_with_two_sets_of_rotary_frequencies_is_refused(folder: Path) -> None:
+def test_a_model_with_two_sets_of_rotary_frequencies_is_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     config["rope_parameters"] = {
         "rope_type": "longrope",
@@ -87,9 +84,7 @@ def test_a_model_with_two_sets_of_rotary_frequencies_is_refused(folder: Path) ->
         ("a/b/c", "no folder a/b/c; give"),
     ],
 )
-def test_a_folder_that_is_not_there_is_not_asked_for_at_the_hub(
-    path: str | Path, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_not_there_is_not_asked_for_at_the_hub(path, said, tmp_path, monkeypatch):
     for name in ("maze1", "maze2"):
         (tmp_path / "runs" / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -102,10 +97,10 @@ def test_a_folder_that_is_not_there_is_not_asked_for_at_the_hub(
 @pytest.mark.parametrize(
     "why", [RepositoryNotFoundError.__new__(RepositoryNotFoundError), ConnectionError("no network")]
 )
-def test_a_hub_that_has_no_such_model_is_asked_once(why: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_has_no_such_model_is_asked_once(why, monkeypatch):
     asked = []
 
-    def model_info(name: str, **_: object) -> None:
+    def model_info(name, **_):
         asked.append(name)
         raise why
 

@@ -4,9 +4,7 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -16,10 +14,10 @@ from eh_gym.errors import WorkerDied
 from eh_gym.spaces import UnicodeText
 from harness.chat.chat import Reply
 from harness.types.request import EpisodeRequest
-from harness.types.sampler import Sample, SampleRequest
+from harness.types.sampler import Sample
 
 
-def number(*about: Any) -> int:
+def number(*about):
     return int.from_bytes(hashlib.blake2b(repr(about).encode(), digest_size=6).digest(), "little")
 
 
@@ -29,32 +27,32 @@ class FakeChat:
     stop_ids = frozenset({0})
     strips = False
 
-    def prompt_ids(self, system_prompt: str, observation: str, tools: Sequence[Any] = ()) -> list[int]:
+    def prompt_ids(self, system_prompt, observation, tools=()):
         return list((system_prompt + observation).encode())
 
-    def observation_ids(self, observation: str, *, stopped: bool) -> list[int]:
+    def observation_ids(self, observation, *, stopped):
         return ([] if stopped else [0]) + list(observation.encode())
 
-    def read(self, ids: Sequence[int], tools: Sequence[Any] = ()) -> Reply:
+    def read(self, ids, tools=()):
         return Reply(" ".join(map(str, ids)))
 
 
 class FakeSampler:
     """What it writes is a function of the request; a turn of n tokens takes n steps. Checks the protocol's rules."""
 
-    def __init__(self, max_context: int = 100_000) -> None:
+    def __init__(self, max_context=100_000):
         self.max_context = max_context
-        self.running: dict[Hashable, tuple[SampleRequest, Sample, int]] = {}
-        self.sessions: dict[Hashable, list[int]] = {}  # the last prompt of each
+        self.running = {}
+        self.sessions = {}  # the last prompt of each
         self.version = 0
-        self.thread: threading.Thread | None = None
-        self.before_step: Callable[[], None] = lambda: None
+        self.thread = None
+        self.before_step = lambda: None
 
     @property
-    def pending(self) -> int:
+    def pending(self):
         return len(self.running)
 
-    def submit(self, request: SampleRequest) -> None:
+    def submit(self, request):
         assert request.session not in self.running, "two requests of one session"
         assert len(request.prompt_ids) + request.max_tokens <= self.max_context
         assert request.max_tokens >= 1
@@ -66,10 +64,10 @@ class FakeSampler:
         ids = [draw.randint(1, 255) for _ in range(length - 1)] + [0]
         reason = "stop" if length <= request.max_tokens else "length"
         ids = ids[: request.max_tokens]
-        sample = Sample(ids, [-draw.random() for _ in ids], reason, self.version)  # type: ignore[arg-type]
+        sample = Sample(ids, [-draw.random() for _ in ids], reason, self.version)
         self.running[request.session] = (request, sample, len(ids))
 
-    def step(self) -> list[tuple[SampleRequest, Sample]]:
+    def step(self):
         assert self.thread in (None, threading.current_thread()), "driven from two threads"
         self.thread = threading.current_thread()
         self.before_step()
@@ -81,11 +79,11 @@ class FakeSampler:
                 ready.append((request, sample))
         return ready
 
-    def end_session(self, session: Hashable) -> None:
+    def end_session(self, session):
         self.running.pop(session, None)
         self.sessions.pop(session, None)
 
-    def weights_changed(self) -> int:
+    def weights_changed(self):
         self.version += 1
         return self.version
 
@@ -95,24 +93,24 @@ class AnsweringPlayer:
 
     max_context = 200_000
 
-    def __init__(self, answer: Callable[[Any], Any]) -> None:
+    def __init__(self, answer):
         self.answer = answer
-        self.requests: list[Any] = []
-        self.running: dict[Hashable, Any] = {}
+        self.requests = []
+        self.running = {}
 
     @property
-    def pending(self) -> int:
+    def pending(self):
         return len(self.running)
 
-    def submit(self, request: Any) -> None:
+    def submit(self, request):
         self.requests.append(request)
         self.running[request.session] = request
 
-    def step(self) -> list[tuple[Any, Any]]:
+    def step(self):
         running, self.running = self.running, {}
         return [(request, self.answer(request)) for request in running.values()]
 
-    def end_session(self, session: Hashable) -> None:
+    def end_session(self, session):
         self.running.pop(session, None)
 
 
@@ -126,16 +124,11 @@ class FakeEnv(gym.Env[str, str]):
     observation_space = UnicodeText(100_000)
     action_space = UnicodeText(100_000)
 
-    def __init__(
-        self,
-        delay: Callable[[str, int], float] = lambda task, step: 0.0,
-        fails: Callable[[str, int], tuple[int, str] | None] = lambda task, attempt: None,
-        attempts: dict[tuple[str, int], int] | None = None,
-    ) -> None:
+    def __init__(self, delay=lambda task, step: 0.0, fails=lambda task, attempt: None, attempts=None):
         self._delay, self._fails = delay, fails
         self._attempts = attempts if attempts is not None else {}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         assert options is not None
         self._task, self._said = options["task_id"], [str(seed)]
         key = (self._task, seed or 0)
@@ -146,7 +139,7 @@ class FakeEnv(gym.Env[str, str]):
         info = {"task_id": self._task, "system_prompt": "rules. ", "optimal_steps": self._length}
         return f"start {self._task} {seed}", info
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         self._said.append(action)
         steps = len(self._said) - 1
         told = self._wait(steps)
@@ -157,7 +150,7 @@ class FakeEnv(gym.Env[str, str]):
         info = {"success": done and digest % 2 == 0, "malformed": digest % 3 == 0}
         return f"answer {digest}", float(info["success"]), done, False, info
 
-    def _wait(self, step: int) -> str | None:
+    def _wait(self, step):
         time.sleep(self._delay(self._task, step))
         if self._failure is None or self._failure[0] != step:
             return None
@@ -166,17 +159,17 @@ class FakeEnv(gym.Env[str, str]):
         return "WorkerDied: killed"
 
 
-def requests(n: int, group: int = 2) -> list[EpisodeRequest]:
+def requests(n, group=2):
     return [EpisodeRequest(f"task-{i // group}", i // group, seed=1000 + i) for i in range(n)]
 
 
-def make_envs(slots: int, threads: int, **arguments: Any) -> ThreadVectorEnv:
+def make_envs(slots, threads, **arguments):
     arguments.setdefault("attempts", {})
     return ThreadVectorEnv([lambda: FakeEnv(**arguments)] * slots, max_workers=threads)
 
 
 @pytest.fixture
-def fake() -> SimpleNamespace:
+def fake():
     """The fakes: ``Sampler``, ``Player``, ``Chat``, ``envs(slots, threads, …)``, ``requests(n)``."""
     return SimpleNamespace(
         Sampler=FakeSampler, Player=AnsweringPlayer, Chat=FakeChat, envs=make_envs, requests=requests

@@ -1,9 +1,7 @@
 """What the model reads of an agent's requests: the longest known conversation goes on in its own tokens."""
 
-from typing import Any
 from unittest.mock import Mock
 
-import pytest
 from byte_tokenizer import byte_tokenizer
 
 from harness.agents.protocol import ModelCall
@@ -22,9 +20,9 @@ TEMPLATE = (
 )
 
 
-def test_a_conversation_whose_end_the_template_refuses_is_read_as_a_whole() -> None:
+def test_a_conversation_whose_end_the_template_refuses_is_read_as_a_whole():
     made = byte_tokenizer(TEMPLATE)
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "start"}]
+    messages = [{"role": "user", "content": "start"}]
     t = Trajectory("x", 0)
     begun = {"call": ModelCall(messages), "agent_program": Mock()}
     conversation = AgentConversation(ChatFormat(made), 10_000, t, begun, Rollout())
@@ -41,7 +39,7 @@ def test_a_conversation_whose_end_the_template_refuses_is_read_as_a_whole() -> N
     assert made.decode(t.ids) == made.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
-def test_the_ids_of_its_calls_say_which_branch_an_agent_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ids_of_its_calls_say_which_branch_an_agent_continues(monkeypatch):
     monkeypatch.setattr(MessageFormat, "following_ids", lambda _, reply, new, **__: [reply, *new])
     conversation = AgentConversation.__new__(AgentConversation)
     conversation._chat, conversation._known = Mock(), []

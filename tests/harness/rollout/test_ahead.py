@@ -1,7 +1,5 @@
 """Calls requested ahead: an equal request gets their reply, and they end with their episode."""
 
-from typing import Any
-
 import pytest
 
 from harness.agents.protocol import ModelCall
@@ -14,28 +12,28 @@ from harness.types.trajectory import Trajectory
 class Agent:
     """Makes a call for each word, all at once. "?" can't be read."""
 
-    def __init__(self, words: str, k: int = 0) -> None:
+    def __init__(self, words, k=0):
         self.line = [ModelCall([{"role": "user", "content": word}]) for word in words]
-        self.read: list[str] = []
-        program: Any = self
+        self.read = []
+        program = self
         make = lambda session, _, prompt, seed: SampleRequest(session, prompt, 9, seed)  # noqa: E731
         self.calls = AgentCalls(Trajectory("x", 0, horizon=k), program, self.prompt, make)
 
-    def waiting(self) -> list[ModelCall]:
+    def waiting(self):
         return self.line
 
-    def prompt(self, call: ModelCall) -> str:
+    def prompt(self, call):
         self.read.append(call.messages[0]["content"])
         if self.read[-1] == "?":
             raise UnreadableRequestError("no")
         return self.read[-1]
 
-    def next_request(self, more: str = "") -> Any:
+    def next_request(self, more=""):
         call = self.line.pop(0)
         return self.calls.present(7, call, call.messages[0]["content"] + more)
 
 
-def reply(player: CallsAhead, request: Any) -> Any:
+def reply(player, request):
     player.submit(request)
     while not (done := player.step()):
         assert player.pending
@@ -45,12 +43,12 @@ def reply(player: CallsAhead, request: Any) -> Any:
 
 
 @pytest.fixture
-def player(fake: Any) -> Any:
+def player(fake):
     """Replies with the prompt and the seed."""
     return fake.Player(lambda request: (request.prompt_ids, request.seed))
 
 
-def test_a_call_has_the_same_reply_ahead_and_in_its_turn_and_is_requested_once(player: Any) -> None:
+def test_a_call_has_the_same_reply_ahead_and_in_its_turn_and_is_requested_once(player):
     said = []
     for most in (0, 2, 9):
         player.requests, agent = [], Agent("abbacb")
@@ -62,7 +60,7 @@ def test_a_call_has_the_same_reply_ahead_and_in_its_turn_and_is_requested_once(p
     assert len(set(said[0])) == 6, "equal calls draw anew"
 
 
-def test_a_changed_conversation_and_another_attempt_are_requested_anew(player: Any) -> None:
+def test_a_changed_conversation_and_another_attempt_are_requested_anew(player):
     ahead, agent = CallsAhead(player, 9), Agent("abc")
     reply(ahead, agent.next_request())
     assert reply(ahead, agent.next_request(more="!"))[0] == "b!"
@@ -73,7 +71,7 @@ def test_a_changed_conversation_and_another_attempt_are_requested_anew(player: A
     assert player.running[7].prompt_ids == "b"
 
 
-def test_only_what_is_within_k_is_read_and_what_cannot_be_read_once(player: Any) -> None:
+def test_only_what_is_within_k_is_read_and_what_cannot_be_read_once(player):
     ahead, agent = CallsAhead(player, 9), Agent("a?bc", k=3)
     ahead.submit(agent.next_request())
     for _ in range(3):

@@ -2,7 +2,6 @@
 
 import random
 import threading
-from typing import Any
 
 import pytest
 
@@ -11,16 +10,15 @@ from harness.rollout.episode import RETRIES
 from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
 from harness.types.seeding import derive_seed
-from harness.types.trajectory import Trajectory
 
 BOTH = pytest.mark.parametrize("mode", ["streaming", "lockstep"])
 
 
-def rules(mode: Any) -> Rollout:
+def rules(mode):
     return Rollout(max_action_tokens=4, rollout=mode)
 
 
-def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8, **changes: Any) -> list[Trajectory]:
+def play(fake, n=24, *, mode, slots=8, threads=8, **changes):
     sampler = changes.pop("sampler", None) or fake.Sampler()
     told = {name: changes.pop(name) for name in list(changes) if name == "on_end"}
     envs = fake.envs(slots, threads, **changes)
@@ -33,10 +31,10 @@ def play(fake: Any, n: int = 24, *, mode: str, slots: int = 8, threads: int = 8,
 
 
 @pytest.mark.parametrize(("slots", "threads"), [(24, 24), (7, 3), (1, 1), (30, 0), (5, 0)])
-def test_both_give_the_same_trajectories_whatever_the_timing(fake: Any, slots: int, threads: int) -> None:
+def test_both_give_the_same_trajectories_whatever_the_timing(fake, slots, threads):
     clock = random.Random(0)
 
-    def delay(task: str, step: int) -> float:
+    def delay(task, step):
         return clock.random() * 0.004 if threads else 0.0
 
     expected = play(fake, mode="lockstep", slots=24, threads=0)
@@ -46,7 +44,7 @@ def test_both_give_the_same_trajectories_whatever_the_timing(fake: Any, slots: i
 
 
 @BOTH
-def test_all_that_are_ready_are_sampled_together_and_each_turn_draws_from_its_own_seed(fake: Any, mode: str) -> None:
+def test_all_that_are_ready_are_sampled_together_and_each_turn_draws_from_its_own_seed(fake, mode):
     sampler, together, seeds = fake.Sampler(), [], set()
     submit = sampler.submit
     sampler.submit = lambda request: seeds.add(request.seed) or submit(request)
@@ -56,16 +54,16 @@ def test_all_that_are_ready_are_sampled_together_and_each_turn_draws_from_its_ow
     assert seeds == {derive_seed(1000 + i, "turn", turn) for i, t in enumerate(played) for turn in range(t.length)}
 
 
-def test_no_episode_waits_for_another_s_environment(fake: Any) -> None:
+def test_no_episode_waits_for_another_s_environment(fake):
     others = threading.Event()
     left = [7]
 
-    def delay(task: str, step: int) -> float:
+    def delay(task, step):
         if task == "task-0" and step == 1:
             assert others.wait(60), "the others stood still"
         return 0.0
 
-    def ended(t: Trajectory) -> None:
+    def ended(t):
         left[0] -= t.task_id != "task-0"
         if not left[0]:
             others.set()
@@ -78,7 +76,7 @@ def test_no_episode_waits_for_another_s_environment(fake: Any) -> None:
 
 
 @BOTH
-def test_the_context_ends_an_episode_and_nothing_is_cut_off(fake: Any, mode: str) -> None:
+def test_the_context_ends_an_episode_and_nothing_is_cut_off(fake, mode):
     whole = play(fake, mode=mode)
     short = play(fake, mode=mode, sampler=fake.Sampler(max_context=120))
     full = [(a, b) for a, b in zip(short, whole, strict=True) if a.end == "context"]
@@ -94,7 +92,7 @@ def test_the_context_ends_an_episode_and_nothing_is_cut_off(fake: Any, mode: str
 
 
 @BOTH
-def test_a_first_prompt_that_is_too_long_is_an_episode_without_a_step(fake: Any, mode: str) -> None:
+def test_a_first_prompt_that_is_too_long_is_an_episode_without_a_step(fake, mode):
     for t in play(fake, 4, mode=mode, sampler=fake.Sampler(max_context=20)):
         assert (t.end, t.length, t.action_tokens) == ("context", 0, 0)
 
@@ -102,8 +100,8 @@ def test_a_first_prompt_that_is_too_long_is_an_episode_without_a_step(fake: Any,
 @BOTH
 @pytest.mark.parametrize("how", ["told", "raise"])
 @pytest.mark.parametrize("where", [0, 2])
-def test_a_failed_episode_is_begun_again_with_the_same_seed(fake: Any, mode: str, how: str, where: int) -> None:
-    def fails(task: str, attempt: int) -> tuple[int, str] | None:
+def test_a_failed_episode_is_begun_again_with_the_same_seed(fake, mode, how, where):
+    def fails(task, attempt):
         return (where, how) if task == "task-3" and attempt < 2 else None
 
     expected = play(fake, mode=mode)
@@ -118,20 +116,20 @@ def test_a_failed_episode_is_begun_again_with_the_same_seed(fake: Any, mode: str
     assert any(e.length >= where for e in expected if e.task_id == "task-3")
 
 
-def _until(t: Trajectory, step: int) -> list[int]:
+def _until(t, step):
     """The ids up to the end of the action of one step."""
     ends = [i for i, (a, b) in enumerate(zip(t.action_mask, [*t.action_mask[1:], 0], strict=True)) if a and not b]
     return t.ids[: ends[step - 1] + 1]
 
 
 @BOTH
-def test_an_episode_that_fails_for_good_is_dropped_after_the_last_retry(fake: Any, mode: str) -> None:
-    def fails(task: str, attempt: int) -> tuple[int, str] | None:
+def test_an_episode_that_fails_for_good_is_dropped_after_the_last_retry(fake, mode):
+    def fails(task, attempt):
         return (1, "told") if task in ("task-0", "task-5") else None
 
     expected = play(fake, mode=mode)
-    ended: list[Trajectory] = []
-    attempts: dict[tuple[str, int], int] = {}
+    ended = []
+    attempts = {}
     played = play(fake, mode=mode, fails=fails, attempts=attempts, on_end=ended.append, slots=3)
     lost = [t for t in played if t.end == "environment-error"]
     assert [t.task_id for t in lost] == ["task-0"] * 2 + ["task-5"] * 2
@@ -144,18 +142,18 @@ def test_an_episode_that_fails_for_good_is_dropped_after_the_last_retry(fake: An
 
 
 @BOTH
-def test_an_error_of_our_own_is_not_retried(fake: Any, mode: str) -> None:
-    def fails(task: str, attempt: int) -> tuple[int, str] | None:
+def test_an_error_of_our_own_is_not_retried(fake, mode):
+    def fails(task, attempt):
         raise ConfigError("no such task")
 
     with pytest.raises(ConfigError, match="no such task"):
         play(fake, mode=mode, fails=fails)
 
 
-def watched(fake: Any) -> tuple[Any, list[dict[int, int]]]:
+def watched(fake):
     """A sampler, and the tokens of the requests that run in each of its steps, by session."""
     sampler = fake.Sampler()
-    steps: list[dict[int, int]] = []
+    steps = []
     sampler.before_step = lambda: steps.append(
         {session: len(request.prompt_ids) for session, (request, *_) in sampler.running.items()}
     )
@@ -164,7 +162,7 @@ def watched(fake: Any) -> tuple[Any, list[dict[int, int]]]:
 
 @BOTH
 @pytest.mark.parametrize("cache_tokens", [1, 300])
-def test_who_is_admitted_to_a_small_cache_changes_no_trajectory(fake: Any, mode: str, cache_tokens: int) -> None:
+def test_who_is_admitted_to_a_small_cache_changes_no_trajectory(fake, mode, cache_tokens):
     sampler, steps = watched(fake)
     sampler.cache_tokens = cache_tokens
     assert play(fake, mode=mode, slots=12, sampler=sampler) == play(fake, mode="lockstep", slots=12)
@@ -172,7 +170,7 @@ def test_who_is_admitted_to_a_small_cache_changes_no_trajectory(fake: Any, mode:
 
 
 @BOTH
-def test_each_of_several_caches_holds_its_own_episodes(fake: Any, mode: str) -> None:
+def test_each_of_several_caches_holds_its_own_episodes(fake, mode):
     sampler, steps = watched(fake)
     sampler.cache_of = lambda session: (session % 2, (400, 150)[session % 2])
     assert play(fake, mode=mode, slots=12, threads=0, sampler=sampler) == play(fake, mode="lockstep", slots=12)

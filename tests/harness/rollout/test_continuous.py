@@ -1,11 +1,7 @@
 """Batches that play in a thread without a barrier between them, under weights that change."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 from quiet_run import rows_of_run as run
@@ -14,35 +10,34 @@ from eh_gym.errors import SamplerError
 from harness.records.episode_log import read_episodes
 from harness.rollout.batches import Batches
 from harness.rollout.continuous import ContinuousRollout
-from harness.rollout.rollout import Played, rollout
-from harness.settings.grpo import GRPOConfig
+from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
 from harness.settings.section import changed
 from harness.types.request import EpisodeRequest
 
 
-def some(count: int, *, first: int = 0) -> list[EpisodeRequest]:
+def some(count, *, first=0):
     return [EpisodeRequest(f"task-{i}", i, seed=i) for i in range(first, first + count)]
 
 
 RULES = Rollout(max_action_tokens=5)
 
 
-def begin_batch(player: ContinuousRollout, requests: Sequence[EpisodeRequest]) -> Future[Played]:
+def begin_batch(player, requests):
     return player.begin(requests, RULES, lambda _: None)
 
 
 @pytest.fixture
-def begin(fake: Any) -> Iterator[Any]:
+def begin(fake):
     """Plays on slots of the fake environment; closes what a test leaves."""
     with ExitStack() as opened:
         yield lambda *on: opened.enter_context(closing(ContinuousRollout(*on, fake.Chat())))
 
 
-def test_a_batch_does_not_wait_for_the_one_before(begin: Any, fake: Any) -> None:
+def test_a_batch_does_not_wait_for_the_one_before(begin, fake):
     release = threading.Event()
 
-    def delay(task: str, step: int) -> float:
+    def delay(task, step):
         if task == "task-0":
             release.wait(30)
         return 0.0
@@ -57,11 +52,11 @@ def test_a_batch_does_not_wait_for_the_one_before(begin: Any, fake: Any) -> None
     envs.close()
 
 
-def test_nothing_is_sampled_in_a_pause(begin: Any, fake: Any) -> None:
+def test_nothing_is_sampled_in_a_pause(begin, fake):
     sampler = fake.Sampler()
     steps = 0
 
-    def count() -> None:
+    def count():
         nonlocal steps
         steps += 1
 
@@ -78,10 +73,10 @@ def test_nothing_is_sampled_in_a_pause(begin: Any, fake: Any) -> None:
     assert begin_batch(player, []).result(timeout=30).trajectories == []  # a rank may have no episodes
 
 
-def test_an_error_of_the_sampling_thread_reaches_whoever_waits(begin: Any, fake: Any) -> None:
+def test_an_error_of_the_sampling_thread_reaches_whoever_waits(begin, fake):
     sampler = fake.Sampler()
 
-    def fail() -> None:
+    def fail():
         raise SamplerError("the engine is gone")
 
     player = begin(fake.envs(4, 4), sampler)
@@ -96,7 +91,7 @@ def test_an_error_of_the_sampling_thread_reaches_whoever_waits(begin: Any, fake:
         begin_batch(player, some(1)).result(timeout=30)
 
 
-def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:
+def test_closing_in_the_middle_of_a_batch_ends_it(fake):
     envs = fake.envs(4, 4, delay=lambda task, step: 0.01)
     continuous = ContinuousRollout(envs, fake.Sampler(), fake.Chat())
     playing = begin_batch(continuous, some(500))
@@ -105,18 +100,15 @@ def test_closing_in_the_middle_of_a_batch_ends_it(fake: Any) -> None:
 
 
 @pytest.fixture
-def stale(quick: GRPOConfig, own_cache: Path) -> GRPOConfig:
+def stale(quick, own_cache):
     return changed(quick, max_staleness=3, rollout="streaming", updates=6, eval_tasks=0, env_threads=4, slots=6)
 
 
-def episodes_of(config: GRPOConfig) -> list[dict[str, Any]]:
-    assert config.out is not None
+def episodes_of(config):
     return [e for path in sorted((config.out / "episodes").glob("*.jsonl*")) for e in read_episodes(path)]
 
 
-def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(
-    stale: GRPOConfig, tmp_path: Path
-) -> None:
+def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(stale, tmp_path):
     still = changed(stale, learning_rate=0.0, wrapper="fixed", k0=12)
     rows = run(still)
     assert [row["rollout/episodes"] for row in rows] == [16.0] * 6
@@ -130,11 +122,11 @@ def test_without_learning_each_update_has_the_episodes_that_taking_turns_plays(
 
 
 @pytest.fixture
-def far_ahead(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
+def far_ahead(stale, monkeypatch):
     """The sampler is done with all that it may play before the trainer goes on: it is as far ahead as it can be."""
     prepare_next = Batches.prepare
 
-    def prepare_and_wait(self: Batches, *args: Any) -> None:
+    def prepare_and_wait(self, *args):
         prepare_next(self, *args)
         for batch in self._begun.values():
             batch.result(timeout=60)
@@ -144,6 +136,6 @@ def far_ahead(stale: GRPOConfig, monkeypatch: pytest.MonkeyPatch) -> GRPOConfig:
 
 
 @pytest.mark.parametrize("staleness", [1, 3])
-def test_no_batch_begins_further_ahead_than_allowed(far_ahead: GRPOConfig, staleness: int) -> None:
+def test_no_batch_begins_further_ahead_than_allowed(far_ahead, staleness):
     rows = run(changed(far_ahead, max_staleness=staleness))
     assert [row["rollout/policy_lag"] for row in rows] == [float(min(update, staleness)) for update in range(6)]

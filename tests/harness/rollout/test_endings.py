@@ -1,8 +1,5 @@
 """What an episode has earned, for every kind of end and every player; tests/support/endings.py has the table."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from endings import ENDS, K
 
@@ -23,11 +20,11 @@ REQUESTS = [EpisodeRequest(task_id, group, group) for group, task_id in enumerat
 ENVIRONMENTS = Environments("Endings-v0", {}, slots=2, threads=0)
 
 
-def settings_of(keep: bool, mode: Any = "lockstep") -> Rollout:
+def settings_of(keep, mode="lockstep"):
     return Rollout(rollout=mode, truncated_reward="keep" if keep else "zero", max_action_tokens=8)
 
 
-def sampled(fake: SimpleNamespace, settings: Rollout, context: int = 10_000) -> list[Trajectory]:
+def sampled(fake, settings, context=10_000):
     envs = ENVIRONMENTS.open(FixedHorizon(K))
     try:
         return rollout(envs, fake.Sampler(context), fake.Chat(), REQUESTS, settings)
@@ -37,9 +34,7 @@ def sampled(fake: SimpleNamespace, settings: Rollout, context: int = 10_000) -> 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
 @pytest.mark.parametrize("player", ["script", "lockstep", "streaming", "endpoint"])
-def test_every_end_earns_what_the_table_says(
-    player: str, keep: bool, fake: SimpleNamespace, chat_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_end_earns_what_the_table_says(player, keep, fake, chat_server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     if player == "script":
         played = play_script("empty", ENVIRONMENTS, REQUESTS, settings_of(keep), horizon=K)
@@ -56,13 +51,13 @@ def test_every_end_earns_what_the_table_says(
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
-def test_an_episode_that_filled_the_context_is_stopped(keep: bool, fake: SimpleNamespace) -> None:
+def test_an_episode_that_filled_the_context_is_stopped(keep, fake):
     for (name, end), t in zip(ENDS.items(), sampled(fake, settings_of(keep), context=11), strict=True):
         assert (t.end, t.length, t.success) == ("context", 1, False), name
         assert t.reward == (end.rewards[0] if keep else min(end.rewards[0], 0.0)), name
 
 
-def test_an_episode_that_nobody_can_score_earns_the_least_of_its_group_and_at_most_nothing() -> None:
+def test_an_episode_that_nobody_can_score_earns_the_least_of_its_group_and_at_most_nothing():
     rewards = [(0, 1.0), (0, None), (1, -3.0), (1, None), (1, -2.0), (2, None)]
     episodes = [Trajectory("t", group, reward=reward or 0.0, unscored=reward is None) for group, reward in rewards]
     lost = Trajectory("t", 0, reward=-9.0, end="environment-error")

@@ -1,7 +1,5 @@
 """The arithmetic of an update's ``rollout/…`` metrics."""
 
-from typing import Any
-
 import pytest
 from glossary import check_glossary
 
@@ -13,8 +11,8 @@ from harness.rollout.outcomes import tell_controller
 from harness.types.trajectory import Trajectory, Turn
 
 
-def test_metrics_show_their_arithmetic() -> None:
-    def episode(length: int, *, optimal: int = 3, end: Any = "terminated", **info: Any) -> Trajectory:
+def test_metrics_show_their_arithmetic():
+    def episode(length, *, optimal=3, end="terminated", **info):
         t = Trajectory(
             "t", 0, horizon=4, success=length == 3, reward=length / 2, end=end, optimal_steps=optimal, info=info
         )
@@ -44,7 +42,7 @@ def test_metrics_show_their_arithmetic() -> None:
     assert m == pytest.approx({f"rollout/{name}": value for name, value in of_all.items()} | tokens)
 
 
-def test_a_run_ends_if_all_episodes_of_two_updates_or_of_the_last_one_are_lost() -> None:
+def test_a_run_ends_if_all_episodes_of_two_updates_or_of_the_last_one_are_lost():
     fine, lost, faults = Trajectory("t", 0), Trajectory("t", 0), Faults()
     lost.fail("gone")
     failed = Trajectory("t", 0, info={"agent": "mine"})
@@ -71,10 +69,8 @@ def test_a_run_ends_if_all_episodes_of_two_updates_or_of_the_last_one_are_lost()
         ([], 3, 1.0),  # K may be what keeps the successes away
     ],
 )
-def test_k_binds_if_it_ends_most_episodes_and_the_longest_successes_need_half_of_it(
-    lengths: list[int], cut: int, binds: float
-) -> None:
-    def episode(length: int, end: Any) -> Trajectory:
+def test_k_binds_if_it_ends_most_episodes_and_the_longest_successes_need_half_of_it(lengths, cut, binds):
+    def episode(length, end):
         t = Trajectory("t", 0, horizon=10, success=end == "terminated", end=end)
         t.turns = [Turn("a", "o", cut=False, malformed=False) for _ in range(length)]
         return t

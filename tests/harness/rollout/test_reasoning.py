@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import pytest
 from byte_tokenizer import byte_tokenizer
-from transformers import PreTrainedTokenizerFast
 
 import eh_gym
 from eh_gym import FixedHorizon
@@ -17,7 +15,7 @@ from harness.rollout.episode_metrics import rollout_metrics
 from harness.rollout.rollout import rollout
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
-from harness.types.sampler import Sample, SampleRequest
+from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory
 
 CHATML = (
@@ -27,32 +25,32 @@ CHATML = (
 )
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer():
     return byte_tokenizer(CHATML, ["<think>", "</think>"])
 
 
-def writes(fake: Any, made: PreTrainedTokenizerFast, texts: list[str]) -> Any:
+def writes(fake, made, texts):
     """A sampler that writes the given texts, one per request, each up to the request's limit."""
     left = iter(texts)
 
-    def write(request: SampleRequest) -> Sample:
+    def write(request):
         ids = made.encode(next(left), add_special_tokens=False)[: request.max_tokens]
         return Sample(ids, [-1.0] * len(ids), "stop" if ids[-1] in request.stop_ids else "length", policy_version=0)
 
     return fake.Player(write)
 
 
-def play(fake: Any, texts: list[str], mode: Any = "lockstep") -> tuple[Trajectory, ChatFormat]:
+def play(fake, texts, mode="lockstep"):
     made = tokenizer()
     chat = ChatFormat(made)
     envs = eh_gym.make_vec("EH-Cabinet-v0", 1, FixedHorizon(2), record=False, max_workers=0)
-    request = EpisodeRequest(envs.envs[0].unwrapped.task_ids[0], 0, seed=1)  # type: ignore[attr-defined]
+    request = EpisodeRequest(envs.envs[0].unwrapped.task_ids[0], 0, seed=1)
     [trajectory] = rollout(envs, writes(fake, made, texts), chat, [request], Rollout(rollout=mode))
     envs.close()
     return trajectory, chat
 
 
-def test_the_environment_gets_the_answer_and_the_log_both(fake: Any) -> None:
+def test_the_environment_gets_the_answer_and_the_log_both(fake):
     texts = ["<think>\nlist() or read()?\n</think>\n\nlist()<|im_end|>", "list()<|im_end|>"]
     trajectory, chat = play(fake, texts)
     first, second = trajectory.turns
@@ -65,7 +63,7 @@ def test_the_environment_gets_the_answer_and_the_log_both(fake: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["lockstep", "streaming"])
-def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(fake: Any, mode: Any) -> None:
+def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(fake, mode):
     trajectory, chat = play(fake, ["<think>\nopen(a)<|im_end|>", "list()<|im_end|>"], mode)
     first = trajectory.turns[0]
     assert (first.action, first.reasoning, first.unfinished) == ("", "open(a)", True)
@@ -74,7 +72,7 @@ def test_a_thought_that_never_ends_is_no_action_and_the_model_reads_so(fake: Any
     assert rollout_metrics([trajectory], 0)["rollout/unfinished_reasoning"] == 0.5
 
 
-def test_functions_that_come_later_are_read_once_and_in_their_own_letters(fake: Any) -> None:
+def test_functions_that_come_later_are_read_once_and_in_their_own_letters(fake):
     trajectory = Trajectory("x", 0, prompt="start")
     conversation = EnvironmentConversation(fake.Chat(), 1000, trajectory, {"tools": []}, Rollout())
     for seen in ('{"name": "öffne"}\nclosed', "closed"):
@@ -86,13 +84,13 @@ def test_functions_that_come_later_are_read_once_and_in_their_own_letters(fake: 
         assert trajectory.ids[written:] == list(seen.encode())
 
 
-def test_a_rollout_with_the_model_s_own_calls(fake: Any, bfcl_python: Path) -> None:
+def test_a_rollout_with_the_model_s_own_calls(fake, bfcl_python):
     trl = pytest.importorskip("trl")
     made = tokenizer()
     made.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text("utf-8")
     chat = ChatFormat(made)
     task = "multi_turn_miss_func_0"
-    teacher: Any = gym.make("EH-BFCL-v0", split="all", action_format="native", workers=1)
+    teacher = gym.make("EH-BFCL-v0", split="all", action_format="native", workers=1)
     teacher.reset(options={"task_id": task})
     texts, done = [], False
     while not done:

@@ -1,8 +1,6 @@
 """Whoever plays a request, its episode begins alike."""
 
 import pkgutil
-from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,10 +15,8 @@ from harness.settings.rollout import Rollout
 
 
 @pytest.mark.parametrize("env_id", ENTRY_POINTS)
-def test_every_player_begins_a_request_with_the_same_seed(
-    env_id: str, fake: Any, installed: Callable[[str], Any]
-) -> None:
-    about: Any = description_of(env_id)
+def test_every_player_begins_a_request_with_the_same_seed(env_id, fake, installed):
+    about = description_of(env_id)
     installed(env_id)
     environments = Environments(env_id, {"split": about.test_split}, slots=1, threads=0)
     requests = evaluation_requests(held_out_tasks(environments, 2), 2, seed=7)

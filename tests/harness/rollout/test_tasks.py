@@ -14,12 +14,12 @@ from harness.settings.environment import Environment
 TASKS = [f"t{i}" for i in range(10)]
 
 
-def test_seeds_differ_and_a_large_update_wraps_around() -> None:
+def test_seeds_differ_and_a_large_update_wraps_around():
     assert TaskStream([TASKS], per_update=10, seed=0).batch(0) != TaskStream([TASKS], per_update=10, seed=1).batch(0)
     assert len(TaskStream([TASKS], per_update=25, seed=0).batch(0)) == 25
 
 
-def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_own() -> None:
+def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_own():
     stream = TaskStream([TASKS, ["x", "y", "z"]], per_update=4, seed=0, weights=[2, 1])
     batches = [stream.batch(update) for update in range(15)]
     met = [task for batch in batches for task in batch]
@@ -33,11 +33,11 @@ def test_several_environments_take_turns_by_weight_and_each_has_passes_of_its_ow
     assert [stream.batch(u) for u in reversed(range(15))][::-1] == batches
 
 
-def test_an_environment_that_names_no_tasks_is_refused() -> None:
+def test_an_environment_that_names_no_tasks_is_refused():
     with pytest.raises(ConfigError, match=r"^Env has no task_ids; add"):
         tasks_of(gym.Env())
 
 
-def test_an_agent_s_environment_gets_every_argument_but_the_split() -> None:
+def test_an_agent_s_environment_gets_every_argument_but_the_split():
     spec = environment(Environment(agent="json:dumps", tasks="a.jsonl"), slots=1, temperature=1.0)
     assert {*spec.kwargs, "split"} == {*inspect.signature(AgentEnv).parameters}

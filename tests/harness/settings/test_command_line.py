@@ -3,7 +3,6 @@
 import re
 import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,14 +14,14 @@ from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import GRPOConfig
 from harness.settings.sampling import SAMPLERS
-from harness.settings.section import FIRST, Section, flat, leaves, settings_in
+from harness.settings.section import FIRST, flat, leaves, settings_in
 from harness.training.command import read_command
 
-REFERENCE: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))
-COMMANDS: dict[str, Any] = REFERENCE["COMMANDS"]
+REFERENCE = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "reference.py"))
+COMMANDS = REFERENCE["COMMANDS"]
 
 
-def test_a_value_that_is_missing_or_wrong_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_is_missing_or_wrong_ends_the_command(capsys):
     for command, words, flag in (("export", ["bfcl", "x"], "--out"), ("evaluate", ["--seed", "many"], "--seed")):
         with pytest.raises(SystemExit) as end:
             parse(COMMANDS[f"harness.{command}"]([]), words, prog="")
@@ -30,11 +29,11 @@ def test_a_value_that_is_missing_or_wrong_ends_the_command(capsys: pytest.Captur
         assert flag in capsys.readouterr().err
 
 
-def settings_of(*words: str) -> dict[str, Any]:
+def settings_of(*words):
     return flat(read_command(words).config)
 
 
-def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind_an_equals_sign() -> None:
+def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind_an_equals_sign():
     for words in (
         ["--k-max", "40"],
         ["--k_max", "40"],
@@ -79,14 +78,14 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         ("--gpu-memory-utilization 0.5 --sampler vllm-server", "is for --sampler vllm, got --sampler vllm-server"),
     ],
 )
-def test_a_flag_that_there_is_not_or_that_another_choice_has_is_named(words: str, said: str) -> None:
+def test_a_flag_that_there_is_not_or_that_another_choice_has_is_named(words, said):
     command, *given = words.split()
     with pytest.raises(ConfigError) as error:
         parse(EvaluateConfig(), given, prog="") if command == "evaluate" else read_command([command, *given])
     assert said in str(error.value)
 
 
-def test_an_error_is_one_line_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line_as_it_is(capsys):
     with pytest.raises(SystemExit) as end, errors_in_one_line(Console()):
         raise ConfigError("run pip install -e '.[train]', see [/x]")
     assert end.value.code == 2
@@ -99,12 +98,10 @@ def test_an_error_is_one_line_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
-def test_under_torchrun_only_a_machine_s_first_rank_tells_an_error(
-    rank: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_under_torchrun_only_a_machine_s_first_rank_tells_an_error(rank, monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("LOCAL_RANK", rank)
-    told: list[str] = []
+    told = []
     monkeypatch.setattr("harness.settings.command_line.time.sleep", lambda s: told.append(capsys.readouterr().out))
     with pytest.raises(SystemExit), errors_in_one_line(Console()):
         raise ConfigError("no wandb")
@@ -113,9 +110,7 @@ def test_under_torchrun_only_a_machine_s_first_rank_tells_an_error(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_of_80_columns(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_has_help_of_80_columns(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as end:
         parse(COMMANDS[command]([]), ["--help"], prog=f"python -m {command}")
@@ -125,29 +120,29 @@ def test_every_command_has_help_of_80_columns(
     assert max(map(len, said.splitlines())) == 80
 
 
-def page(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def page(capsys, *words):
     with pytest.raises(SystemExit) as end:
         main(list(words))
     assert end.value.code == 0
     return capsys.readouterr().out
 
 
-def flags_on(page: str) -> set[str]:
+def flags_on(page):
     return {*re.findall(r"^\W*(--(?!help-all)(?:no-)?[a-z0-9][\w.-]+)", page, re.MULTILINE)}
 
 
-def test_help_all_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_all_shows_every_flag(capsys):
     everything = {
         name.split("`")[1] for name in REFERENCE["flags"](COMMANDS["harness.grpo"]([])) if name.startswith("`--")
     }
     assert everything <= flags_on(page(capsys, "--help-all"))
 
 
-def first_of(settings: Section) -> list[str]:
+def first_of(settings):
     return [one.name for one in leaves(settings) if one.choice or FIRST in one.marks]
 
 
-def test_the_first_page_has_marked_flags_and_at_most_five_of_a_controller(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_page_has_marked_flags_and_at_most_five_of_a_controller(capsys):
     marked = [*first_of(GRPOConfig()), "resume", "recipe"]
     for wrapper, kind in HORIZONS.items():
         for sampler in SAMPLERS:

@@ -18,9 +18,7 @@ from harness.settings.warm_start import WarmStart
 from harness.training.command import read_command
 
 
-def test_the_first_line_of_a_run_names_its_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_line_of_a_run_names_its_recipe(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("harness.training.carry_out.train", lambda *_, **__: {})
     file = tmp_path / "mine.toml"
     file.write_text('[model]\nmodel = "tiny"\n')
@@ -39,7 +37,7 @@ def test_the_first_line_of_a_run_names_its_recipe(
         assert first.endswith("; --recipe chooses another") == (not i)  # where none was named
 
 
-def test_a_model_or_a_benchmark_has_a_recipe_by_name() -> None:
+def test_a_model_or_a_benchmark_has_a_recipe_by_name():
     for words in (["--model", "X"], ["--model=tiny", "--model=X"], ["--model", "X", "--lora-rank", "32"]):
         with pytest.raises(ConfigError, match=r"--model X needs a recipe: --recipe paper .* lora .* smollm2"):
             read_command(words)
@@ -52,7 +50,7 @@ def test_a_model_or_a_benchmark_has_a_recipe_by_name() -> None:
             read_command(["--env", env])
 
 
-def test_an_agent_with_the_recipe_smollm2_needs_no_further_flag(tmp_path: Path) -> None:
+def test_an_agent_with_the_recipe_smollm2_needs_no_further_flag(tmp_path):
     c = read_command(["--recipe", "smollm2", "--agent", "my_agent:play", "--tasks", "tasks.jsonl"]).config
     assert (c.environment.agent, c.environment.tasks, c.warm_start) == (
         "my_agent:play",
@@ -63,7 +61,7 @@ def test_an_agent_with_the_recipe_smollm2_needs_no_further_flag(tmp_path: Path) 
         read_command(["--agent", "my_agent:play", "--tasks", "tasks.jsonl"])
 
 
-def test_a_resumed_run_has_its_own_settings_and_the_machine_s_flags(quick: GRPOConfig) -> None:
+def test_a_resumed_run_has_its_own_settings_and_the_machine_s_flags(quick):
     saved = changed(quick, wrapper="linear", delta=4.0, kl_coef=0.1)
     prepare(saved)
     resume = ["--resume", str(quick.out)]
@@ -81,7 +79,7 @@ def test_a_resumed_run_has_its_own_settings_and_the_machine_s_flags(quick: GRPOC
     assert request.notes == ["note: the run goes on with its own settings; ignored: --k-min, --recipe"]
 
 
-def test_settings_of_another_version_are_refused_with_their_format() -> None:
+def test_settings_of_another_version_are_refused_with_their_format():
     text = json.loads(GRPOConfig().to_json())
     for other, said in (
         ({"updates": 3, "k0": 9}, "format 1, and this version has 2"),
@@ -94,7 +92,7 @@ def test_settings_of_another_version_are_refused_with_their_format() -> None:
         assert said in str(error.value)
 
 
-def test_the_learning_rate_warms_up_and_decays() -> None:
+def test_the_learning_rate_warms_up_and_decays():
     c = changed(GRPOConfig(), learning_rate=1.0, warmup_updates=4, final_lr_fraction=0.5).optimizer
     # update 1: 2/4 of the warm-up, times 1 - 0.5 * 1/10; update 8: 1 - 0.5 * 8/10
     assert c.learning_rate_at(1, 10) == pytest.approx(0.5 * 0.95)
@@ -102,7 +100,7 @@ def test_the_learning_rate_warms_up_and_decays() -> None:
 
 
 @pytest.mark.parametrize("wrapper", HORIZONS)
-def test_every_wrapper_makes_its_controller_and_its_fields_are_flags(wrapper: str) -> None:
+def test_every_wrapper_makes_its_controller_and_its_fields_are_flags(wrapper):
     given = ["--stages", "0:7,3:9"] if wrapper == "staged" else []
     config = read_command(["--recipe", "paper", "--model", "X", "--wrapper", wrapper, *given]).config
     controller = new_controller(config.horizon)
@@ -113,11 +111,10 @@ def test_every_wrapper_makes_its_controller_and_its_fields_are_flags(wrapper: st
     assert flat(config)["wrapper"] == wrapper
 
 
-def test_a_controller_of_one_s_own_is_made_by_its_name() -> None:
+def test_a_controller_of_one_s_own_is_made_by_its_name():
     words = ["--wrapper", "eh_gym.horizon:LinearHorizon", "--k-min", "4", "--k-max", "9", "--delta", "0.5"]
     config = read_command(words).config
     controller = new_controller(config.horizon)
-    assert controller is not None
     assert controller.state_dict() == LinearHorizon(4, 9, 0.5).state_dict()
     assert config.evaluation_horizon == 9
     assert new_controller(GRPOConfig(horizon=None).horizon) is None
@@ -160,7 +157,7 @@ def test_a_wrong_value_or_two_that_do_not_go_together_are_named(settings: dict[s
         changed(from_recipe("quickstart"), **settings)
 
 
-def test_what_torchrun_can_not_do_is_refused_for_its_ranks() -> None:
+def test_what_torchrun_can_not_do_is_refused_for_its_ranks():
     base = changed(from_recipe("quickstart"), rollout="streaming", max_staleness=1)
     changed(base, sampler="vllm-server").check_ranks()
     for values, names in (({"sampler": "vllm"}, "--max-staleness"), ({"env_workers": "ray"}, "--ray-address auto")):
@@ -168,7 +165,7 @@ def test_what_torchrun_can_not_do_is_refused_for_its_ranks() -> None:
             changed(base, **values).check_ranks()
 
 
-def test_only_a_split_of_their_own_makes_evaluations_held_out() -> None:
+def test_only_a_split_of_their_own_makes_evaluations_held_out():
     base = from_recipe("quickstart")
     assert base.held_out
     for values in ({"split": "test"}, {"eval_split": "train"}, {"split": "all"}):

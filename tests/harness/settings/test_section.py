@@ -1,10 +1,9 @@
 """Sections: tables, flat names, changes, and a correction for every unknown name."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -35,15 +34,15 @@ class Still:
 
     horizon = 7
 
-    def record(self, outcome: object) -> None: ...
+    def record(self, outcome): ...
 
-    def update(self) -> dict[str, float]:
+    def update(self):
         return {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state): ...
 
 
 CHANGED = {
@@ -70,7 +69,7 @@ CHANGED = {
         {"sampler": f"{__name__}:Dice", "sides": 9},
     ],
 )
-def test_settings_survive_their_table_and_its_json(recipe: str, values: dict[str, Any]) -> None:
+def test_settings_survive_their_table_and_its_json(recipe, values):
     config = changed(GRPOConfig.recipe(recipe), **values)
     table = json.loads(json.dumps(table_of(config)))
     again = filled(GRPOConfig(), table)
@@ -82,18 +81,18 @@ def test_settings_survive_their_table_and_its_json(recipe: str, values: dict[str
     )
 
 
-def test_a_table_changes_what_it_has_at_every_depth_and_nothing_else() -> None:
+def test_a_table_changes_what_it_has_at_every_depth_and_nothing_else():
     base = changed(GRPOConfig(), alpha=0.3)
     table = {"updates": 7, "horizon": {"elastic": {"k0": 12}, "linear": {"delta": 4}}, "loss": {"kl_coef": 1}}
     made = filled(base, table)
     assert made == replace(base, updates=7, horizon=made.horizon, loss=replace(base.loss, kl_coef=1.0))
     assert table_of(made.horizon) == table_of(ElasticHorizon(k0=12, alpha=0.3))
-    other = filled(base, table | {"horizon": {"wrapper": "linear", **table["horizon"]}})  # type: ignore[dict-item]
+    other = filled(base, table | {"horizon": {"wrapper": "linear", **table["horizon"]}})
     assert table_of(other.horizon) == table_of(LinearHorizon(delta=4))
     assert filled(made, {}) == made
 
 
-def test_flat_names_are_unique_whatever_is_chosen_of_what_the_help_names() -> None:
+def test_flat_names_are_unique_whatever_is_chosen_of_what_the_help_names():
     assert f"What sets K: {', '.join(HORIZONS)}, or " in HORIZON.text
     for wrapper in HORIZONS:
         for sampler in SAMPLERS:
@@ -103,11 +102,11 @@ def test_flat_names_are_unique_whatever_is_chosen_of_what_the_help_names() -> No
             assert (config.wrapper, config.sampling.sampler) == (wrapper, sampler)
 
 
-def descendants(kind: type) -> list[type]:
+def descendants(kind):
     return [one for child in kind.__subclasses__() for one in (child, *descendants(child))]
 
 
-def test_every_setting_says_what_it_changes() -> None:
+def test_every_setting_says_what_it_changes():
     train, evaluate = marks(GRPOConfig), marks(EvaluateConfig)
     sections = [kind for kind in descendants(Section) if kind.__module__.startswith("harness.settings.")]
     assert [kind for kind in sections if not hasattr(kind, "changes")] == []
@@ -115,9 +114,9 @@ def test_every_setting_says_what_it_changes() -> None:
     assert {*flat(EvaluateConfig())} <= {*evaluate}
 
 
-def test_a_change_of_class_keeps_nothing_of_the_other_one() -> None:
+def test_a_change_of_class_keeps_nothing_of_the_other_one():
     config = changed(GRPOConfig(), k0=20, alpha=0.5)
-    assert changed(config, wrapper="elastic").horizon.alpha == 0.5  # type: ignore[union-attr]
+    assert changed(config, wrapper="elastic").horizon.alpha == 0.5
     fixed = changed(config, wrapper="fixed").horizon
     assert isinstance(fixed, FixedHorizon)
     assert fixed.k0 == FixedHorizon().k0
@@ -125,13 +124,13 @@ def test_a_change_of_class_keeps_nothing_of_the_other_one() -> None:
         changed(config, wrapper="fixed", alpha=0.3)
 
 
-UNKNOWN: list[tuple[Callable[[], Any], str]] = [
-    (lambda: GRPOConfig(loss={"kl_coeff": 1}), "loss.kl_coeff; did you mean loss.kl_coef?"),  # type: ignore[arg-type]
-    (lambda: GRPOConfig.recipe("paper", lss={"kl_coef": 1}), "no setting lss; did you mean loss?"),  # type: ignore[call-arg]
-    (lambda: GRPOConfig(horizon={"elastc": {"k0": 3}}), "did you mean horizon.elastic?"),  # type: ignore[arg-type]
-    (lambda: GRPOConfig(horizon={"elastic": {"k00": 3}}), "did you mean horizon.elastic.k0?"),  # type: ignore[arg-type]
-    (lambda: GRPOConfig(horizon={"wrapper": "fixd"}), "'fixd'; did you mean fixed?"),  # type: ignore[arg-type]
-    (lambda: GRPOConfig(sampling={"sampler": "vlm"}), "'vlm'; did you mean vllm?"),  # type: ignore[arg-type]
+UNKNOWN = [
+    (lambda: GRPOConfig(loss={"kl_coeff": 1}), "loss.kl_coeff; did you mean loss.kl_coef?"),
+    (lambda: GRPOConfig.recipe("paper", lss={"kl_coef": 1}), "no setting lss; did you mean loss?"),
+    (lambda: GRPOConfig(horizon={"elastc": {"k0": 3}}), "did you mean horizon.elastic?"),
+    (lambda: GRPOConfig(horizon={"elastic": {"k00": 3}}), "did you mean horizon.elastic.k0?"),
+    (lambda: GRPOConfig(horizon={"wrapper": "fixd"}), "'fixd'; did you mean fixed?"),
+    (lambda: GRPOConfig(sampling={"sampler": "vlm"}), "'vlm'; did you mean vllm?"),
     (lambda: changed(GRPOConfig(), eval_task=8), "no setting 'eval_task'; did you mean eval_tasks?"),
     (lambda: changed(GRPOConfig(), **{"warm_start.episode": 8}), "did you mean warm_start.episodes?"),
     (lambda: evaluate_policy("expert", task=8), "'task'; did you mean tasks?"),
@@ -139,7 +138,7 @@ UNKNOWN: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("make", "said"), UNKNOWN, ids=[said for _, said in UNKNOWN])
-def test_an_unknown_name_has_a_correction_at_every_depth(make: Callable[[], Any], said: str) -> None:
+def test_an_unknown_name_has_a_correction_at_every_depth(make, said):
     with pytest.raises((TypeError, ConfigError)) as error:
         make()
     assert said in str(error.value)
@@ -160,21 +159,21 @@ def test_an_unknown_name_has_a_correction_at_every_depth(make: Callable[[], Any]
         ({"updates": "3"}, "updates must be a whole number >= 1, got '3'; change --updates"),
     ],
 )
-def test_a_wrong_value_in_a_table_is_named(table: dict[str, Any], said: str) -> None:
+def test_a_wrong_value_in_a_table_is_named(table, said):
     with pytest.raises(ConfigError) as error:
         filled(GRPOConfig(), table)
     assert said in str(error.value)
 
 
 @pytest.mark.parametrize("horizon", [3, "elastic", Still(), ElasticHorizon])
-def test_a_horizon_is_a_dataclass_with_a_controller_s_methods(horizon: Any) -> None:
+def test_a_horizon_is_a_dataclass_with_a_controller_s_methods(horizon):
     with pytest.raises(ConfigError, match=r"horizon must be a controller.*train\(controller=...\)"):
         GRPOConfig(horizon=horizon)
     assert GRPOConfig(horizon=NamedHorizon(f"{__name__}:Still")).wrapper == f"{__name__}:Still"
 
 
-def test_numpy_s_numbers_become_python_s_and_a_text_a_path() -> None:
-    config = GRPOConfig(updates=np.int64(3), seed=np.int32(2), out="x", loss=Loss(kl_coef=np.float64(0.5)))  # type: ignore[arg-type]
+def test_numpy_s_numbers_become_python_s_and_a_text_a_path():
+    config = GRPOConfig(updates=np.int64(3), seed=np.int32(2), out="x", loss=Loss(kl_coef=np.float64(0.5)))
     assert [type(value) for value in (config.updates, config.seed, config.loss.kl_coef)] == [int, int, float]
     assert config.out == Path("x")
     assert json.loads(config.to_json())["out"] == "x"
@@ -188,7 +187,7 @@ class _Counting:
     seen: list[int] = field(default_factory=list, init=False)
 
 
-def test_what_a_controller_counts_is_no_setting() -> None:
+def test_what_a_controller_counts_is_no_setting():
     counting = _Counting(3)
     counting.seen.append(1)
     assert table_of(counting) == flat(counting) == {"k": 3}
@@ -204,6 +203,6 @@ class _Needy(FixedHorizon):
     start: int = field(kw_only=True)
 
 
-def test_a_horizon_of_one_s_own_needs_defaults() -> None:
+def test_a_horizon_of_one_s_own_needs_defaults():
     with pytest.raises(ConfigError, match=r"test_section:_Needy can't be made.*'start'.*give its fields defaults"):
         changed(GRPOConfig(), wrapper=f"{__name__}:_Needy")

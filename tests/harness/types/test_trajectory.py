@@ -1,7 +1,6 @@
 """An episode as it grows, and what the controller is told."""
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 
 
-def test_an_episode_grows_with_its_mask() -> None:
+def test_an_episode_grows_with_its_mask():
     t = Trajectory("t", 0, horizon=5)
     t.add_prompt([1, 2])
     t.add_sample(Sample([3, 4], [-0.5, -0.25], "stop", 7))
@@ -19,7 +18,7 @@ def test_an_episode_grows_with_its_mask() -> None:
     assert (t.action_tokens, t.versions) == (2, [7])
 
 
-def answered(reward: float = 0.0, terminated: bool = False, truncated: bool = False, **info: Any) -> Trajectory:
+def answered(reward=0.0, terminated=False, truncated=False, **info):
     """An episode of one turn with this answer."""
     t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
     t.begin("first", {"task_id": "task", "system_prompt": "rules", "horizon": 5, "category": "base"})
@@ -28,7 +27,7 @@ def answered(reward: float = 0.0, terminated: bool = False, truncated: bool = Fa
     return t
 
 
-def test_the_first_message_and_an_answer_are_recorded() -> None:
+def test_the_first_message_and_an_answer_are_recorded():
     t = answered(malformed=True, success_threshold=0.5)
     assert (t.system_prompt, t.prompt, t.horizon) == ("rules", "first", 5)
     assert t.info == {"task_id": "task", "horizon": 5, "category": "base"}
@@ -36,7 +35,7 @@ def test_the_first_message_and_an_answer_are_recorded() -> None:
     assert (t.reward, t.success, t.threshold) == (0.0, False, 0.5)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numbers_of_numpy_are_numbers():
     t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
     t.begin("first", {"task_id": "task", "system_prompt": "rules", "optimal_steps": np.int64(4)})
     assert json.dumps([t.optimal_steps, answered(reward=np.float32(0.5)).reward]) == "[4, 0.5]"
@@ -57,7 +56,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"terminated": True, "environment_error": "gone", "success": True}, "environment-error", False),
     ],
 )
-def test_the_end_of_an_episode_is_recorded_with_its_reason(answer: dict[str, Any], end: str, success: bool) -> None:
+def test_the_end_of_an_episode_is_recorded_with_its_reason(answer, end, success):
     t = answered(**answer)
     assert (t.end, t.success, t.error is not None) == (end, success, end == "environment-error")
     assert t.outcome().truncated == (end in ("horizon", "truncated"))

@@ -3,16 +3,13 @@ numbers."""
 
 from collections import defaultdict
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from one_step import copied, one_step, update
-from torch import Tensor
 
-from harness.model.policy import Policy
 from harness.update.loss import aggregate, kl_k3, policy_loss
 
 trl = pytest.importorskip("trl.trainer.grpo_trainer", reason="TRL is not installed: pip install -e '.[examples]'")
@@ -21,7 +18,7 @@ EPISODES, TOKENS, KL = 6, 9, 0.05
 MODES = (("seq-mean", "grpo"), ("token-mean", "dapo"))
 
 
-def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def batch(seed=0):
     """Log-probabilities now, of the sampler and of a reference, float64 [B, S]; advantages [B]; the mask."""
     g = torch.Generator().manual_seed(seed)
     old = -3 * torch.rand(EPISODES, TOKENS, generator=g, dtype=torch.float64)
@@ -31,9 +28,7 @@ def batch(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return logp.requires_grad_(), old, ref, torch.randn(EPISODES, generator=g, dtype=torch.float64), mask
 
 
-def trl_loss(
-    logp: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, mask: Tensor, weights: Tensor | None, **settings: Any
-) -> Tensor:
+def trl_loss(logp, old, ref, advantages, mask, weights, **settings):
     """What TRL's trainer computes; it gets its log-probabilities from `logp` and not from a model."""
     trainer = SimpleNamespace(
         model=SimpleNamespace(training=True),
@@ -69,7 +64,7 @@ def trl_loss(
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("mode", "loss_type"), MODES)
-def test_value_and_gradient(mode: Any, loss_type: str, weighted: bool) -> None:
+def test_value_and_gradient(mode, loss_type, weighted):
     logp, old, ref, advantages, mask = batch()
     weights = torch.linspace(0.5, 2.0, TOKENS, dtype=torch.float64).expand(EPISODES, TOKENS) if weighted else None
     settings = {"loss_type": loss_type, "epsilon_low": 0.2, "epsilon_high": 0.28, "importance_sampling_level": "token"}
@@ -95,9 +90,7 @@ REPLIES = ["open(a)", "list()", "submit(73)", "read() and then open(b)"]
 @given(rewards=st.tuples(GRADED, GRADED), moved=st.integers(0, 7))
 @example(rewards=([0.0, 0.5, 0.5, 1.0], [0.1, 0.2, 0.3, 0.2]), moved=1)
 @pytest.mark.parametrize(("mode", "loss_type"), MODES)
-def test_value_and_gradient_of_an_update_with_graded_rewards_and_ties(
-    trained: Policy, mode: Any, loss_type: str, rewards: tuple[list[float], list[float]], moved: int
-) -> None:
+def test_value_and_gradient_of_an_update_with_graded_rewards_and_ties(trained, mode, loss_type, rewards, moved):
     """Also of 4 rewards of which some equal their mean. A reward that moves by .0001 moves the gradient as little."""
     sizes, gradients = [], []
     for change in (0.0, 1e-4):
@@ -106,7 +99,7 @@ def test_value_and_gradient_of_an_update_with_graded_rewards_and_ties(
         policy = copied(trained)
         episodes = [one_step(policy, i // 4, REPLIES[i % 4], reward=reward) for i, reward in enumerate(earned)]
         optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
-        how: dict[str, Any] = {"aggregation": mode, "normalize_std": False, "max_grad_norm": 1e9}
+        how = {"aggregation": mode, "normalize_std": False, "max_grad_norm": 1e9}
         value = update(policy, optimizer, episodes, **how)["train/loss"]
         after = torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
@@ -118,7 +111,7 @@ def test_value_and_gradient_of_an_update_with_graded_rewards_and_ties(
         expected = trl_loss(logp, logp.detach(), logp.detach(), advantages, batch.action_mask, None, **how)
         expected.backward()
         before = torch.cat([p.detach().flatten() for p in trained.model.parameters()])
-        gradient = torch.cat([p.grad.flatten() for p in plain.model.parameters()])  # type: ignore[union-attr]
+        gradient = torch.cat([p.grad.flatten() for p in plain.model.parameters()])
         assert value == pytest.approx(float(expected.detach()), abs=1e-6)
         torch.testing.assert_close(before - after, gradient, atol=2e-6, rtol=1e-3)
         gradients.append(before - after)

@@ -9,7 +9,7 @@ from harness.types.trajectory import LENGTH_BINS
 from harness.update.mismatch import Mismatch
 
 
-def filled() -> Mismatch:
+def filled():
     """Episodes of 10, 11 and 45 steps with 2, 1 and 1 tokens; a difference outside the mask counts nowhere."""
     mismatch = Mismatch()
     logp = torch.tensor([[-1.0, -1.0, -9.0], [-2.0, 0.0, 0.0]])
@@ -22,7 +22,7 @@ def filled() -> Mismatch:
     return mismatch
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     m = filled().metrics(weighted=True)
     assert m["train/logp_difference_max"] == 1.0
     assert m["train/logp_difference_mean"] == pytest.approx((0.5 + 0.25 + 0 + 1) / 4)
@@ -35,12 +35,12 @@ def test_by_hand() -> None:
     assert [m[f"train/tis_capped_{name}"] for name, _ in LENGTH_BINS][:2] == [0.0, 1.0]
 
 
-def test_a_difference_of_nan_is_reported() -> None:
+def test_a_difference_of_nan_is_reported():
     mismatch, mask = filled(), torch.ones(1, 1, dtype=torch.bool)
     mismatch.add(torch.tensor([[math.nan]]), torch.tensor([[-1.0]]), mask, [1])
     found = mismatch.merged([filled()])
     assert math.isnan(found.metrics(weighted=False)["train/logp_difference_max"])
 
 
-def test_without_tokens_to_compare_the_difference_is_unknown_and_not_0() -> None:
+def test_without_tokens_to_compare_the_difference_is_unknown_and_not_0():
     assert all(math.isnan(value) for value in Mismatch().metrics(weighted=True).values())

@@ -3,7 +3,6 @@ sentence."""
 
 import copy
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from one_step import copied, one_step
 from eh_gym.errors import ConfigError
 from harness.machine.ranks import Ranks
 from harness.model.lora import add_lora
-from harness.model.policy import Policy
 from harness.settings.grpo import from_recipe
 from harness.settings.optimizer import Optimizer
 from harness.settings.section import changed
@@ -26,7 +24,7 @@ CONFIG = changed(
 )
 
 
-def learner_of(policy: Policy, *, offload: bool = False, **changes: Any) -> Learner:
+def learner_of(policy, *, offload=False, **changes):
     optimizer = make_optimizer(policy.model, Optimizer(learning_rate=0.01, adam_beta2=0.999, weight_decay=0.1))
     config = changed(CONFIG, **changes)
     reference = copied(policy) if config.loss.kl_coef else None
@@ -34,7 +32,7 @@ def learner_of(policy: Policy, *, offload: bool = False, **changes: Any) -> Lear
     return Learner(policy, optimizer, reference, config.loss, config.optimizer, 1.0, 1, 0, Ranks(), moments)
 
 
-def state_of(learner: Learner) -> Any:
+def state_of(learner):
     """Copies of everything that an update changes, and the random state."""
     model, optimizer = learner.policy.model, learner.optimizer
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
@@ -45,7 +43,7 @@ def state_of(learner: Learner) -> Any:
     )
 
 
-def assert_same(a: Any, b: Any) -> None:
+def assert_same(a, b):
     torch.testing.assert_close(a[0], b[0], rtol=0, atol=0)
     assert repr(a[1]) == repr(b[1])
     assert torch.equal(a[1][2], b[1][2])
@@ -55,7 +53,7 @@ def assert_same(a: Any, b: Any) -> None:
     "how", ["packed", "padded", "bfloat16", "adapters", "moments on the host", "KL term", "compiled", "checkpointing"]
 )
 @pytest.mark.parametrize("moved", [False, True], ids=["new", "resumed"])
-def test_nothing_is_another_afterwards(trained: Policy, how: str, moved: bool) -> None:
+def test_nothing_is_another_afterwards(trained, how, moved):
     policy = copied(trained)
     if how == "padded":
         policy.model.set_attn_implementation("sdpa")
@@ -87,18 +85,16 @@ def test_nothing_is_another_afterwards(trained: Policy, how: str, moved: bool) -
         ("float32", 249, (0, 1)),
     ],
 )
-def test_as_many_layers_as_fit_are_not_computed_again(
-    trained: Policy, monkeypatch: pytest.MonkeyPatch, dtype: str, free: int, chosen: tuple[int, int]
-) -> None:
+def test_as_many_layers_as_fit_are_not_computed_again(trained, monkeypatch, dtype, free, chosen):
     learner = learner_of(copied(trained))
     learner.policy.recompute()
     layers = learner.policy.recomputed_layers
 
-    def present() -> tuple[int, int]:
+    def present():
         kept = sum("context_fn" in layer._gradient_checkpointing_func.keywords for layer in layers)
         return kept, sum(not layer.gradient_checkpointing for layer in layers)
 
-    def measured(update: Any, _: torch.device) -> _Memory:
+    def measured(update, _):
         update()
         kept, stored = present()
         return _Memory(1000 + 10 * max(0, kept - stored) + 100 * stored, free, 500)
@@ -120,10 +116,8 @@ def test_as_many_layers_as_fit_are_not_computed_again(
         ("something else of the memory", "something else of the memory"),
     ],
 )
-def test_a_lack_of_memory_is_a_sentence_with_flags_of_this_run(
-    trained: Policy, monkeypatch: pytest.MonkeyPatch, error: str, missing: str
-) -> None:
-    def full(*_: Any, **__: Any) -> Any:
+def test_a_lack_of_memory_is_a_sentence_with_flags_of_this_run(trained, monkeypatch, error, missing):
+    def full(*_, **__):
         raise torch.OutOfMemoryError(error)
 
     monkeypatch.setattr("harness.update.learner.update_policy", full)
@@ -146,12 +140,12 @@ def test_a_lack_of_memory_is_a_sentence_with_flags_of_this_run(
         ({"tokens_per_microbatch": 200}, "--max-context below 200", "--tokens-per-microbatch 200"),
     ],
 )
-def test_only_flags_that_help_are_named(settings: dict[str, Any], named: str, others: str) -> None:
+def test_only_flags_that_help_are_named(settings, named, others):
     said = what_to_lower(changed(CONFIG, **settings), 200)
     assert named in said
     assert others not in said
 
 
-def test_the_tried_micro_batches_are_full() -> None:
+def test_the_tried_micro_batches_are_full():
     found = largest_microbatches(512, 200, words=50, ranks=2)
     assert [(t.tokens, t.action_tokens, t.reward) for t in found] == [(170, 169, float(i % 2)) for i in range(12)]

@@ -1,8 +1,7 @@
 """Which episodes enter the loss, and what one update does to the policy."""
 
 import math
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from one_step import copied, update
 from one_step import one_step as episode
 
 from harness.machine.ranks import Ranks
-from harness.model.policy import Policy
 from harness.settings.loss import Aggregation, Loss
 from harness.types.sampler import Sample
 from harness.types.trajectory import LENGTH_BINS, Trajectory, Turn
@@ -20,17 +18,17 @@ from harness.update.update import select_episodes
 
 
 @pytest.fixture
-def policy(trained: Policy) -> Policy:
+def policy(trained):
     return copied(trained)
 
 
-def choose(trajectories: list[Trajectory], **changes: Any) -> tuple[list[tuple[str, float]], float]:
+def choose(trajectories, **changes):
     settings = Loss(**{"normalize_std": False, **changes})
     chosen, equal = select_episodes(trajectories, settings)
     return [(t.turns[0].action, a) for t, a in chosen], equal
 
 
-def test_equal_groups_are_dropped_and_counted(policy: Policy) -> None:
+def test_equal_groups_are_dropped_and_counted(policy):
     group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
     equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
     assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], 0.5)
@@ -40,7 +38,7 @@ def test_equal_groups_are_dropped_and_counted(policy: Policy) -> None:
     assert choose([*group, tie]) == ([("open(a)", 0.5), ("open(b)", -0.5), ("read()", 0.0)], 0.0)
 
 
-def test_the_kl_term_alone_trains(trained: Policy) -> None:
+def test_the_kl_term_alone_trains(trained):
     learner = copied(trained)
     with torch.no_grad():
         for parameter in learner.model.parameters():
@@ -53,14 +51,14 @@ def test_the_kl_term_alone_trains(trained: Policy) -> None:
     assert 0 < second < first
 
 
-def test_a_failed_environment_is_in_no_mean(policy: Policy) -> None:
+def test_a_failed_environment_is_in_no_mean(policy):
     group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
     lost = episode(policy, 0, "open(c)", reward=0.0, end="environment-error")
     assert choose([*group, lost]) == choose(group)
 
 
 @pytest.mark.parametrize("end", ["horizon", "truncated", "context"])
-def test_stopped_episodes_count_in_the_mean_and_have_the_weight_that_they_are_given(policy: Policy, end: Any) -> None:
+def test_stopped_episodes_count_in_the_mean_and_have_the_weight_that_they_are_given(policy, end):
     """One that filled the context keeps its weight: with less, writing much would take a failure out of the loss."""
     ends = ["terminated", "terminated", end]
     group = [episode(policy, 0, f"open({i})", reward=float(i == 0), end=how) for i, how in enumerate(ends)]
@@ -70,7 +68,7 @@ def test_stopped_episodes_count_in_the_mean_and_have_the_weight_that_they_are_gi
         assert [a for _, a in choose(group, truncated_weight=weight)[0]] == pytest.approx(expected)
 
 
-def with_changed_history(policy: Policy, group: int, replies: list[str], *, reward: float) -> Trajectory:
+def with_changed_history(policy, group, replies, *, reward):
     """An episode whose every turn begins another sequence. All begin with a prompt that is long enough to be shared."""
     t = Trajectory(
         f"t{group}", group, reward=reward, turns=[Turn(reply, "", cut=False, malformed=False) for reply in replies]
@@ -87,7 +85,7 @@ def with_changed_history(policy: Policy, group: int, replies: list[str], *, rewa
     return t
 
 
-def scores(policy: Policy, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def scores(policy, ids):
     """The log-probability and entropy of each token after the first, from a plain pass over these tokens alone."""
     drawn = torch.distributions.Categorical(logits=policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float())
     return drawn.log_prob(torch.tensor(ids[1:])), drawn.entropy()
@@ -95,13 +93,13 @@ def scores(policy: Policy, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
 @pytest.mark.parametrize("tokens", [1, 10_000])
-def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregation: Any, tokens: int) -> None:
+def test_an_episode_of_several_sequences_counts_once(trained, aggregation, tokens):
     policies = [copied(trained) for _ in range(2)]
     good = with_changed_history(policies[0], 0, ["open(a)", "read()", "submit(73)"], reward=1.0)
     bad = with_changed_history(policies[0], 0, ["list()"], reward=0.0)
     assert [len(t.sequences) for t in (good, bad)] == [3, 1]
     optimizer = torch.optim.SGD(policies[0].model.parameters(), lr=0.1)
-    how: dict[str, Any] = {"aggregation": aggregation, "tokens_per_microbatch": tokens}
+    how = {"aggregation": aggregation, "tokens_per_microbatch": tokens}
     metrics = update(policies[0], optimizer, [good, bad], normalize_std=False, max_grad_norm=1e9, **how)
 
     written = [sum(len(trained.chat.reply_ids(turn.action)) for turn in t.turns) for t in (good, bad)]
@@ -116,7 +114,7 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
     loss.backward()
     with torch.no_grad():
         for p, q in zip(policies[0].model.parameters(), policies[1].model.parameters(), strict=True):
-            torch.testing.assert_close(p, q - 0.1 * q.grad, atol=1e-6, rtol=1e-4)  # type: ignore[operator]
+            torch.testing.assert_close(p, q - 0.1 * q.grad, atol=1e-6, rtol=1e-4)
     assert all(p.grad is None for p in policies[0].model.parameters())  # the next rollout's memory
     assert metrics["train/episodes_in_loss"] == 2
     assert metrics["train/tokens_in_loss"] == sum(written)
@@ -128,7 +126,7 @@ def test_an_episode_of_several_sequences_counts_once(trained: Policy, aggregatio
         assert row.ids.numel() == good.tokens + bad.tokens - 3 * shared
 
 
-def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
+def test_nothing_to_learn_is_no_step_and_finite_metrics(policy):
     episodes = [episode(policy, 0, "open(a)", reward=0.0), episode(policy, 0, "open(b)", reward=0.0)]
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
     before = [p.clone() for p in policy.model.parameters()]
@@ -140,7 +138,7 @@ def test_nothing_to_learn_is_no_step_and_finite_metrics(policy: Policy) -> None:
     assert all(math.isfinite(metrics[name]) for name in metrics.keys() - nothing)
 
 
-def test_a_gradient_that_is_not_finite_is_counted_and_steps_nothing(policy: Policy) -> None:
+def test_a_gradient_that_is_not_finite_is_counted_and_steps_nothing(policy):
     pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
     pair[0].reward = math.nan  # stands for whatever overflows
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3)
@@ -155,15 +153,13 @@ def test_a_gradient_that_is_not_finite_is_counted_and_steps_nothing(policy: Poli
     assert all(p.isfinite().all() for p in policy.model.parameters())
 
 
-def skewed(t: Trajectory, by: float) -> Trajectory:
+def skewed(t, by):
     """The episode as a sampler would have reported it whose log-probabilities are higher by `by`."""
     t.logprobs = [lp + by * m for lp, m in zip(t.logprobs, t.action_mask, strict=True)]
     return t
 
 
-def moved(
-    trained: Policy, by: float, *, more: float = 0.0, minibatches: int = 1, **changes: Any
-) -> tuple[list[torch.Tensor], dict[str, float]]:
+def moved(trained, by, *, more=0.0, minibatches=1, **changes):
     """The change of the weights in one update whose sampler was off by `by`, and by `more` with each episode; the
     metrics."""
     policy = copied(trained)
@@ -176,7 +172,7 @@ def moved(
 
 
 @pytest.mark.parametrize(("by", "weight"), [(-math.log(1.5), 1.5), (-math.log(4), 2.0), (math.log(2), 0.5)])
-def test_importance_weights_scale_the_gradient_of_every_token(trained: Policy, by: float, weight: float) -> None:
+def test_importance_weights_scale_the_gradient_of_every_token(trained, by, weight):
     plain, _ = moved(trained, 0.0)
     weighted, metrics = moved(trained, by, tis_cap=2.0)
     for a, b in zip(weighted, plain, strict=True):
@@ -186,13 +182,13 @@ def test_importance_weights_scale_the_gradient_of_every_token(trained: Policy, b
     assert metrics["train/clip_fraction"] == 0.0
 
 
-def test_without_weights_the_clipping_is_about_the_sampler(trained: Policy) -> None:
+def test_without_weights_the_clipping_is_about_the_sampler(trained):
     _, metrics = moved(trained, -math.log(4))
     assert 0.2 < metrics["train/clip_fraction"] < 0.8
     assert not any(name.startswith("train/tis") for name in metrics)
 
 
-def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Policy) -> None:
+def test_later_steps_are_compared_with_the_weights_before_the_first(trained):
     by = -math.log(1.5)
     _, one = moved(trained, by, tis_cap=2.0, more=-0.1)
     _, four = moved(trained, by, tis_cap=2.0, more=-0.1, minibatches=4)
@@ -204,9 +200,9 @@ def test_later_steps_are_compared_with_the_weights_before_the_first(trained: Pol
 
 
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
-def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggregation: Any) -> None:
+def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained, aggregation):
 
-    def norm(kl_coef: float) -> float:
+    def norm(kl_coef):
         policy = copied(trained)
         replies = ["open(a)", "open(b)", "open(c)", "open(d)"]
         episodes = [episode(policy, i // 2, r, reward=float(i == 0)) for i, r in enumerate(replies)]
@@ -217,12 +213,12 @@ def test_the_kl_term_does_not_scale_the_rest_of_the_loss(trained: Policy, aggreg
     assert norm(1e-9) == pytest.approx(norm(0.0), rel=1e-4)
 
 
-def test_the_kl_is_that_of_the_policy_that_sampled(trained: Policy) -> None:
+def test_the_kl_is_that_of_the_policy_that_sampled(trained):
     _, metrics = moved(trained, math.log(4))
     assert metrics["train/approx_kl"] == pytest.approx(1 / 4 + math.log(4) - 1, rel=1e-3)
 
 
-def test_the_mismatch_is_that_of_all_ranks(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mismatch_is_that_of_all_ranks(trained, monkeypatch):
     other = Mismatch()
     other._max = 9.0
     every = lambda _, mine: [*mine, *[other] * isinstance(mine[0], Mismatch)]  # noqa: E731
@@ -230,7 +226,7 @@ def test_the_mismatch_is_that_of_all_ranks(trained: Policy, monkeypatch: pytest.
     assert moved(trained, 0.0)[1]["train/logp_difference_max"] == 9.0
 
 
-def test_the_reference_is_frozen_and_found_again(policy: Policy, tmp_path: Path) -> None:
+def test_the_reference_is_frozen_and_found_again(policy, tmp_path):
     policy.model.train()
     for first in (True, False):
         reference = reference_policy(policy, tmp_path / "first", "cpu", Ranks(), first=first, packing=True).model
