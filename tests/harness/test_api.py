@@ -40,7 +40,7 @@ def _own_cache(cache, monkeypatch):
 @pytest.fixture
 def short(quick):
     """Two updates."""
-    return changed(quick, updates=2, eval_tasks=4)
+    return changed(quick, updates=2, eval_tasks=2)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_an_environment_and_a_controller_may_be_objects(short_on_any, tmp_path):
 
 def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(short, capsys):
     train(replace(short, updates=1, warm_start=WarmStart()), env=lambda: CabinetEnv("train"))
-    assert "on 4 training tasks at K" in capsys.readouterr().out
+    assert "on 2 training tasks at K" in capsys.readouterr().out
     assert evaluate_policy("expert", lambda: CabinetEnv("test"), tasks=3, show=False).mean_at_k == 1.0
 
 

@@ -37,11 +37,16 @@ from harness.training.first_policy import load
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def test_the_same_seed_trains_the_same_and_another_differs(quick, trained_folder, tmp_path):
+@pytest.fixture
+def quick(quick, trained_folder):
+    """From the saved clone: else each run would have the expert play again, for the tiny model's tokenizer."""
+    return changed(quick, model=str(trained_folder), **{"warm_start.episodes": 0})
+
+
+def test_the_same_seed_trains_the_same_and_another_differs(quick, tmp_path):
     setup = changed(with_others(quick, Changes.SETUP), out=tmp_path / "setup")
     machine = changed(with_others(quick, Changes.MACHINE), out=tmp_path / "machine", updates=1)
-    same_clone = {"model": str(trained_folder), "warm_start.episodes": 0}
-    other = changed(quick, out=tmp_path / "other", seed=1, updates=2, eval_tasks=0, **same_clone)
+    other = changed(quick, out=tmp_path / "other", seed=1, updates=2, eval_tasks=0)
     evaluations = [run(config) for config in (quick, setup, machine, other)]
     assert metrics_of(quick) == metrics_of(setup)
     assert evaluations[0] == evaluations[1]
@@ -123,9 +128,8 @@ def test_episodes_have_the_k_of_their_kind(quick):
     assert {7.0} < seen
 
 
-def test_each_task_has_the_k_of_its_own_successes(quick, trained_folder):
-    few = {"eval_tasks": 0, "model": str(trained_folder), "warm_start.episodes": 0, "env_args": {"tasks": 4}}
-    config = changed(quick, wrapper="task", k0=12, free_every=3, **few)
+def test_each_task_has_the_k_of_its_own_successes(quick):
+    config = changed(quick, eval_tasks=0, wrapper="task", k0=12, free_every=3, env_args={"tasks": 4})
     run(config)
     controller, seen = new_controller(config.horizon), set()
     for update, row in enumerate(metrics_of(config)):
@@ -242,7 +246,7 @@ def test_a_mistake_ends_before_a_model_is_made_and_leaves_no_run(capsys, tmp_pat
 def test_a_full_disk_ends_the_command_with_a_line_and_the_run_resumes_to_the_same_metrics(
     quick, tmp_path, monkeypatch, capsys
 ):
-    config = changed(quick, updates=1, eval_tasks=0, **{"warm_start.episodes": 0})
+    config = changed(quick, updates=1, eval_tasks=0)
     whole, folder = changed(config, out=tmp_path / "whole"), prepare(config)
     run(whole)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -282,14 +286,12 @@ def test_a_full_disk_ends_the_command_with_a_line_and_the_run_resumes_to_the_sam
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_model_folder_trains_like_any_hub_model(quick, trained, tmp_path, dtype):
-    trained.save(tmp_path / "given")
-    given = {"model": str(tmp_path / "given"), "warm_start.episodes": 0}
-    config = changed(quick, dtype=dtype, updates=1, eval_tasks=2, **given)
+def test_a_model_folder_trains_like_any_hub_model(quick, tmp_path, dtype):
+    config = changed(quick, dtype=dtype, updates=1, eval_tasks=2)
     run(config)
     [row] = metrics_of(config)
     if dtype == "float32":  # the very policy that the tiny run starts from, so the very same episodes
-        tiny = changed(quick, out=tmp_path / "tiny", updates=1, eval_tasks=2)
+        tiny = changed(config, out=tmp_path / "tiny", model="tiny", **{"warm_start.episodes": 600})
         run(tiny)
         assert row == metrics_of(tiny)[0]
     # bfloat16 keeps 8 bits: sampler and trainer sum in another order, so their log-probabilities differ by percents.
@@ -315,7 +317,7 @@ def test_without_the_extra_a_command_ends_with_one_line(child_env, tmp_path, com
 
 
 def test_a_tiny_model_in_bfloat16_has_its_rotary_frequencies_in_float32(quick):
-    config = changed(quick, dtype="bfloat16")
+    config = changed(quick, model="tiny", dtype="bfloat16")
     env = task_environment(config.environment, config.environment.env)
     model = load(config, env, "cpu", Ranks(), Display(Console(quiet=True))).model
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
