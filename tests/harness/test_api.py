@@ -44,8 +44,8 @@ def short(quick):
 
 
 @pytest.fixture
-def short_on_any(short, trained_folder):
-    """The same without a warm start, which on an environment of one's own takes most of the time."""
+def from_clone(short, trained_folder):
+    """The same from the saved clone: on an environment of one's own a warm start takes most of the time."""
     return changed(short, model=str(trained_folder), **{"warm_start.episodes": 0})
 
 
@@ -53,9 +53,9 @@ def without_times(result):
     return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in result.history]
 
 
-def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(short, tmp_path):
+def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(from_clone, tmp_path):
     async def cell():
-        return [train(changed(short, out=tmp_path / name, threads=1), show=False) for name in "ab"]
+        return [train(changed(from_clone, out=tmp_path / name, threads=1), show=False) for name in "ab"]
 
     torch.set_num_threads(2)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), torch.get_num_threads()
@@ -71,8 +71,8 @@ def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_o
     assert evaluate_policy(first.model, tasks=2, rollouts=1, max_action_tokens=6, show=False).episodes == 2
 
 
-def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short, tmp_path):
-    config = changed(short, updates=3, checkpoint_every=10)
+def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(from_clone, tmp_path):
+    config = changed(from_clone, updates=3, checkpoint_every=10)
     heard = []
 
     def hear(update, metrics):
@@ -99,8 +99,8 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(short, tmp
 
 
 @pytest.mark.usefixtures("signals_are_heard")
-def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(short, tmp_path, monkeypatch):
-    config = changed(short, updates=3, checkpoint_every=10)
+def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(from_clone, tmp_path, monkeypatch):
+    config = changed(from_clone, updates=3, checkpoint_every=10)
     whole = train(changed(config, out=tmp_path / "whole"), show=False)
     updates = []
 
@@ -140,10 +140,10 @@ def make_cabinet(split="train"):
     return CabinetEnv(split)
 
 
-def test_an_environment_and_a_controller_may_be_objects(short_on_any, tmp_path):
+def test_an_environment_and_a_controller_may_be_objects(from_clone, tmp_path):
     controller = ElasticHorizon(k0=10, min_successes=2)
-    given = train(short_on_any, env=make_cabinet, controller=controller, show=False)
-    named = train(changed(short_on_any, out=tmp_path / "named"), show=False)
+    given = train(from_clone, env=make_cabinet, controller=controller, show=False)
+    named = train(changed(from_clone, out=tmp_path / "named"), show=False)
     assert without_times(given) == without_times(named)
     assert given.history[-1]["horizon/k"] == named.history[-1]["horizon/k"]
     kept = json.loads((given.folder / "config.json").read_text())
@@ -245,9 +245,9 @@ class Graded(CabinetEnv):
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(kept, short_on_any, capsys):
+def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(kept, from_clone, capsys):
     own = {"success_threshold": 1.0, "truncated_reward": "keep" if kept else "zero"}
-    config = changed(short_on_any, updates=1)
+    config = changed(from_clone, updates=1)
     result = train(changed(config, **own), env=Graded, show=False)
     [row] = result.history
     lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000000.jsonl").open()]
