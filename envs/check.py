@@ -10,7 +10,7 @@ import gymnasium as gym
 from eh_gym.checked import said_by
 from eh_gym.errors import EHError
 from eh_gym.testing import ExpertEnvContract, TextEnvContract
-from envs.making import make_environment, read_env_args
+from envs.make import make_environment, read_env_args
 
 _EXPERT = ("expert", "random_action")
 

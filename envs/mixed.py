@@ -13,7 +13,7 @@ from gymnasium.spaces import Text
 from eh_gym.errors import ConfigError
 from eh_gym.spaces import UnicodeText
 from envs.ids import LazyIds, task_ids_of
-from envs.making import make_environment
+from envs.make import make_environment
 from envs.options import named_task
 
 Info = dict[str, Any]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.evaluation.of_run import of_run
+from harness.evaluation.config_from_run import config_from_run
 from harness.settings.command_line import errors_in_one_line, flag_of, parse
 from harness.settings.evaluate import EvaluateConfig, official
 from harness.settings.section import changed, flat
@@ -34,7 +34,7 @@ def defaults(words: Sequence[str], folder: Path | None = None) -> EvaluateConfig
     """Returns the defaults of a command line: those of a run's folder, and with ``--official`` those of the
     benchmark.
     """
-    default = of_run(folder, flag_of(words, "env")) if folder else EvaluateConfig()
+    default = config_from_run(folder, flag_of(words, "env")) if folder else EvaluateConfig()
     if "--official" not in words:
         return default
     env = flag_of(words, "env", default.environment.env)

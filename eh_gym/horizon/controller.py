@@ -117,7 +117,7 @@ class MadeIn(Protocol):
     made_in: int
 
 
-def horizon_for_of(controller: HorizonController) -> HorizonFor | None:
+def per_episode_rule(controller: HorizonController) -> HorizonFor | None:
     """The controller's method ``horizon_for``; None if all of its episodes have one K."""
     method: HorizonFor | None = getattr(controller, "horizon_for", None)
     return method

@@ -29,8 +29,8 @@ from eh_gym.horizon.controller import (
     ReadsInfo,
     check_outcome,
     episode_horizon,
-    horizon_for_of,
     is_controller,
+    per_episode_rule,
 )
 
 
@@ -66,7 +66,7 @@ class SharedHorizon:
         if not is_controller(controller):
             raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
         self._keys: tuple[str, ...] | None = None  # of the info that is handed over; None if all episodes have one K
-        if horizon_for_of(controller) is None:
+        if per_episode_rule(controller) is None:
             episode_horizon(controller, {}, None)  # raises if K is not a number of steps
         elif isinstance(controller, ReadsInfo):
             self._keys = tuple(controller.info_keys)

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, horizon_for_of, is_controller
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, is_controller, per_episode_rule
 from eh_gym.rewards import earned, result_of
 
 __all__ = ["ElasticToolCalls", "ending"]
@@ -64,7 +64,7 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         success: Callable[[float], bool] | None = None,
         zero_reward_on_truncation: bool = True,
     ) -> None:
-        if not is_controller(controller) or horizon_for_of(controller) is not None:
+        if not is_controller(controller) or per_episode_rule(controller) is not None:
             raise ConfigError(f"controller must have one K for all episodes, got {controller!r}; pass ElasticHorizon()")
         if not getattr(trainer, "tools", None):
             raise ConfigError("the trainer has no tools; pass environment_factory=... or tools=[...] to GRPOTrainer")

@@ -128,7 +128,7 @@ class WorkerPool:
 
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-_shared: dict[tuple[int, tuple[str, ...]], WorkerPool] = {}
+_shared_pools: dict[tuple[int, tuple[str, ...]], WorkerPool] = {}
 _shared_lock = threading.Lock()
 
 
@@ -136,16 +136,16 @@ def shared_pool(size: int, command: Sequence[str]) -> WorkerPool:
     """The pool of this size and command that all of this process share until ``close_shared_pools``."""
     key = (size, tuple(command))
     with _shared_lock:
-        if key not in _shared:
-            _shared[key] = WorkerPool(size, command)
-        return _shared[key]
+        if key not in _shared_pools:
+            _shared_pools[key] = WorkerPool(size, command)
+        return _shared_pools[key]
 
 
 def close_shared_pools() -> None:
     """Ends the workers of all shared pools; the next use starts new ones."""
     with _shared_lock:
-        pools = list(_shared.values())
-        _shared.clear()
+        pools = list(_shared_pools.values())
+        _shared_pools.clear()
     for pool in pools:
         pool.close()
 

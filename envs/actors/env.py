@@ -9,7 +9,7 @@ from gymnasium.spaces import Text
 from eh_gym.errors import ConfigError, WorkerError
 from envs.actors.host import EnvKind
 from envs.actors.pool import ActorPool, Seat
-from envs.making import registered
+from envs.make import registered
 
 
 def in_actors(env_id: str, pool: ActorPool) -> EnvSpec:

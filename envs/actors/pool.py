@@ -207,20 +207,20 @@ class ActorPool:
             raise WorkerDied(f"the Ray actor on {actor.name} is lost: {message}") from error
 
 
-_shared: dict[tuple[int, str], ActorPool] = {}
+_shared_pools: dict[tuple[int, str], ActorPool] = {}
 
 
 def shared_actors(size: int, address: str) -> ActorPool:
     """The pool of this size that this process shares from the first use until `close_shared_actors`."""
-    if (size, address) not in _shared:
-        _shared[size, address] = ActorPool(size, address=address)
-    return _shared[size, address]
+    if (size, address) not in _shared_pools:
+        _shared_pools[size, address] = ActorPool(size, address=address)
+    return _shared_pools[size, address]
 
 
 def close_shared_actors() -> None:
-    for pool in _shared.values():
+    for pool in _shared_pools.values():
         pool.close()
-    _shared.clear()
+    _shared_pools.clear()
 
 
 def _connected(address: str, cpus: float) -> Any:

@@ -11,7 +11,7 @@ from eh_gym.errors import ConfigError, WorkerCallError, WorkerError
 from eh_gym.spaces import UnicodeText
 from envs.appworld import data, prompt
 from envs.appworld.actions import code_of, refusal_of
-from envs.appworld.hosts import Settings, World, shared_host
+from envs.appworld.hosts import Settings, TaskWorld, shared_host
 from envs.backends import backend_python
 from envs.description import Description
 from envs.options import chosen_task
@@ -107,7 +107,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         self.task_ids: Sequence[str] = data.task_ids(split)
         self.observation_space = UnicodeText(_LONGEST)
         self.action_space = UnicodeText(_LONGEST)
-        self._world: World | None = None
+        self._world: TaskWorld | None = None
         self._task_id = ""
         self._steps = 0
 
@@ -169,7 +169,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         self._leave()
         self._host.clear()
 
-    def _step(self, world: World, action: Any) -> _Result:
+    def _step(self, world: TaskWorld, action: Any) -> _Result:
         self._steps += 1
         message = action if isinstance(action, str) else ""
         if refusal := refusal_of(message):
@@ -189,7 +189,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
         info |= {"success": success, "score": verdict["passed"] / verdict["total"], "verdict": verdict}
         return result["output"], float(info[self._reward]), True, False, info
 
-    def _live(self) -> World:
+    def _live(self) -> TaskWorld:
         if self._world is None:
             raise gym.error.ResetNeeded("this environment has no running episode; call reset() before step()")
         return self._world

@@ -49,7 +49,7 @@ class Settings:
             )
 
 
-class World:
+class TaskWorld:
     """One episode's world: a process with the apps, and one for the agent's code. `about` describes the task.
 
     A WorkerError means that the world is lost, because of the code unless `host_failed`.
@@ -93,7 +93,7 @@ class World:
             answer = self._apps.ask({"code": code}, step=step)
         finally:
             self._shell.signal(signal.SIGSTOP)  # with threads that the code has left
-            step.look()
+            step.refresh()
             self._ran_s = step.ran_s
         if "lost" in answer:
             raise (Unread if answer["unread"] else WorkerDied)(escaped(answer["lost"]))
@@ -131,9 +131,9 @@ class Host:
     def pids(self) -> tuple[int | None, int | None]:
         return self._apps.pid, self._shells.pid
 
-    def open(self, task_id: str, record: bool = False) -> World:
-        """A fresh world of a task. `record` keeps its calls for ``World.save``."""
-        return World(self, task_id, record, self.fork_world(task_id, record))
+    def open(self, task_id: str, record: bool = False) -> TaskWorld:
+        """A fresh world of a task. `record` keeps its calls for ``TaskWorld.save``."""
+        return TaskWorld(self, task_id, record, self.fork_world(task_id, record))
 
     def fork_world(self, task_id: str, record: bool) -> _Processes:
         with turns().reset():

@@ -10,7 +10,7 @@ from pathlib import Path
 from eh_gym.errors import ConfigError, WorkerError
 from envs.appworld import data
 from envs.appworld.actions import code_of, refusal_of
-from envs.appworld.hosts import Host, Settings, World, shared_host
+from envs.appworld.hosts import Host, Settings, TaskWorld, shared_host
 from envs.backends import backend_python
 
 
@@ -44,7 +44,7 @@ class OutputWriter:
                 world.close()
 
 
-def _play(world: World, actions: Sequence[str], turns: list[tuple[str, str]]) -> bool:
+def _play(world: TaskWorld, actions: Sequence[str], turns: list[tuple[str, str]]) -> bool:
     completed = False
     for action in actions:
         if refusal := refusal_of(action):

@@ -51,7 +51,7 @@ class Step:
         self._stopped_s = 0.0
         self.long, self.threads, self.ran_s, self.lost_s = False, 1, 0.0, 0.0
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Brings `long`, `threads`, `ran_s` and `lost_s` up to date.
 
         The last are the seconds in which the step could run, and in which it was stopped or waited for a processor.
@@ -82,7 +82,7 @@ class Step:
         interrupted = warned = False
         with turns().running(self):
             while not poll.poll(1000 * _TURN_S):
-                self.look()
+                self.refresh()
                 turns().share()
                 if self._shell is not None and self.ran_s > self.timeout_s and not interrupted:
                     interrupted = self._shell.signal(signal.SIGALRM)

@@ -27,7 +27,7 @@ from eh_gym.checked import place
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, UserCodeError, WorkerDied
 from eh_gym.surrogates import escaped
 from envs.ids import task_ids_of
-from envs.making import make_environment, read_env_args, registered, takes_split
+from envs.make import make_environment, read_env_args, registered, takes_split
 
 try:
     import uvicorn

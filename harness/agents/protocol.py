@@ -231,7 +231,7 @@ def _chat_messages(body: Json) -> list[Json]:
 
 
 def _message(message: Json) -> Json:
-    role, text = message["role"], _text(message.get("content"))
+    role, text = message["role"], _text_of_content(message.get("content"))
     if role in ("system", "developer"):
         return {"role": "system", "content": text}
     if role == "user":
@@ -285,7 +285,7 @@ def read_function_call(name: Any, function: Json) -> Json:
     return {"id": _string(name), "type": "function", "function": function}
 
 
-def _text(content: Any) -> str:
+def _text_of_content(content: Any) -> str:
     if content is None or isinstance(content, str):
         return escaped(content or "")
     read = []

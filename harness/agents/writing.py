@@ -30,11 +30,12 @@ def _events(events: Iterable[Json], last: str = "") -> bytes:
 
 def written_calls(calls: Iterable[Json]) -> list[Json]:
     return [
-        call | {"function": call["function"] | {"arguments": _text(call["function"]["arguments"])}} for call in calls
+        call | {"function": call["function"] | {"arguments": _json_text(call["function"]["arguments"])}}
+        for call in calls
     ]
 
 
-def _text(arguments: Any) -> str:
+def _json_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 

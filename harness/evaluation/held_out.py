@@ -27,7 +27,7 @@ from harness.types.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutEvaluator:
     """The held-out tasks, and the sampler and environments that play them. Without tasks nothing is evaluated."""
 
     config: GRPOConfig

@@ -10,7 +10,7 @@ import numpy as np
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
 from envs.description import Description, description_of
-from envs.making import checked_environment
+from envs.make import checked_environment
 from envs.mixed import spec_of
 from harness.evaluation.requests import evaluation_requests
 from harness.rollout.environment import Environments, check_environment, tasks_of

@@ -15,15 +15,15 @@ from rich.progress import Progress
 
 from eh_gym.errors import ConfigError, EHError, SamplerError
 from eh_gym.replies import THINK
+from harness.evaluation.config_from_run import config_from_run, is_run
 from harness.evaluation.endpoint import ChatEndpoint
 from harness.evaluation.folder import EvaluationFolder
-from harness.evaluation.of_run import is_run, of_run
 from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy, play_script, scripts_of
 from harness.evaluation.result import EvalResult, result_table, summarise
 from harness.evaluation.saturation import saturation, saturation_table
 from harness.records.episode_log import episode_line
 from harness.records.files import sha256
-from harness.rollout.environment import Environments, environment, name_of, spec_from
+from harness.rollout.environment import Environments, environment_spec, name_of, spec_from
 from harness.rollout.faults import check_faults
 from harness.rollout.slots import OnEnd
 from harness.settings.environment import GIVEN
@@ -72,7 +72,7 @@ class _Plan:
 def _plan(config: EvaluateConfig, env: EnvSpec | None) -> _Plan:
     wanted, slots = config.environment, max(1, config.rollout.slots)
     hosted = config.policy == ENDPOINT
-    made = env or environment(wanted, slots=slots, temperature=config.rollout.temperature, hosted=hosted)
+    made = env or environment_spec(wanted, slots=slots, temperature=config.rollout.temperature, hosted=hosted)
     script = config.policy in scripts_of(wanted.env)
     split = wanted.split or default_split(wanted.env, script)
     threads = min(slots, wanted.env_threads)
@@ -180,7 +180,9 @@ def evaluate_policy(
         if settings.get("official"):
             settings = official(settings.get("env", EvaluateConfig().environment.env)) | settings
         folder = Path(policy)
-        base = of_run(folder, settings.get("env", "")) if is_run(folder) else EvaluateConfig(policy=str(policy))
+        base = (
+            config_from_run(folder, settings.get("env", "")) if is_run(folder) else EvaluateConfig(policy=str(policy))
+        )
         config = changed(base, show=0 if isinstance(show, bool) else show, **settings)
         return run(config, Console(quiet=not show), env=spec)
 

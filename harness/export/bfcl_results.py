@@ -77,12 +77,12 @@ def _message(action: str) -> str | list[dict[str, str]]:
     try:
         message = json.loads(action)
         calls = [call["function"] for call in message.get("tool_calls") or []]
-        return [{call["name"]: _text(call["arguments"])} for call in calls] or str(message.get("content") or "")
+        return [{call["name"]: _json_text(call["arguments"])} for call in calls] or str(message.get("content") or "")
     except (ValueError, TypeError, KeyError, AttributeError):
         return action
 
 
-def _text(arguments: Any) -> str:
+def _json_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 

@@ -53,7 +53,7 @@ def pack(trajectories: Sequence[Tokens], *, device: torch.device | str = "cpu") 
     places: list[np.ndarray] = [np.empty(0)] * len(trajectories)  # of each episode's tokens, the indices in the row
     end = 0
     for family in _families(trajectories):
-        shared = _shared([trajectories[i] for i in family])
+        shared = _shared_tokens([trajectories[i] for i in family])
         prefix = np.arange(end, end + shared)
         parent = -1
         if shared:
@@ -163,14 +163,14 @@ def _families(trajectories: Sequence[Tokens]) -> list[list[int]]:
 
 def _split(trajectories: Sequence[Tokens], family: list[int], max_tokens: int) -> list[tuple[list[int], int]]:
     """Splits a group into few parts, because each computes the common beginning. Returns their tokens, too."""
-    shared = _shared([trajectories[i] for i in family])
+    shared = _shared_tokens([trajectories[i] for i in family])
     rests = [len(trajectories[i].ids) - shared for i in family]
     whole = shared + sum(rests) <= max_tokens
     parts = [list(range(len(family)))] if whole else fill(rests, max(1, max_tokens - shared))
     return [([family[i] for i in sorted(part)], shared + sum(rests[i] for i in part)) for part in parts]
 
 
-def _shared(family: Sequence[Tokens]) -> int:
+def _shared_tokens(family: Sequence[Tokens]) -> int:
     """The number of tokens that all episodes begin with; 0 if they are too few to share."""
     shared = min((_common(family[0], t) for t in family[1:]), default=0)
     return shared if shared >= _LEAST_SHARED else 0

@@ -38,7 +38,7 @@ def write_episodes(
     ``advantage`` is null if the episode is not in the loss; `chosen` are those that are.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    shared = {t.system_prompt: _shared(folder, t) for t in trajectories}
+    shared = {t.system_prompt: _write_shared_texts(folder, t) for t in trajectories}
     advantages = {id(t): advantage for t, advantage in chosen}
     path = folder / f"update-{update:06d}.jsonl"
     lines = (episode_line(t, shared[t.system_prompt], update, advantages.get(id(t))) for t in trajectories)
@@ -58,7 +58,7 @@ class EpisodeWriter:
 
     def write(self, trajectory: Trajectory) -> None:
         """Writes one episode, which survives a kill from then on."""
-        line = episode_line(trajectory, _shared(self._path.parent, trajectory))
+        line = episode_line(trajectory, _write_shared_texts(self._path.parent, trajectory))
         with room_for(self._path), self._path.open("ab") as file:
             file.write(_as_json(line).encode("utf-8", _ESCAPED) + b"\n")
 
@@ -91,7 +91,7 @@ def _as_json(line: Mapping[str, Any]) -> str:
     return json.dumps(line, ensure_ascii=False, default=str, skipkeys=True)
 
 
-def _shared(folder: Path, t: Trajectory) -> dict[str, str]:
+def _write_shared_texts(folder: Path, t: Trajectory) -> dict[str, str]:
     names = {"system_prompt": _write_shared(folder, t.system_prompt, ".txt")}
     if t.tools:
         names["tools"] = _write_shared(folder, json.dumps(t.tools, ensure_ascii=False), ".json")
@@ -111,7 +111,7 @@ def _write_shared(folder: Path, text: str, ending: str) -> str:
 def episode_line(
     t: Trajectory, shared: Mapping[str, str], update: int | None = None, advantage: float | None = None
 ) -> dict[str, Any]:
-    """The line of an episode in the log. `shared` are the fields that `_shared` returns."""
+    """The line of an episode in the log. `shared` are the fields that `_write_shared_texts` returns."""
     return {
         "update": update,
         **{name: getattr(t, name) for name in _LOGGED},

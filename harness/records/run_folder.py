@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 
 from eh_gym.errors import ConfigError, StateError
-from envs.making import absolute
+from envs.make import absolute
 from harness.records.files import lock_folder, read_object, write_whole
 from harness.records.metrics import read_metrics
 from harness.records.versions import package_versions

@@ -9,7 +9,7 @@ from shlex import quote
 import pandas as pd
 
 from envs.cache import cache_dir
-from harness.evaluation.of_run import is_run
+from harness.evaluation.config_from_run import is_run
 from harness.records.files import in_use
 from harness.report.tables import run_table
 from harness.sweep.runs import all_runs, read_suites

@@ -78,7 +78,7 @@ def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
             "drawings": draw_suite(suite, table),
             "tables": table.tables(),
             "notes": [f"{note[0].upper()}{note[1:]}." for note in table.notes],
-            "settings": _shared([run.config for arm in suite.arms for run in arm.runs]),
+            "settings": _same_in_all([run.config for arm in suite.arms for run in arm.runs]),
         }
         for suite, table in zip(suites, map(suite_table, suites), strict=True)
     ]
@@ -87,9 +87,9 @@ def _sections(suites: Sequence[Suite]) -> list[dict[str, Any]]:
 def _where(suite: Suite) -> str:
     words = [suite.env, f"model {suite.model}"]
     runs = [run for arm in suite.arms for run in arm.runs]
-    get = _shared([run.config for run in runs]).get
+    get = _same_in_all([run.config for run in runs]).get
     words.append(f"{get('updates', '?')} updates of {get('tasks_per_update', '?')} x {get('group_size', '?')} episodes")
-    if tasks := _shared([run.result() for run in runs if run.result()]).get("tasks"):
+    if tasks := _same_in_all([run.result() for run in runs if run.result()]).get("tasks"):
         words.append(f"held-out: {tasks} tasks x k = {get('eval_rollouts', '?')} episodes")
         if (get("split") or "train") in (get("eval_split", ""), "all"):
             words[-1] += ", of the split that the runs train on"
@@ -98,6 +98,6 @@ def _where(suite: Suite) -> str:
     return "; ".join(words) + "."
 
 
-def _shared(values: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _same_in_all(values: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     first = values[0] if values else {}
     return {k: str(v) for k, v in first.items() if all(k in one and one[k] == v for one in values)}

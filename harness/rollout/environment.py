@@ -17,7 +17,7 @@ from eh_gym.horizon.controller import episode_horizon
 from eh_gym.vector import ThreadVectorEnv
 from envs.actors import in_actors, shared_actors
 from envs.ids import task_ids_of
-from envs.making import checked_environment, made
+from envs.make import checked_environment, make_from_name
 from envs.mixed import MixedEnv, mixed, spec_of
 from harness.settings.environment import AGENT_ENV, GIVEN, Environment
 
@@ -116,10 +116,10 @@ def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
     """
     if not callable(make):
         raise ConfigError(f"env must be an id or a function that returns an environment, got {make!r}")
-    return EnvSpec(f"{name_of(make)}-v0", entry_point=functools.partial(made, make))
+    return EnvSpec(f"{name_of(make)}-v0", entry_point=functools.partial(make_from_name, make))
 
 
-def environment(settings: Environment, *, slots: int, temperature: float, hosted: bool = False) -> str | EnvSpec:
+def environment_spec(settings: Environment, *, slots: int, temperature: float, hosted: bool = False) -> str | EnvSpec:
     """Returns the id or spec from which `gym.make` makes an environment, on this machine or in Ray actors."""
     if settings.env.startswith(GIVEN):
         raise ConfigError(

@@ -17,7 +17,7 @@ class Faults:
         self.lost = 0  # updates in a row without another episode
         self._told: set[str] = set()  # the kinds of faults
 
-    def look(self, trajectories: Sequence[Trajectory], *, last: bool) -> str:
+    def check(self, trajectories: Sequence[Trajectory], *, last: bool) -> str:
         """Returns a note on the episodes of an update that ended by a fault, or empty. `last`: no other follows.
 
         Lost episodes have a note in every update. Agents that fail have one if most do, or if a cause is new.

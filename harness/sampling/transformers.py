@@ -194,7 +194,7 @@ class TransformersSampler:
             begun: list[list[int]] = []  # the tokens of each of `first`
             later: list[_Feeding] = []
             for r in new:
-                if len(r.feed) > _LEAST_SHARED and any(_shared(r, tokens) for tokens in begun):
+                if len(r.feed) > _LEAST_SHARED and any(_shared_tokens(r, tokens) for tokens in begun):
                     later.append(r)
                 elif len(r.feed) > 1:
                     first.append(r)
@@ -208,7 +208,7 @@ class TransformersSampler:
         if len(state.feed) <= _LEAST_SHARED:
             return
         session = state.session
-        shared, donor = max(((_shared(state, s.cached), s.row) for s in self._rows), default=(0, 0))
+        shared, donor = max(((_shared_tokens(state, s.cached), s.row) for s in self._rows), default=(0, 0))
         if shared:
             start = len(session.cached)
             self._cache.copy_row(donor, session.row, start, start + shared)
@@ -318,7 +318,7 @@ def _common_prefix(a: list[int], b: list[int]) -> int:
     return next(i for i in range(n) if a[i] != b[i])
 
 
-def _shared(state: _Feeding, tokens: list[int]) -> int:
+def _shared_tokens(state: _Feeding, tokens: list[int]) -> int:
     """How many of the tokens to feed are also in `tokens`, after the same beginning; 0 if too few to share."""
     start = len(state.session.cached)
     if tokens[start : start + _LEAST_SHARED] != state.feed[:_LEAST_SHARED]:  # nearly always

@@ -31,7 +31,7 @@ from tyro.constructors import (
 
 from eh_gym.errors import ConfigError, EHError, UserCodeError
 from eh_gym.ranges import near
-from envs.making import json_object
+from envs.make import json_object
 from harness.settings.section import FIRST, NO_FLAG, Section, Setting, changed, leaves, settings_in
 
 T = TypeVar("T")

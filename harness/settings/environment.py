@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from eh_gym.answers import MOST_REWARD
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
-from envs.making import absolute, has_splits, read_env_args
+from envs.make import absolute, has_splits, read_env_args
 from envs.mixed import read_environments
 from harness.settings.section import FIRST, Changes, Section
 

@@ -14,7 +14,7 @@ from eh_gym import ElasticHorizon
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.ranges import Range
 from harness.settings.environment import Environment
-from harness.settings.held_out import Evaluation
+from harness.settings.evaluation import Evaluation
 from harness.settings.horizon import HORIZON, Horizon
 from harness.settings.loss import Loss
 from harness.settings.model import Model

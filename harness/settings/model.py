@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
-from envs.making import json_object
+from envs.make import json_object
 from harness.settings.section import FIRST, Changes, Section
 
 REASONING_FORMATS = ("auto", "none", "tags", "opened", "harmony")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from envs.making import make_environment
+from envs.make import make_environment
 from envs.mixed import spec_of
 from harness.settings.command_line import errors_in_one_line
 from harness.sweep.sweep import parse, sweep

@@ -136,7 +136,7 @@ class UpdateBars:
         self._episodes = bars.add_task("episodes", total=0)
         self._begun = 0
         self._watch = Watch()
-        self._earned, self._looks_at = list[tuple[float, bool, float | None]](), min(first + RECENT, total) - 1
+        self._earned, self._checks_at = list[tuple[float, bool, float | None]](), min(first + RECENT, total) - 1
 
     def note(self, text: str) -> None:
         self._display.note(text)
@@ -152,8 +152,8 @@ class UpdateBars:
         numbers = " ".join(_number(m[metric], form) for metric, form in _COLUMNS.values())
         self._display.note(f"{update:6d} {k:>4} {numbers}")
         self._earned += [(t.reward, t.success, t.threshold) for t in played]
-        low = unreached(self._earned) if update == self._looks_at else ""
-        for warning in filter(None, (fault or self._watch.look(m), low)):
+        low = unreached(self._earned) if update == self._checks_at else ""
+        for warning in filter(None, (fault or self._watch.check(m), low)):
             self._display.note(f"note: update {update}: {warning}")
 
 

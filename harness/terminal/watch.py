@@ -18,12 +18,12 @@ class Watch:
         self._said: set[Callable[..., str]] = set()
         self._rows: deque[Mapping[str, float]] = deque(maxlen=RECENT)
 
-    def look(self, m: Mapping[str, float]) -> str:
+    def check(self, m: Mapping[str, float]) -> str:
         """Returns a warning after an update with these metrics, and what to do; empty if there is nothing new."""
         self._rows.append(m)
-        for look in (_another_policy, _too_small):
-            if look not in self._said and (warning := look(list(self._rows))):
-                self._said.add(look)
+        for check in (_another_policy, _too_small):
+            if check not in self._said and (warning := check(list(self._rows))):
+                self._said.add(check)
                 return warning
         return ""
 

@@ -16,7 +16,7 @@ from eh_gym.answers import is_verdict
 from eh_gym.checked import accepts
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.controller import is_controller
-from envs.making import absolute, takes_split
+from envs.make import absolute, takes_split
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import saved_config
 from harness.rollout.environment import Given, name_of, spec_from

@@ -13,7 +13,7 @@ from eh_gym import ElasticHorizon, HorizonController, KeyedHorizon
 from eh_gym.errors import ConfigError
 from harness.clone.clones import clone_expert
 from harness.clone.cloning import is_pretrained
-from harness.evaluation.held_out import HeldOut
+from harness.evaluation.held_out import HeldOutEvaluator
 from harness.machine.ranks import Ranks
 from harness.machine.runtime import compiles, pick_device
 from harness.model.attention import choose_flash_attention
@@ -23,7 +23,7 @@ from harness.records.clock import Clock
 from harness.records.metrics import MetricsLog
 from harness.records.run_folder import checkpoint_to_resume
 from harness.rollout.batches import Batches
-from harness.rollout.environment import Environments, Given, check_kinds, environment, parts_of, task_environment
+from harness.rollout.environment import Environments, Given, check_kinds, environment_spec, parts_of, task_environment
 from harness.rollout.outcomes import check_controller
 from harness.rollout.tasks import BatchPlan, TaskStream
 from harness.sampling.agreement import check_agreement
@@ -56,7 +56,7 @@ def build(
     """Builds a run, from its newest checkpoint if it is resumed and has one.
 
     The tasks come first, so that a setting that does not fit them is refused before a model is loaded.
-    `harness.training.loop.train` explains the arguments.
+    `harness.training.loop.train_loop` explains the arguments.
     """
     ranks, given = ranks or Ranks(), given or Given()
     if not config.model.model:
@@ -90,7 +90,7 @@ def build(
         controller=tasks.controller,
         learner=trained.learner,
         weights=trained.weights,
-        held_out=HeldOut(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
+        held_out=HeldOutEvaluator(config, *tasks.held_out, trained.weights.policy, sampler, ranks),
         evaluations=state.get("evaluations", {}),
         clock=Clock(state.get("totals")),
         log=MetricsLog(folder, next_update, config.run.tracker_names(), config.public()) if ranks.first else None,
@@ -125,7 +125,7 @@ class _Trained:
 def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Display) -> _Tasks:
     played = config.environment
     slots, temperature = config.slots_of_rank(ranks.size), config.rollout.temperature
-    env_id = given.env or environment(played, slots=slots, temperature=temperature)
+    env_id = given.env or environment_spec(played, slots=slots, temperature=temperature)
     env = task_environment(played, env_id)
     stream = TaskStream(
         parts_of(env),
@@ -138,7 +138,7 @@ def _choose_tasks(config: GRPOConfig, given: Given, ranks: Ranks, display: Displ
         check_controller(controller)
     if config.horizon_key and controller is not None:
         check_kinds(env, controller)
-    held_out = HeldOut.choose(config, env_id, ranks)
+    held_out = HeldOutEvaluator.choose(config, env_id, ranks)
     if len(held_out[1]) < config.evaluation.tasks:
         display.note(
             f"note: split {config.evaluation.split} has {len(held_out[1])} tasks; the evaluation plays all of them"

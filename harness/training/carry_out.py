@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import OutOfMemoryError
 
 from eh_gym.errors import ConfigError, EHError, StateError, UserCodeError
-from envs.making import registered
+from envs.make import registered
 from harness.machine.ranks import Ranks, join
 from harness.machine.runtime import choose_dtype, library_settings, pick_device
 from harness.records.files import DiskFull, lock_folder, room_for
@@ -24,7 +24,7 @@ from harness.settings.grpo import GRPOConfig
 from harness.settings.section import advice_in_python, python_names
 from harness.terminal.display import Display
 from harness.training.command import RunRequest
-from harness.training.loop import OnUpdate, train
+from harness.training.loop import OnUpdate, train_loop
 
 
 def carry_out(
@@ -52,7 +52,7 @@ def carry_out(
             display.note(note)
         resume = request.resume is not None
         display.plan(config, run_dir, resume=resume, controller=given.controller if given else None)
-        evaluations = train(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
+        evaluations = train_loop(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
     if not config.sampling.shares_gpu:  # an engine beside a rank closes its torch.distributed when the process ends
         ranks.close()
     return run_dir, evaluations

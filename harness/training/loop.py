@@ -26,7 +26,7 @@ OnUpdate = Callable[[int, Mapping[str, float]], object]
 """A function that is called after an update, with its index and its metrics."""
 
 
-def train(
+def train_loop(
     config: GRPOConfig,
     run_dir: Path,
     display: Display,
@@ -99,7 +99,7 @@ def train(
                 run.write(update, metrics, trajectories)
                 done = update + 1
                 try:
-                    fault = run.faults.look(trajectories, last=done == config.updates)
+                    fault = run.faults.check(trajectories, last=done == config.updates)
                 except UserCodeError:
                     run.save_before_lost()
                     raise

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from eh_gym import HorizonController
-from harness.evaluation.held_out import HeldOut
+from harness.evaluation.held_out import HeldOutEvaluator
 from harness.machine.ranks import Ranks
 from harness.records.clock import Clock
 from harness.records.episode_log import write_episodes
@@ -44,7 +44,7 @@ class TrainingRun:
     controller: HorizonController | None
     learner: Learner
     weights: SampledWeights
-    held_out: HeldOut
+    held_out: HeldOutEvaluator
     evaluations: dict[str, Any]
     clock: Clock
     log: MetricsLog | None

@@ -9,7 +9,7 @@ import pytest
 from eh_gym import UnicodeText
 from eh_gym.checked import CheckedEnv
 from eh_gym.errors import UserCodeError, WorkerDied
-from envs.making import checked_environment
+from envs.make import checked_environment
 
 INFO = {"task_id": "7", "system_prompt": "rules"}
 

@@ -10,7 +10,7 @@ from harness import grpo
 from harness.records.metrics import MetricsLog
 from harness.training import carry_out
 
-train, write = carry_out.train, MetricsLog.write
+train, write = carry_out.train_loop, MetricsLog.write
 last = -1
 
 
@@ -26,5 +26,5 @@ def held_write(log, update, metrics):
     write(log, update, metrics)
 
 
-carry_out.train, MetricsLog.write = held_train, held_write
+carry_out.train_loop, MetricsLog.write = held_train, held_write
 grpo.main()

@@ -68,7 +68,7 @@ def test_the_trainer_s_machine_needs_no_backend(in_ray, bfcl_python, monkeypatch
     monkeypatch.setenv("EH_CACHE_DIR", str(tmp_path))  # of this process; the nodes have another
     with pytest.raises(MissingBackendError):
         environment.task_environment(replace(far, env_workers="local", ray_address=""), far.env)
-    env = environment.task_environment(far, environment.environment(far, slots=16, temperature=1.0))
+    env = environment.task_environment(far, environment.environment_spec(far, slots=16, temperature=1.0))
     assert len(env.unwrapped.task_ids) == 480
     assert env.reset(seed=0)[1]["task_id"] in env.unwrapped.task_ids
     env.close()

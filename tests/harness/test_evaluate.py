@@ -13,8 +13,8 @@ from rich.progress import Progress
 from eh_gym.errors import ConfigError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluate import main
+from harness.evaluation.config_from_run import config_from_run
 from harness.evaluation.folder import read_evaluation
-from harness.evaluation.of_run import of_run
 from harness.evaluation.run import evaluate_policy, run
 from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
@@ -89,7 +89,7 @@ def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(traine
         main([str(folder)])
     assert "has no model yet; resume it: python -m harness.grpo --resume" in " ".join(capsys.readouterr().out.split())
     trained.save(folder / "model")
-    own = flat(of_run(folder))
+    own = flat(config_from_run(folder))
     assert (own["env"], own["split"], own["horizon"]) == ("EH-CabinetLocked-v0,EH-Cabinet-v0", "dev", 20)
     assert (own["max_action_tokens"], own["temperature"], own["policy"]) == (6, 0.5, str(folder / "model"))
     main([str(folder), "--env", "EH-Cabinet-v0", "--horizon", "3", "--tasks", "2", "--rollouts", "1"])

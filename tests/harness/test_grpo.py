@@ -147,7 +147,7 @@ def test_each_task_has_the_k_of_its_own_successes(quick):
 
 def test_a_second_process_is_kept_out_of_a_run(quick, monkeypatch, capsys):
     monkeypatch.setattr("harness.records.files._PATIENCE_S", 0.0)
-    monkeypatch.setattr("harness.training.carry_out.train", lambda *_, **__: None)
+    monkeypatch.setattr("harness.training.carry_out.train_loop", lambda *_, **__: None)
     folder = quick.out
     prepare(quick)
     with lock_folder(folder, "the first"), pytest.raises(SystemExit) as exit_:
@@ -162,7 +162,7 @@ def test_a_run_that_lacked_memory_or_time_goes_on_with_other_flags(quick, monkey
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB."
     )
     trained = mock.Mock(side_effect=[full, {}])
-    monkeypatch.setattr("harness.training.carry_out.train", trained)
+    monkeypatch.setattr("harness.training.carry_out.train_loop", trained)
     monkeypatch.setattr("harness.settings.extras.find_spec", lambda name: name)  # also where there is no vLLM
     folder = prepare(changed(quick, sampler="vllm", out=quick.out.with_name("my run")))
     with pytest.raises(SystemExit) as end:

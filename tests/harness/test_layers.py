@@ -102,9 +102,9 @@ def test_no_file_is_too_long():
 
 def test_the_loop_reads_in_one_look():
     tree = ast.parse((ROOT / "training" / "loop.py").read_text("utf-8"))
-    [train] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "train"]
-    inside = list(ast.walk(train))[1:]
+    [loop] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "train_loop"]
+    inside = list(ast.walk(loop))[1:]
     assert not [node for node in inside if isinstance(node, (ast.FunctionDef, ast.Lambda))]
-    assert (train.end_lineno or 0) - train.lineno < 90
+    assert (loop.end_lineno or 0) - loop.lineno < 90
     stored = {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    assert len(stored | {argument.arg for argument in train.args.args + train.args.kwonlyargs}) < 20
+    assert len(stored | {argument.arg for argument in loop.args.args + loop.args.kwonlyargs}) < 20

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eh_gym.testing import ExpertEnvContract
-from envs.making import make_environment
+from envs.make import make_environment
 
 pytest.importorskip("textworld", reason="TextWorld is not installed; run: tox run -e integration-textworld")
 from harness.grpo import main
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples" / "textworld.py"
 CONTINUED = """
 import pickle, sys
-from envs.making import registered
+from envs.make import registered
 registered(sys.argv[1])
 env = pickle.loads(sys.stdin.buffer.read())
 print(env.step(env.unwrapped.expert())[0])

@@ -15,14 +15,14 @@ from rich.console import Console
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import prepare
 from harness.terminal.display import Display
-from harness.training.loop import train
+from harness.training.loop import train_loop
 
 
 def run(config, *, resume=False):
     """Trains; returns the evaluations."""
     if not resume:
         prepare(config)
-    return train(config, config.out, Display(Console(quiet=True)), resume=resume)
+    return train_loop(config, config.out, Display(Console(quiet=True)), resume=resume)
 
 
 def metrics_of(config):

@@ -29,7 +29,7 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
     `connection` goes to the environment, and first carries the link's descriptor. `options` are ``task_id``,
     ``max_api_calls`` (per step), ``max_output_chars`` and ``record`` (whether to keep the calls).
     """
-    world = World(options)
+    world = EpisodeApps(options)
     shell = link.take(connection)
     calls, theirs = socket.socketpair()
     link.give(shell, theirs)
@@ -67,7 +67,7 @@ def open_world(task_id: str) -> Any:
     )
 
 
-class World:
+class EpisodeApps:
     """One episode's apps. `about` describes the task."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

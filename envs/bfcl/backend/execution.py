@@ -43,7 +43,7 @@ def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested
             result = _value(node, methods, instance)
         if nested:
             refuse_long(result, room)
-        text = _text(result)
+        text = _result_text(result)
         if len(text) > room:
             raise ValueError(TOO_LONG)
         return text
@@ -54,7 +54,7 @@ def execute(call: Call, methods: Methods, room: int = LONGEST_RESULTS, *, nested
         return text if len(text) <= room else f"Error during execution: {TOO_LONG}"
 
 
-def _text(result: Any) -> str:
+def _result_text(result: Any) -> str:
     with contextlib.suppress(Exception):  # as upstream
         if type(result) is dict:
             return json.dumps(result)

@@ -6,7 +6,7 @@ from typing import Any
 
 from .calls import Call, read_message, read_text
 from .players import TABLES, Expert, Script
-from .world import OFFICIAL, TOOLS, World
+from .world import OFFICIAL, TOOLS, RunningTask
 
 _PARAMETERS = {tool["name"]: list(tool["parameters"]["properties"]) for tool in TOOLS}
 _MENU: dict[str, Call] = {name.replace("_", ""): (name, {}) for name, names in _PARAMETERS.items() if not names}
@@ -17,7 +17,7 @@ _KEPT, _DROPPED = (TABLES["brief"][name].split() for name in ("kept", "dropped")
 
 class _Episode:
     def __init__(self, task_id: str, policy: str, answers: str, actions: str) -> None:
-        self._world, self._brief, self._actions = World(task_id), answers == "brief", actions
+        self._world, self._brief, self._actions = RunningTask(task_id), answers == "brief", actions
         ticket, prompt = self._world.task.ticket, _system_prompt(policy == "full", actions)
         self._players: dict[str, Any] = {name: Script(name) for name in TABLES["scripts"]}
         self._players["expert"] = Expert(ticket)
@@ -49,7 +49,7 @@ class _Episode:
         if self._actions == "native":
             function = {"name": name, "arguments": arguments}
             return json.dumps({"tool_calls": [{"type": "function", "function": function}]})
-        return _text(name, arguments) if self._actions == "calls" else word
+        return _call_text(name, arguments) if self._actions == "calls" else word
 
     def messages(self) -> list[Any]:
         return [message.model_dump() for message in self._world.messages]
@@ -74,7 +74,7 @@ class _Episode:
         return " ".join(word for word in words if word not in _DROPPED)
 
 
-def _text(name: str, arguments: dict[str, Any]) -> str:
+def _call_text(name: str, arguments: dict[str, Any]) -> str:
     return f"{name}({', '.join(map(json.dumps, arguments.values()))})"
 
 
@@ -82,7 +82,7 @@ def _system_prompt(full: bool, actions: str) -> str:
     reply = "word of the menu" if actions == "menu" else "call of a tool"
     rules = f"You are a telecom agent with access to the customer's phone. Reply with one {reply}. done ends the task."
     lines = {
-        "menu": [f"{word}: {_text(*call)}" for word, call in _MENU.items()],
+        "menu": [f"{word}: {_call_text(*call)}" for word, call in _MENU.items()],
         "calls": [f"{t['name']}({', '.join(_PARAMETERS[t['name']])}): {t['description']}" for t in TOOLS],
         "native": [],
     }

@@ -44,7 +44,7 @@ def _new_world(solo_mode: bool = False) -> Any:
     return world
 
 
-class World:
+class RunningTask:
     """A running task."""
 
     def __init__(self, task_id: str) -> None:

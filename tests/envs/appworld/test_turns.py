@@ -59,7 +59,7 @@ def shares(clock, steps, turns):
             assert running or not any(process.runs for process in step._processes)
             ran[i] += running
             step._processes[-1].cpu_s += running * module._TURN_S
-            step.look()
+            step.refresh()
     return [count / turns for count in ran]
 
 
@@ -68,7 +68,7 @@ def begun(clock, *threads):
     clock.turns._steps.update(dict.fromkeys(steps))
     for step in steps:
         step._processes[-1].cpu_s += 1.0
-        step.look()
+        step.refresh()
     return steps
 
 
@@ -111,7 +111,7 @@ def test_a_step_has_the_time_in_which_it_could_run_and_its_bound(clock, caplog, 
     step.go(True)
     shell.delay_s += 0.5
     clock.now += 1.0
-    step.look()
+    step.refresh()
     assert (step.ran_s, step.lost_s) == pytest.approx((1.5, 5.5))
     here, there = socket.socketpair()
 

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
-from envs.making import make_environment
+from envs.make import make_environment
 from envs.mixed import spec_of
 from harness.clone.clones import clone_expert
 from harness.clone.cloning import clone_key, demonstrations, warm_start

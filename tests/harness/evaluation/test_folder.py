@@ -12,8 +12,8 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError, UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
+from harness.evaluation.config_from_run import config_from_run
 from harness.evaluation.folder import EvaluationFolder, evaluation_of
-from harness.evaluation.of_run import of_run
 from harness.evaluation.play import play_policy
 from harness.evaluation.result import summarise
 from harness.evaluation.run import _plan, run
@@ -138,10 +138,10 @@ def test_what_the_environment_failed_is_played_again(tmp_path, monkeypatch):
 def test_a_run_is_known_by_its_versions_beside_its_settings(quick):
     out = prepare(changed(quick, out=quick.out.with_name("my run")))
     with pytest.raises(ConfigError, match=r"has no model yet; .* --resume '/.*/my run'$"):
-        of_run(out)
+        config_from_run(out)
     (out / "versions.json").unlink()
     with pytest.raises(ConfigError, match=r"not the folder of a run.* --policy '/.*/my run'$"):
-        of_run(out)
+        config_from_run(out)
 
 
 def test_an_export_takes_an_evaluation_of_its_environment(tmp_path):

@@ -5,7 +5,7 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from eh_gym.errors import UserCodeError
-from harness.evaluation.held_out import HeldOut
+from harness.evaluation.held_out import HeldOutEvaluator
 from harness.evaluation.intervals import wilson_interval
 from harness.evaluation.result import result_table
 from harness.evaluation.result import summarise as result_of
@@ -158,7 +158,7 @@ def test_a_run_s_tasks_are_played_by_sampled_actions_and_once_by_greedy_ones(qui
     lost.fail("gone")
     monkeypatch.setattr("harness.evaluation.held_out.play_policy", play)
     monkeypatch.setattr("harness.evaluation.held_out.held_out_tasks", lambda *_: ["a", "b"])
-    held, k = HeldOut(quick, Mock(), ["a", "b"], Mock(), Mock(), Ranks()), quick.evaluation_horizon
+    held, k = HeldOutEvaluator(quick, Mock(), ["a", "b"], Mock(), Mock(), Ranks()), quick.evaluation_horizon
     assert [*held.sampled_and_greedy(display, "before training")] == ["sampled", "greedy"]
     assert display.note.call_count == 2
     assert held.during_training(Mock(), 3) == {"evaluation/mean_at_k": 1.0, "evaluation/reward_mean": 1.0}

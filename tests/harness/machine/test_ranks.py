@@ -39,7 +39,7 @@ from harness.settings.section import changed
 from harness.terminal.display import Display
 from harness.terminal.interrupts import Stopped
 from harness.training.checkpoint import load_training_state, save_checkpoint, write_training_state
-from harness.training.loop import train
+from harness.training.loop import train_loop
 from harness.types.sampler import Sample
 from harness.types.trajectory import Trajectory, Turn
 from harness.update.learner import Learner
@@ -210,7 +210,7 @@ def played(config, ranks=Ranks(), *, resume=False):  # noqa: B008
     """Trains; the rows of the metrics, and on any rank last the success after training."""
     if ranks.first and not resume:
         prepare(config)
-    evaluations = train(config, config.out, Display(Console(quiet=True)), resume=resume, ranks=ranks)
+    evaluations = train_loop(config, config.out, Display(Console(quiet=True)), resume=resume, ranks=ranks)
     ranks.wait()  # the last line is rank 0's
     after = evaluations["after"].get("sampled", {}).get("mean_at_k")
     return [*read_metrics(config.out / "metrics.jsonl"), {"after": after}]

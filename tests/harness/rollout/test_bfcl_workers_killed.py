@@ -37,7 +37,7 @@ def test_every_task_is_accounted_for(fake, bfcl_python, mode, monkeypatch):
 
     def kill():
         while not over.wait(0.35):
-            for pid in {pid for pool in list(pools._shared.values()) for pid in pool.pids}:
+            for pid in {pid for pool in list(pools._shared_pools.values()) for pid in pool.pids}:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 kills[0] += 1

@@ -47,16 +47,16 @@ def test_a_run_ends_if_all_episodes_of_two_updates_or_of_the_last_one_are_lost()
     lost.fail("gone")
     failed = Trajectory("t", 0, info={"agent": "mine"})
     failed.fail_by_agent("it broke")
-    assert "1 of 2 episodes were lost" in faults.look([fine, lost], last=True)
-    assert "1 of 3 episodes ended by a failure of the agent" in faults.look([fine, failed, fine], last=True)
-    assert faults.look([fine, failed, fine], last=True) == ""  # it has been told
+    assert "1 of 2 episodes were lost" in faults.check([fine, lost], last=True)
+    assert "1 of 3 episodes ended by a failure of the agent" in faults.check([fine, failed, fine], last=True)
+    assert faults.check([fine, failed, fine], last=True) == ""  # it has been told
     for _ in range(2):
-        assert "all 2 episodes" in faults.look([lost, lost], last=False)
-        assert "2 of 3 episodes" in faults.look([lost, lost, fine], last=False)
-    faults.look([lost], last=False)
+        assert "all 2 episodes" in faults.check([lost, lost], last=False)
+        assert "2 of 3 episodes" in faults.check([lost, lost, fine], last=False)
+    faults.check([lost], last=False)
     for looked, last in ((faults, False), (Faults(), True)):
         with pytest.raises(UserCodeError, match=r"all 1 .*gone"):
-            looked.look([lost], last=last)
+            looked.check([lost], last=last)
 
 
 @pytest.mark.parametrize(

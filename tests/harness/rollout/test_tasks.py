@@ -7,7 +7,7 @@ import pytest
 
 from eh_gym.errors import ConfigError
 from harness.agents.env import AgentEnv
-from harness.rollout.environment import environment, tasks_of
+from harness.rollout.environment import environment_spec, tasks_of
 from harness.rollout.tasks import TaskStream
 from harness.settings.environment import Environment
 
@@ -39,5 +39,5 @@ def test_an_environment_that_names_no_tasks_is_refused():
 
 
 def test_an_agent_s_environment_gets_every_argument_but_the_split():
-    spec = environment(Environment(agent="json:dumps", tasks="a.jsonl"), slots=1, temperature=1.0)
+    spec = environment_spec(Environment(agent="json:dumps", tasks="a.jsonl"), slots=1, temperature=1.0)
     assert {*spec.kwargs, "split"} == {*inspect.signature(AgentEnv).parameters}

@@ -19,7 +19,7 @@ from harness.training.command import read_command
 
 
 def test_the_first_line_of_a_run_names_its_recipe(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("harness.training.carry_out.train", lambda *_, **__: {})
+    monkeypatch.setattr("harness.training.carry_out.train_loop", lambda *_, **__: {})
     file = tmp_path / "mine.toml"
     file.write_text('[model]\nmodel = "tiny"\n')
     for i, (words, said) in enumerate(

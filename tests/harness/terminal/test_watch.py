@@ -13,9 +13,9 @@ def metrics(success=0.5):
 
 def test_a_sampler_that_computes_another_policy_is_warned_of_once():
     watch, m = Watch(), metrics()
-    assert not any(watch.look({**m, "train/logp_difference_mean": x}) for x in (math.nan, 0.02, 0.1))
-    assert "3.71 nats" in watch.look({**m, "train/logp_difference_mean": 3.71})
-    assert not watch.look({**m, "train/logp_difference_mean": 3.5})
+    assert not any(watch.check({**m, "train/logp_difference_mean": x}) for x in (math.nan, 0.02, 0.1))
+    assert "3.71 nats" in watch.check({**m, "train/logp_difference_mean": 3.71})
+    assert not watch.check({**m, "train/logp_difference_mean": 3.5})
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def test_a_k_that_binds_while_nothing_is_learned_may_be_too_small(binds, success
     rows = [
         {**metrics(s + 1e-9), "horizon/binds": b, "horizon/k_mean": 10.0} for b, s in zip(binds, success, strict=True)
     ]
-    said = [watch.look(row) for row in rows]
+    said = [watch.check(row) for row in rows]
     assert not any(said[:-1])
     assert ("--k0" in said[-1]) == warned
-    assert not watch.look(rows[-1])  # it is said once
+    assert not watch.check(rows[-1])  # it is said once
 
 
 @pytest.mark.parametrize(("success", "said"), [(0.0, "there was no success"), (0.1, "the longest successes needed")])
 def test_the_warning_speaks_of_successes_only_if_there_were_any(success, said):
     watch, row = Watch(), {**metrics(success), "horizon/binds": 1.0, "horizon/k_mean": 10.0}
-    assert said in [watch.look(row) for _ in range(6)][-1]
+    assert said in [watch.check(row) for _ in range(6)][-1]

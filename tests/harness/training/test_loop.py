@@ -10,7 +10,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from eh_gym.errors import StateError, UserCodeError, WorkerError
 from envs.cabinet.env import CabinetEnv
 from harness import train
-from harness.evaluation.held_out import HeldOut
+from harness.evaluation.held_out import HeldOutEvaluator
 from harness.rollout.batches import Batches
 from harness.sampling.weights import SampledWeights
 from harness.settings.section import changed
@@ -32,7 +32,7 @@ WATCHED = {
     Batches: "take prepare",
     SampledWeights: "before_training hand_over save",
     Learner: "update",
-    HeldOut: "sampled_and_greedy during_training",
+    HeldOutEvaluator: "sampled_and_greedy during_training",
     TrainingRun: "write save",
 }
 

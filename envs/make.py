@@ -54,7 +54,7 @@ def _spec_of_class(env_id: str) -> EnvSpec:
         wrong = f"{env_id} is no gymnasium.Env" if kind else f"{module.__file__} has no {name}"
         raise ConfigError(f"{wrong}{near(name, classes)}" if classes else f"{wrong}, and no gymnasium.Env")
     # The name is pickled, not the class: another process knows the class only when it has loaded the file.
-    return EnvSpec(f"{name}-v0", entry_point=functools.partial(made, env_id))
+    return EnvSpec(f"{name}-v0", entry_point=functools.partial(make_from_name, env_id))
 
 
 def absolute(names: str) -> str:
@@ -71,7 +71,7 @@ def has_splits(env_id: str) -> bool:
     return not isinstance(entry, functools.partial) or takes_split(entry)
 
 
-def made(make: str | Callable[..., Any], **arguments: Any) -> Any:
+def make_from_name(make: str | Callable[..., Any], **arguments: Any) -> Any:
     """Makes an environment with a class, its name, or a function. It gets the split only if it takes one."""
     kind: Callable[..., Any] = _class_of(make)[2] if isinstance(make, str) else make
     if not takes_split(kind):
@@ -106,7 +106,7 @@ def _loaded(path: Path) -> ModuleType:
 
 
 def takes_split(make: Callable[..., Any]) -> bool:
-    if isinstance(make, functools.partial) and make.func is made:
+    if isinstance(make, functools.partial) and make.func is make_from_name:
         (make,) = make.args
         make = _class_of(make)[2] if isinstance(make, str) else make
     taken = inspect.signature(make).parameters

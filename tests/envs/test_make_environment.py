@@ -10,7 +10,7 @@ import pytest
 from eh_gym.errors import ConfigError
 from envs.__main__ import main as envs
 from envs.actors import in_actors
-from envs.making import absolute, has_splits, make_environment, registered
+from envs.make import absolute, has_splits, make_environment, registered
 from harness.evaluate import main as evaluate
 from harness.grpo import main as grpo
 from harness.settings.environment import Environment

@@ -13,7 +13,7 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.json").is_file() and (folder / "versions.json").is_file()
 
 
-def of_run(folder: Path, env: str = "") -> EvaluateConfig:
+def config_from_run(folder: Path, env: str = "") -> EvaluateConfig:
     """The model of a run with the run's environment or agent, its held-out split, K, dtype, chat and limits.
 
     `env` is as for `saved_config`.
