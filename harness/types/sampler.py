@@ -68,7 +68,9 @@ class Player(Protocol):
     """
 
     @property
-    def pending(self) -> int: ...
+    def pending(self) -> int:
+        """The number of submitted requests that `step` has not returned yet."""
+        ...
 
     def submit(self, request: Any) -> None: ...
 
@@ -76,11 +78,13 @@ class Player(Protocol):
         """Returns requests with their replies. It may wait a few milliseconds for one, and return none."""
         ...
 
-    def end_session(self, session: Hashable) -> None: ...
+    def end_session(self, session: Hashable) -> None:
+        """Forgets an episode and drops its request if one is running. Ignores unknown sessions."""
+        ...
 
 
 @runtime_checkable
-class Sampler(Protocol):
+class Sampler(Player, Protocol):
     """Samples turns for many episodes at once.
 
     Attributes:
@@ -88,11 +92,6 @@ class Sampler(Protocol):
     """
 
     max_context: int
-
-    @property
-    def pending(self) -> int:
-        """The number of submitted requests that `step` has not returned yet."""
-        ...
 
     def submit(self, request: SampleRequest) -> None:
         """Queues one request.
@@ -108,10 +107,6 @@ class Sampler(Protocol):
         An engine that runs elsewhere advances by itself. In that case a step waits a few milliseconds for a request to
         finish. It may return none.
         """
-        ...
-
-    def end_session(self, session: Hashable) -> None:
-        """Forgets an episode and drops its request if one is running. Ignores unknown sessions."""
         ...
 
     def sleep(self) -> None:
