@@ -70,7 +70,6 @@ def serve(answer):
 
 
 def completion(request, text, finish_reason="stop"):
-    """A chat completion; it counts a token a word."""
     prompt = sum(len((message["content"] or "").split()) for message in request["messages"])
     words = len((text or "").split())
     return {

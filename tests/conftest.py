@@ -83,7 +83,6 @@ class RayNodes:
         ray.init(self._cluster.address, log_to_driver=False)
 
     def at_least(self, count):
-        """Starts nodes until so many are there."""
         while len(self._nodes) < count:
             node = self._cluster.add_node(num_cpus=4)
             self._nodes[node.node_id] = node
@@ -128,7 +127,6 @@ def ray_cluster():
 
 @pytest.fixture
 def ray_nodes(ray_cluster):
-    """The cluster with two nodes beside the head."""
     ray_cluster.at_least(2)
     return ray_cluster
 

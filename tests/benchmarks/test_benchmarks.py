@@ -107,7 +107,6 @@ def test_every_benchmark_is_tried():
 
 
 def cells(line):
-    """The words of a line, numbers as they are read: 15.0 is 15."""
     return [f"{float(word):g}" if re.fullmatch(r"[+-]?\d+\.?\d*|nan|NaN", word) else word for word in line.split()]
 
 

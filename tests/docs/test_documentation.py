@@ -85,7 +85,6 @@ def test_the_api_page_has_every_public_name():
 
 
 def _text(node):
-    """A string in the code, with … for what is put in."""
     if isinstance(node, ast.JoinedStr):
         return "".join(v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

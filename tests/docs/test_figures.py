@@ -53,7 +53,6 @@ def rounding(number):
 
 
 def figures(page):
-    """The marked texts of a page, with the names of their files."""
     text = page.read_text()
     yield from ((block, name) for name, block in _BLOCK.findall(text))
     yield from ((words, name) for words, name in _LINK.findall(text) if re.search(_NUMBER, words))

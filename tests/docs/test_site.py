@@ -13,8 +13,6 @@ pytestmark = pytest.mark.skipif("EH_SITE" not in os.environ, reason="tox run -e 
 
 
 class _Requests(HTMLParser):
-    """What a browser fetches by itself when it shows a page."""
-
     def __init__(self):
         super().__init__()
         self.urls = []

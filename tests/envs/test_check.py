@@ -16,8 +16,6 @@ class Graded(CabinetEnv):
 
 
 class Strict(CabinetEnv):
-    """Raises for what it can't read."""
-
     def step(self, action):
         if "(" not in action:
             raise ValueError("no call")

@@ -53,7 +53,6 @@ PARSERS = {  # name -> the parser, what a message may begin with, and the charac
 
 
 def texts(prefixes, length):
-    """Every prefix followed by every token, repeated to this length."""
     for prefix in prefixes:
         for token in TOKENS:
             yield (prefix + token * (length // len(token) + 1))[:length]

@@ -77,7 +77,6 @@ def test_sb3_moves_one_k_for_all_environments(example, tmp_path, processes):
 
 @pytest.fixture
 def trl_grpo(example, monkeypatch):
-    """The TRL example, with a warm start of two seconds."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     module = example("trl_grpo", "trl", "tyro")
     recipe = module.from_recipe

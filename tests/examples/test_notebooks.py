@@ -72,7 +72,6 @@ def execute(request, tmp_path, monkeypatch):
 
 
 def shown(cell, kind):
-    """What a cell displays of one kind."""
     return [output.data[kind] for output in cell.outputs if kind in output.get("data", {})]
 
 

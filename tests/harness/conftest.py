@@ -47,7 +47,6 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def own_cache(cache, monkeypatch):
-    """Runs in this process keep their warm starts there."""
     monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: cache)
     return cache
 
@@ -70,7 +69,6 @@ def quick(tmp_path):
 
 @pytest.fixture(scope="session")
 def trained(cache):
-    """A tiny cabinet policy after its warm start."""
     config, ranks, display = CLONED, Ranks(), Display(Console(quiet=True))
     env = task_environment(config.environment, config.environment.env)
     with pytest.MonkeyPatch.context() as patch, (cache / "lock").open("w") as lock:
@@ -82,7 +80,6 @@ def trained(cache):
 
 @pytest.fixture(scope="session")
 def trained_folder(trained, tmp_path_factory):
-    """Where it is saved: a run on it needs no warm start."""
     folder = tmp_path_factory.mktemp("trained")
     trained.save(folder)
     return folder
@@ -90,13 +87,11 @@ def trained_folder(trained, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def child_env():
-    """The environment of a subprocess that trains."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
 @pytest.fixture
 def stand_in_server(monkeypatch):
-    """The module with the stand-ins for vLLM servers."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     import stand_in_server
 
@@ -105,5 +100,4 @@ def stand_in_server(monkeypatch):
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Writes a made-up sweep; `write_sweep` has the arguments."""
     return lambda **how: write_sweep(tmp_path / "sweep", **how)

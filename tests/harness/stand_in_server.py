@@ -77,7 +77,6 @@ class StandIn(ThreadingHTTPServer):
         handler.wfile.write(json.dumps(answer).encode())
 
     def forget(self):
-        """Is as a server that was started again."""
         self.version = "default"
 
     def load(self, path):

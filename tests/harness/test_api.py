@@ -39,7 +39,6 @@ def _own_cache(cache, monkeypatch):
 
 @pytest.fixture
 def short(quick):
-    """Two updates."""
     return changed(quick, updates=2, eval_tasks=2)
 
 
@@ -163,8 +162,6 @@ def test_a_run_on_a_function_without_a_split_does_not_call_its_tasks_held_out(sh
 
 
 class Tells(FixedHorizon):
-    """Its metrics are those that it was made with."""
-
     def __init__(self, metrics):
         super().__init__(9)
         self.told = metrics
@@ -237,8 +234,6 @@ def test_an_environment_that_would_be_trained_on_wrongly_is_refused(warm, short)
 
 
 class Graded(CabinetEnv):
-    """Pays a hundredth for each step besides, and gives no verdict."""
-
     def step(self, action):
         observation, reward, *rest, info = super().step(action)
         return observation, 0.01 + reward, *rest, {name: x for name, x in info.items() if name != "success"}

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture
 def in_ray(quick, ray_nodes, tmp_path, monkeypatch):
-    """`quick` in two actors, one on each node."""
     monkeypatch.setattr(environment, "ACTOR_SLOTS", 8)
     yield changed(quick, env_workers="ray", ray_address="auto", out=tmp_path / "ray")
     close_shared_actors()

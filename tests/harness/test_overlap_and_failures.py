@@ -17,8 +17,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture(autouse=True)
 def _sound_teacher(monkeypatch):
-    """The environment that plays the demonstrations never fails."""
-
     def sound(*args):
         env = task_environment(*args)
         env.unwrapped.fails, env.unwrapped._calls = False, 0  # it was reset once to look at it
@@ -74,8 +72,6 @@ def test_training_goes_on_when_environments_fail(quick, flaky, tmp_path):
 
 
 class DeadCabinet(CabinetEnv):
-    """Only the warm start can play it."""
-
     fails = True
 
     def reset(self, *, seed=None, options=None):

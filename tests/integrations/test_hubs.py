@@ -68,7 +68,6 @@ def openenv(made):
 
 
 def typed(*words):
-    """What the command `openenv` prints."""
     from openenv.cli.__main__ import app
     from typer.testing import CliRunner
 

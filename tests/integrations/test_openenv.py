@@ -31,8 +31,6 @@ START_S = 300.0  # OpenEnv's import alone takes 8 s of processor time
 
 
 class Served:
-    """A server process on a port that stays its own over a restart."""
-
     def __init__(self, *arguments):
         self.arguments, self.port = arguments, 0
         self.start()
@@ -127,8 +125,6 @@ def test_appworld_is_served_and_its_end_leaves_no_process(appworld_python):
 
 
 class Scripted(gym.Env[str, str]):
-    """Ends as its action says; its reset fails while `broken`."""
-
     observation_space = action_space = eh_gym.UnicodeText(1000)
     broken = False
 

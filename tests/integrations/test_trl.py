@@ -66,7 +66,6 @@ def policy():
 
 
 def replied(tokenizer, ids, agent):
-    """The tokens of what `agent(text so far, calls so far)` says."""
     text = tokenizer.decode(ids).split("</tools>", 1)[1]
     call = agent(text, text.count("<tool_response>\n"))
     reply = f"<tool_call>\n{json.dumps(call)}\n</tool_call>" if call else "done"
@@ -74,8 +73,6 @@ def replied(tokenizer, ids, agent):
 
 
 class Scripted(trl.GRPOTrainer):
-    """Replies what the agent says instead of what the model does."""
-
     agent = staticmethod(lambda text, calls: None)
 
     def _generate_single_turn(self, prompt_ids, *_, **__):

@@ -39,7 +39,6 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """A tokenizer of bytes with a template that knows tools."""
     return byte_tokenizer(TEMPLATE)
 
 
@@ -58,8 +57,6 @@ class Presser:
 
 
 def remotely(target):
-    """An object whose methods are called as a Ray actor's."""
-
     class Handle:
         def __getattr__(self, name):
             async def remote(*args):

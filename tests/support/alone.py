@@ -16,6 +16,5 @@ def update_alone(controller, needs):
 
 
 def cabinet_lengths(seeds):
-    """The number of steps that the expert takes in EH-Cabinet."""
     env = gym.make("EH-Cabinet-v0")
     return [env.reset(seed=seed)[1]["optimal_steps"] for seed in seeds]

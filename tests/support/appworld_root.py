@@ -6,7 +6,6 @@ from pathlib import Path
 
 
 def write_world(root, **splits):
-    """Writes splits of so many tasks, or of these."""
     files = {"base_dbs/spotify.db": "x", "api_docs/standard/spotify.json": "{}", "version.txt": "0.1.0"}
     for split, tasks in splits.items():
         names = [f"{split}_{i}" for i in range(tasks)] if isinstance(tasks, int) else tasks

@@ -12,7 +12,6 @@ MESSAGES = list[dict[str, Any]]
 
 
 def ask(base_url, messages, **options):
-    """The model's answer: the whole chat completion."""
     body = json.dumps({"model": "policy", "messages": messages, **options}).encode()
     request = urllib.request.Request(f"{base_url}/chat/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:

@@ -11,7 +11,6 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable
 
 @contextmanager
 def chromium():
-    """Starts the browser; yields playwright's object for it."""
     found = next((path for name in _NAMES if (path := shutil.which(name))), None)
     if found is None:
         pytest.skip(f"no Chromium is installed (looked for {', '.join(_NAMES)}); on Debian: apt-get install chromium")

@@ -23,7 +23,6 @@ class End(NamedTuple):
 
     @property
     def own(self):
-        """The environment's own rewards, up to the end."""
         return self.rewards[:K]
 
     @property
@@ -50,8 +49,6 @@ ENDS = {
 
 
 class Heard(FixedHorizon):
-    """A fixed K that keeps what it is told."""
-
     def __init__(self, k):
         super().__init__(k)
         self.outcomes = []
@@ -61,8 +58,6 @@ class Heard(FixedHorizon):
 
 
 class Endings(gym.Env[str, str]):
-    """Plays the end that the task names, whatever the agent does."""
-
     task_ids = list(ENDS)  # noqa: RUF012 - the contract's attribute
 
     def __init__(self):

@@ -89,7 +89,6 @@ def large_model():
 
 
 def on_h100():
-    """Whether the speeds on paper are this GPU's."""
     return any(name in torch.cuda.get_device_name() for name in ("H100 80GB", "H200"))
 
 
@@ -138,7 +137,6 @@ def model_flops(shape, episodes, *, adapters):
 
 
 def seconds_of(work):
-    """How long some work takes, with what it left to the GPU."""
     began = time.perf_counter()
     work()
     if torch.cuda.is_available():

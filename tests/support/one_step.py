@@ -14,7 +14,6 @@ from harness.update.update import update_policy
 
 
 def copied(policy):
-    """The same policy with weights of its own."""
     return Policy(copy.deepcopy(policy.model), policy.tokenizer, policy.chat)
 
 

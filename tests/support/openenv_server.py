@@ -9,7 +9,6 @@ TOKEN = "a-token-for-this-test-alone"
 
 @contextmanager
 def served_here(env_id, splits=("train",), sessions=8, idle_s=900.0):
-    """Serves an environment; yields what EH-Remote-v0 takes."""
     from envs.openenv.server import make_app, make_server
 
     server = make_server(make_app(env_id, args={}, splits=splits, sessions=sessions, idle_s=idle_s, token=TOKEN))

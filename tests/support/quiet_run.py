@@ -19,20 +19,17 @@ from harness.training.loop import train_loop
 
 
 def run(config, *, resume=False):
-    """Trains; returns the evaluations."""
     if not resume:
         prepare(config)
     return train_loop(config, config.out, Display(Console(quiet=True)), resume=resume)
 
 
 def metrics_of(config):
-    """The run's metrics, less those that a clock makes."""
     rows = read_metrics(config.out / "metrics.jsonl")
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
 def rows_of_run(config, *, resume=False):
-    """Trains; returns the metrics, less those that a clock makes."""
     run(config, resume=resume)
     return metrics_of(config)
 

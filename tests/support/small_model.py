@@ -11,7 +11,6 @@ VOCAB, STOP, CONTEXT = 50, 7, 128
 
 
 def new_model(*, tied=True):
-    """Heads of 32: vLLM's attention on a CPU has no smaller ones."""
     return fresh_qwen2(VOCAB, 64, 64, 2, 2, 1, tied=tied, positions=CONTEXT, eos_id=STOP, initializer_range=0.3)
 
 
@@ -21,7 +20,6 @@ def ask(session, prompt, seed=0, **changes):
 
 
 def wait(sampler):
-    """Steps until something is ready."""
     deadline = time.monotonic() + 120
     while not (ready := sampler.step()):
         assert time.monotonic() < deadline, "nothing came back within two minutes"
@@ -38,7 +36,6 @@ def plain_logprobs(model, ids, temperature=1.0):
 
 
 def forward_logprobs(model, prompt, ids, temperature=1.0):
-    """Of each of `ids` after the prompt."""
     return plain_logprobs(model, [*prompt, *ids], temperature)[-len(ids) :]
 
 

@@ -19,7 +19,6 @@ def record(shared, writer, count):
 
 
 def record_until_killed(shared, writer, connection):
-    """Says after each outcome that record() has returned."""
     i = 0
     while True:
         shared.record(outcome(writer, i))

@@ -13,8 +13,6 @@ from eh_gym.testing import ControllerContract
 
 
 class Right(ElasticHorizon):
-    """A right one to break."""
-
     def __init__(self):
         super().__init__(min_successes=1, alpha=1)
 

@@ -106,8 +106,6 @@ FAULTS = [
 
 
 def contract_of(build, base=ExpertEnvContract):
-    """The contract's tests of what `build` makes, by name."""
-
     class Tests(base):
         def make(self):
             return build()

@@ -245,8 +245,6 @@ def test_waiting_for_ones_turn_does_not_count_against_the_deadline(worker, monke
             return self.now
 
     class Turn:
-        """A lock that is had after 100 s."""
-
         def __enter__(self):
             clock.now += 100
 

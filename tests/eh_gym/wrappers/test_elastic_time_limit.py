@@ -243,8 +243,6 @@ def test_rewards_of_any_kind_add_up(scripted, journal, kind):
 
 
 class Own:
-    """A controller without anything of ours."""
-
     horizon = 2
 
     def record(self, outcome): ...

@@ -9,8 +9,6 @@ from envs.cabinet.env import CabinetEnv
 
 
 class FragileCabinet(CabinetEnv):
-    """Does what some actions say, before the cabinet looks at them."""
-
     def reset(self, *, seed=None, options=None):
         observation, info = super().reset(seed=seed, options=options)
         return observation, {**info, "pid": os.getpid()}

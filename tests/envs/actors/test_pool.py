@@ -26,7 +26,6 @@ def _registered():
 
 @pytest.fixture
 def pool(ray_nodes):
-    """Two actors, one on each node."""
     pool = ActorPool(2, cpus=3)
     yield pool
     pool.close()
@@ -34,7 +33,6 @@ def pool(ray_nodes):
 
 @pytest.fixture(scope="module")
 def kept(ray_cluster):
-    """Two actors that no test harms."""
     ray_cluster.at_least(2)
     pool = ActorPool(2, cpus=0)
     yield pool

@@ -27,7 +27,6 @@ _children = None
 
 
 def handle(method, params):
-    """Answers the worker protocol as the real zygotes do."""
     global _children
     if method == "load":
         _children = children.Children(params["folder"])

@@ -34,13 +34,11 @@ def stock(request):
 
 
 def apart(request):
-    """The result of a request, from a process forked for it."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as one:
         return one.submit(stock, request).result()
 
 
 def lane(requests):
-    """The results of requests, one after the other."""
     return [apart(request) for request in requests]
 
 

@@ -85,7 +85,6 @@ class Host:
 
     @property
     def layers(self):
-        """What must be in force, found without ``confine``."""
         flags = NEWNET | NEWIPC | (0 if self.as_root else NEWUSER)
         there = {
             "limits": True,

@@ -45,7 +45,6 @@ def empty(solution, number):
 
 
 def damaged(solution, number):
-    """Every third solution is whole; the others lack a step."""
     return (
         solution if number % 3 == 0 else [step for i, step in enumerate(solution) if i != number % (len(solution) - 1)]
     )

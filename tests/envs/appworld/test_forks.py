@@ -21,8 +21,6 @@ CODE = {"code": "print(1)"}
 
 
 class Zygote:
-    """Remembers who was ended."""
-
     def __init__(self):
         self.abandoned, self.ended = [], []
 
@@ -86,7 +84,6 @@ def test_folders_of_processes_that_are_gone_are_removed_wherever_they_ran(monkey
 
 
 def leave(zygote):
-    """What an ordinary exit of a forked copy of this process does."""
     pid = os.fork()
     if pid == 0:
         try:

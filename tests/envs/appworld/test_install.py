@@ -59,8 +59,6 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def builder(tmp_path, monkeypatch):
-    """builder(source) replaces the mini world's builder."""
-
     def replace(source):
         (tmp_path / "mini").mkdir(exist_ok=True)
         (tmp_path / "mini" / "build.py").write_text(source)
@@ -101,7 +99,6 @@ def pack(path, root):
 
 @pytest.fixture
 def bundle(tmp_path):
-    """bundle(path) writes a whole bundle there."""
     write_world(tmp_path / "whole", **SPLITS)
     return lambda path: pack(path, tmp_path / "whole")
 

@@ -25,7 +25,6 @@ TASKS = ("a_1", "a_2", "a_3")
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory):
-    """An environment whose worlds are those of fake_zygote.py."""
     command, folder = forks.backend_command, tmp_path_factory.mktemp("root")
     fake = Path(__file__).with_name("fake_zygote.py")
     with pytest.MonkeyPatch.context() as patch:

@@ -11,8 +11,6 @@ from envs.appworld.backend import link
 
 
 class Apps(link.Code):
-    """The apps' ends of the code's connections."""
-
     def send(self, *frame):
         self.steps.send(*frame)
 
@@ -104,8 +102,6 @@ def test_the_apps_do_not_wait_for_the_code_when_nobody_waits_for_them(ends):
 
 
 class Odd(ValueError):
-    """An exception with a text of its own."""
-
     def __init__(self, one, two):
         super().__init__(one, two)
 

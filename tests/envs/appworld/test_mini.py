@@ -39,8 +39,6 @@ def tasks(root):
 
 @pytest.fixture
 def build(appworld_python, tmp_path):
-    """Runs a builder for one scenario, as the installation does."""
-
     def make(dest, builder=data.BUILDER):
         home = tmp_path / "home"
         home.mkdir()

@@ -13,8 +13,6 @@ PROCESSORS = 2
 
 
 class Process:
-    """What `Step` uses of a `Fork`."""
-
     def __init__(self, threads=1):
         self.cpu_s = self.delay_s = 0.0
         self.count, self.runs, self.signals = threads, True, []

@@ -18,7 +18,6 @@ OFFICIAL = HERE / "official.py"
 
 @pytest.fixture(scope="session")
 def perturbed():
-    """The module that makes scripts out of the ground truth."""
     return SimpleNamespace(**runpy.run_path(str(HERE / "perturbed.py")))
 
 
@@ -57,7 +56,6 @@ def upstream(bfcl_python):
 
 @pytest.fixture(scope="session")
 def isolated(bfcl_python):
-    """bfcl-eval without its two aliasing bugs."""
     with Worker(backend_command(bfcl_python, OFFICIAL)) as worker:
         worker.call("isolate", timeout_s=60)
         yield worker

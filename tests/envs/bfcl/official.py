@@ -113,8 +113,6 @@ with_hint = _loader["_func_doc_language_specific_pre_processing"]
 
 
 class Scripted(BaseHandler):
-    """Says what the script of the present turn says, then "Done."."""
-
     def __init__(self, name, script):
         super().__init__(name, 0.0, name, False)
         self.script = script
@@ -186,7 +184,6 @@ class Native(OpenAICompletionsHandler):
         ), 0.0
 
     def said(self, text):
-        """A message of the script as the client returns it."""
         try:
             calls = json.loads(text)["tool_calls"]
         except (ValueError, TypeError, KeyError):
@@ -199,7 +196,6 @@ class Native(OpenAICompletionsHandler):
 
 
 def plain(message):
-    """A message as the client sends it."""
     if isinstance(message, dict):
         return dict(message)
     calls = [{"id": c.id, "type": "function", "function": vars(c.function)} for c in message.tool_calls or []]

@@ -17,7 +17,6 @@ QUIET = Console(quiet=True)
 
 
 def played(env, request, script):
-    """The episode of a script that has the messages of each turn."""
     trajectory = Trajectory(request.task_id, request.group, seed=request.seed)
     trajectory.begin(*env.reset(options={"task_id": request.task_id}))
     turn = said = 0

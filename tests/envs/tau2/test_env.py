@@ -62,7 +62,6 @@ def play(env, task_id, choose):
 
 
 def wanderer(seed, share):
-    """Random legal calls in a share of the steps."""
     rng = random.Random(seed)
 
     def choose(info):

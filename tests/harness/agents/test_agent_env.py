@@ -38,7 +38,6 @@ def says(base_url, *contents):
 
 
 def until_won(task, base_url):
-    """Asks until the model says how it ends."""
     while (said := says(base_url, task["goal"])) not in ("win", "lose"):
         pass
     return said == task["goal"]
@@ -155,7 +154,6 @@ open("{pids}", "w").write(f"{{p.pid}} {{os.getpid()}}")
 
 
 def written(pids, count=1):
-    """The ids of so many processes, as soon as they are in the file."""
     wait_until(lambda: pids.exists() and len(pids.read_text().split()) == count)
     return [int(pid) for pid in pids.read_text().split()]
 

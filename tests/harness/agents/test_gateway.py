@@ -50,13 +50,11 @@ def client(session, **more):
 
 
 def ask(session, text="Hi", **more):
-    """Asks in one message."""
     messages = [{"role": "user", "content": text}]
     return client(session, **more).chat.completions.create(model="any", messages=messages).choices[0].message.content
 
 
 def serve(session, *answers):
-    """Answers calls in turn; the last text of each."""
     heard = []
     for answer in answers:
         call = session.next_call(SOON_S)
@@ -98,7 +96,6 @@ def head(session, *lines):
 
 
 def begin(session, text):
-    """A request whose client may hang up."""
     body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
     return connect(session, head(session, "Host: x", f"Content-Length: {len(body)}") + body)
 

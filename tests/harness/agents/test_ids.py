@@ -27,7 +27,6 @@ START = [{"role": "system", "content": "rules"}, {"role": "user", "content": "st
 
 
 def grows(say):
-    """Four calls of one conversation."""
     messages = list(START)
     for _ in range(4):
         messages += [{"role": "assistant", "content": say(messages)}, {"role": "user", "content": "closed"}]
@@ -52,19 +51,16 @@ def delegates(say):
 
 
 def asks_twice_at_once(say):
-    """Two sub-agents at a time."""
     with ThreadPoolExecutor(2) as both:
         list(both.map(say, [START, [{"role": "user", "content": "start d"}]]))
 
 
 def votes(say):
-    """Asks the same three times at once."""
     with ThreadPoolExecutor(3) as three:
         list(three.map(say, [START] * 3))
 
 
 def asks_for_less(say):
-    """Each answer ends after two tokens, or at a bracket."""
     messages = list(START)
     for options in ({"max_tokens": 2}, {"stop": ["("]}, {"stop": "no such text"}, {"max_completion_tokens": 1}):
         messages += [{"role": "assistant", "content": say(messages, **options)}, {"role": "user", "content": "closed"}]

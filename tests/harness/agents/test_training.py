@@ -40,7 +40,6 @@ def model(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
-    """The cabinets' first tasks, as an agent's."""
     file = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
     train_tasks = [{"id": f"train-{i:06d}", "level": "even" if i % 2 == 0 else "odd"} for i in range(40)]
     held_out = [{"id": f"test-{i:06d}", "cabinets": "test", "split": "test", "level": "odd"} for i in range(8)]
@@ -62,7 +61,6 @@ def config(quick, model, tasks):
 
 @pytest.fixture
 def own(config):
-    """For agents that a test makes itself, as environments."""
     return changed(config, agent="", tasks="", env="EH-Cabinet-v0", updates=2, eval_tasks=0)
 
 
@@ -283,8 +281,6 @@ REFUSED = []
 
 
 def votes(task, base_url):
-    """One call, then twelve at once, which arrive in any order."""
-
     def vote(number):
         time.sleep(random.random() / 50)
         try:

@@ -121,7 +121,6 @@ def results_ids(chat, action, results, *, stopped=True):
 
 
 def written(chat, thought, answer):
-    """A reply as the family's model writes it."""
     style = chat.reasoning
     if style.name == "none":
         return answer

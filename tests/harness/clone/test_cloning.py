@@ -51,7 +51,6 @@ def test_without_a_demonstration_the_error_says_which_limit_to_raise(env, limit)
 
 
 def swapped(policy):
-    """With two words of the vocabulary in each other's places."""
     vocabulary, text = policy.tokenizer.get_vocab(), policy.tokenizer.backend_tokenizer.to_str()
     a, b = vocabulary["open("], vocabulary["read("]
     text = text.replace(f'"open(":{a}', f'"open(":{b}').replace(f'"read(":{b}', f'"read(":{a}')

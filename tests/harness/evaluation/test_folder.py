@@ -35,7 +35,6 @@ def lines(out):
 
 
 def cut(out, episodes):
-    """Leaves so many episodes, and half of the next one's line."""
     path = out / "episodes" / "evaluation.jsonl"
     kept = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(kept[:episodes]) + kept[episodes][:40])

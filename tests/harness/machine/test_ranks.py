@@ -227,7 +227,6 @@ def slow(quick, own_cache):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, cache):
-    """A run of one process and its metrics."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.clone.clones.cache_dir", lambda: cache)
         few = {"updates": 3, "tasks_per_update": 4, "group_size": 4, "eval_tasks": 2, "min_successes": 2}
@@ -402,7 +401,6 @@ def assert_close(row, other):
 
 
 def untimed(rows):
-    """The rows less what a clock makes."""
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 

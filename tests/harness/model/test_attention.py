@@ -22,7 +22,6 @@ HEADS, KV_HEADS, DIM = 4, 2, 8
 
 
 def dense_mask(window):
-    """bool [T, T], token by token."""
     bounds = list(pairwise(torch.tensor([0, *LENGTHS]).cumsum(0).tolist()))
     mask = torch.zeros(sum(LENGTHS), sum(LENGTHS), dtype=torch.bool)
     for (start, stop), parent in zip(bounds, PARENTS, strict=True):

@@ -41,7 +41,6 @@ def episodes(count, length):
 
 
 def scored(policy, group):
-    """The log-probabilities and the gradients of their sum."""
     logp, _ = policy.score(policy.batch(group), 1.0)
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     return [logp.detach(), *torch.autograd.grad(logp.sum(), trained)]

@@ -20,7 +20,6 @@ def head_of(kind, dtype=torch.float64):
 
 
 def plain_scores(hidden, targets, head, temperature):
-    """As the models do it, with everything held at once."""
     logits = hidden @ head.weight.T
     logits = logits * head.scale
     if head.softcap is not None:

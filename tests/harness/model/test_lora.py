@@ -19,7 +19,6 @@ from harness.update.optimizer import make_optimizer, parameters_of
 
 @pytest.fixture
 def adapted(trained):
-    """A policy after some updates of its adapters."""
     pytest.importorskip("peft")
     policy = copied(trained)
     add_lora(policy.model, 4, seed=0)
@@ -63,7 +62,6 @@ def test_what_is_handed_over_and_saved_is_a_plain_model(trained, adapted, tmp_pa
 
 
 def mixture(config, **more):
-    """A model with four experts in its one layer."""
     torch.manual_seed(0)
     sizes = dict.fromkeys(("num_experts", "n_routed_experts"), 4) | {"num_experts_per_tok": 2, "num_hidden_layers": 1}
     sizes |= {"vocab_size": 99, "hidden_size": 16, "intermediate_size": 16, "moe_intermediate_size": 8}

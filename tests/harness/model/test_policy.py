@@ -21,7 +21,6 @@ def folder(trained, tmp_path):
 
 
 def change(folder, **values):
-    """Changes the model's config.json."""
     file = folder / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 

@@ -8,7 +8,6 @@ from harness.records.clock import Clock
 
 @pytest.fixture
 def now(monkeypatch):
-    """The time, in a list of one."""
     now = [100.0]
     monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
     return now

@@ -20,7 +20,6 @@ from harness.records.metrics import MetricsLog, mean_reward, read_metrics
 
 
 def write(run_dir, values, first=0):
-    """Logs `values` as the losses of updates `first` and on."""
     log = MetricsLog(run_dir, first)
     for update, value in enumerate(values, start=first):
         log.write(update, {"train/loss": value})

@@ -22,8 +22,6 @@ def number(*about):
 
 
 class FakeChat:
-    """Texts are bytes; 0 ends a reply."""
-
     stop_ids = frozenset({0})
     strips = False
 
@@ -89,8 +87,6 @@ class FakeSampler:
 
 
 class AnsweringPlayer:
-    """Answers all requests in its next step, with a function."""
-
     max_context = 200_000
 
     def __init__(self, answer):

@@ -10,8 +10,6 @@ from harness.types.trajectory import Trajectory
 
 
 class Agent:
-    """Makes a call for each word, all at once. "?" can't be read."""
-
     def __init__(self, words, k=0):
         self.line = [ModelCall([{"role": "user", "content": word}]) for word in words]
         self.read = []
@@ -44,7 +42,6 @@ def reply(player, request):
 
 @pytest.fixture
 def player(fake):
-    """Replies with the prompt and the seed."""
     return fake.Player(lambda request: (request.prompt_ids, request.seed))
 
 

@@ -117,7 +117,6 @@ def test_a_failed_episode_is_begun_again_with_the_same_seed(fake, mode, how, whe
 
 
 def _until(t, step):
-    """The ids up to the end of the action of one step."""
     ends = [i for i, (a, b) in enumerate(zip(t.action_mask, [*t.action_mask[1:], 0], strict=True)) if a and not b]
     return t.ids[: ends[step - 1] + 1]
 

@@ -45,8 +45,6 @@ def real_vllm():
 
 
 class Server:
-    """A `vllm serve` process on this machine."""
-
     def __init__(self, folder, log):
         self._folder, self._log = folder, log
         # Bound and not listening, it keeps the port for the server, also while that is down, and from everybody else.
@@ -92,7 +90,6 @@ class Server:
         raise AssertionError(f"the server did not come up:\n{self._log.read_text()[-4000:]}")
 
     def stop(self):
-        """Lets it give back its shared memory."""
         self._process.terminate()
         try:
             self._process.wait(15)
@@ -101,11 +98,9 @@ class Server:
         self._kept.close()
 
     def hold(self):
-        """Stops it until it is killed."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def kill(self):
-        """The whole family at once, as when a machine goes."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -131,7 +126,6 @@ def servers(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def made(request):
-    """Makes each kind of sampler once, with a model of its own."""
     kinds = {}
 
     def make(kind):

@@ -33,7 +33,6 @@ WINDOWED = ("gemma2", "gemma3_text", "qwen2", "qwen3")
 
 
 def model_of(config):
-    """A model as `load_policy` leaves it, without weights."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     choose_attention(model)

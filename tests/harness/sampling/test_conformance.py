@@ -35,7 +35,6 @@ def sampler(kind, model, made):
 
 
 def change(model):
-    """A real optimizer step, large enough to be seen."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.02)
     model.train()
     ids = torch.arange(12)[None]

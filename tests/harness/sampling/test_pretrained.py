@@ -36,7 +36,6 @@ def smollm2():
 
 @pytest.fixture
 def trainable(smollm2):
-    """A copy of the model that a test may change."""
     return Policy(copy.deepcopy(smollm2.model), smollm2.tokenizer, smollm2.chat)
 
 

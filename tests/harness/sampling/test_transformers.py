@@ -48,7 +48,6 @@ def test_episodes_that_come_wait_and_go_in_any_order_keep_their_context(seed, wi
 
 @pytest.fixture
 def fed(made, monkeypatch):
-    """The rows and padded length of every forward pass."""
     shapes = []
     place = SlotCache.place
     monkeypatch.setattr(

@@ -27,8 +27,6 @@ from harness.sampling.vllm.transfer import NCCLSender
 
 
 class Stream:
-    """A stream of CUDA, on a CPU: everything is done at once."""
-
     def __init__(self, **_): ...
 
     def synchronize(self): ...
@@ -88,7 +86,6 @@ def sources(real_vllm, request, tmp_path, monkeypatch):
 
 @pytest.fixture
 def without_gpus(sources, monkeypatch):
-    """CUDA, NCCL and vLLM's layers are replaced."""
     from vllm.distributed import utils
     from vllm.distributed.device_communicators import pynccl
     from vllm.model_executor.model_loader import reload
@@ -115,8 +112,6 @@ def without_gpus(sources, monkeypatch):
 
 
 class Model(torch.nn.Module):
-    """vLLM's model: what it was given in each update."""
-
     def __init__(self):
         super().__init__()
         self.updates = []
@@ -184,7 +179,6 @@ def test_every_gpu_of_every_server_receives_the_policy_s_weights_in_every_update
 
 def test_vllm_s_servers_have_the_routes_and_flags_that_are_used(sources):
     def text(start):
-        """The source of vLLM's modules under this path."""
         path = sources / start
         return "\n".join(file.read_text() for file in (path.rglob("*.py") if path.is_dir() else [path]))
 

@@ -22,16 +22,12 @@ from harness.settings.section import Section, changed, filled, flat, leaves, mar
 
 @dataclass(frozen=True)
 class Dice(Sampling):
-    """A sampler of the user's."""
-
     sampler: ClassVar[str] = f"{__name__}:Dice"
     implementation: ClassVar[str] = "dice:DiceSampler"
     sides: int = 6
 
 
 class Still:
-    """A controller that is no dataclass."""
-
     horizon = 7
 
     def record(self, outcome): ...
@@ -181,8 +177,6 @@ def test_numpy_s_numbers_become_python_s_and_a_text_a_path():
 
 @dataclass
 class _Counting:
-    """A horizon with a setting, and a field for what it counts."""
-
     k: int = 7
     seen: list[int] = field(default_factory=list, init=False)
 
@@ -198,8 +192,6 @@ def test_what_a_controller_counts_is_no_setting():
 
 @dataclass
 class _Needy(FixedHorizon):
-    """A horizon with a field that has no default."""
-
     start: int = field(kw_only=True)
 
 

@@ -48,7 +48,6 @@ def same_weights(model, other):
 
 
 def note(text):
-    """Writes a checkpoint of one file."""
     return lambda folder: (folder / "note").write_text(text) and None
 
 

@@ -19,7 +19,6 @@ def test_an_episode_grows_with_its_mask():
 
 
 def answered(reward=0.0, terminated=False, truncated=False, **info):
-    """An episode of one turn with this answer."""
     t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
     t.begin("first", {"task_id": "task", "system_prompt": "rules", "horizon": 5, "category": "base"})
     end = t.add_answer(("seen", reward, terminated, truncated, info))
