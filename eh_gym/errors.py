@@ -1,20 +1,4 @@
-"""The exceptions of Elastic Horizon.
-
-EHError
-├── ConfigError (ValueError)         an argument or setting is wrong; the message says how to fix it
-├── StateError (ValueError)          a saved state does not fit the object that loads it
-├── MissingBackendError              an environment's backend is not installed; the message names the command
-├── MissingExtraError (ImportError)  an optional dependency is not installed; the message names the command
-├── ForeignPackageError (ImportError)  a package of another project is called envs; the message says where it is
-├── UserCodeError                    an environment or an agent that a run was given failed; the message has the place
-├── SamplerError                     the sampler failed; a run can resume from its checkpoint
-└── WorkerError                      a backend process failed; its episode is lost, nothing else
-    ├── WorkerDied                   it exited, crashed or was killed
-    ├── WorkerTimeout                it did not answer within its deadline, and was killed
-    ├── WorkerProtocolError          it sent something that is not a frame, and was killed
-    ├── WorkerVersionMismatch        it speaks another protocol version
-    └── WorkerCallError              it answered that the call raised; the worker goes on
-"""
+"""The exceptions of Elastic Horizon. A message says how to fix what is wrong."""
 
 __all__ = [
     "ConfigError",
@@ -47,27 +31,27 @@ class StateError(EHError, ValueError):
 
 
 class MissingBackendError(EHError, RuntimeError):
-    """An environment's backend is not installed."""
+    """An environment's backend is not installed. The message names the command."""
 
 
 class MissingExtraError(EHError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed. The message names the command."""
 
 
 class ForeignPackageError(EHError, ImportError):
-    """A package of another project is called envs."""
+    """A package of another project is called envs. The message says where it is."""
 
 
 class UserCodeError(EHError, RuntimeError):
-    """An environment or an agent that a run was given failed."""
+    """An environment or an agent that a run was given failed. The message has the place."""
 
 
 class SamplerError(EHError, RuntimeError):
-    """The sampler's engine failed, and no other engine can take over its requests."""
+    """The sampler's engine failed, and no other can take over its requests. A run can resume from its checkpoint."""
 
 
 class WorkerError(EHError, RuntimeError):
-    """A backend process failed."""
+    """A backend process failed. Its episode is lost, nothing else."""
 
 
 class WorkerDied(WorkerError):

@@ -38,9 +38,7 @@ class Description:
     """The attribute ``description`` of the class of a registered environment.
 
     Attributes:
-        splits: The names of the splits.
         task_ids: Returns the ids of a split's tasks, or raises an EHError if they are not installed.
-        backend: What must be installed; None if nothing must.
         recipe: The recipe for training on it; empty for the quick start's.
         model_split: The split on which a model is evaluated by default.
         script_split: The same for a player without a model, such as the expert.

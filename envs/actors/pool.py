@@ -179,7 +179,6 @@ class ActorPool:
         return alive
 
     def _lose(self, actor: _Actor) -> None:
-        """Replaces an actor, and checks the others of its node. Further calls for it do nothing."""
         with self._lock:
             if actor in self._actors:
                 actor.alive = False

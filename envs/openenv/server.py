@@ -114,7 +114,6 @@ class ServedEnv(Environment[TextAction, TextObservation, State]):  # type: ignor
         )
 
     def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
-        """Sends the agent's message to the environment. `timeout_s` is unused: environments have deadlines."""
         self._refuse_if_closed()
         if self._env is None:
             raise ConfigError("this session has no episode yet; call reset before step")

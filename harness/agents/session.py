@@ -103,7 +103,6 @@ class Session:
         self.connections.close()
 
     def request(self, call: ModelCall, gone: Callable[[], bool]) -> Waiting:
-        """Puts a request in line, or finds the one that it retries."""
         with self._changed:
             for earlier in (*self._answered, *([self._taken] if self._taken else []), *self._line):
                 if earlier.call.body_hash == call.body_hash and earlier.gone():

@@ -113,7 +113,6 @@ class KeptEvaluation:
 
     @property
     def title(self) -> str:
-        """Who plays what, such as "expert on EH-Cabinet-v0, all"."""
         get = self.settings.get
         return f"{get('model') or get('policy')} on {get('env')}, {get('split')}"
 

@@ -48,7 +48,6 @@ def play_policy(
     horizon: int,
     **told: OnEnd,
 ) -> list[Trajectory]:
-    """Plays episodes with a language model at a fixed K. `told` are `on_end` and `on_turn` of `rollout.play`."""
     if not requests:
         return []
     envs = environments.open(FixedHorizon(horizon), episodes=len(requests))

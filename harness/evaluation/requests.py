@@ -7,7 +7,6 @@ from harness.types.seeding import derive_seed
 
 
 def evaluation_requests(task_ids: Sequence[str], rollouts: int, seed: int) -> list[EpisodeRequest]:
-    """Lists `rollouts` episodes of each task. They do not depend on the other tasks."""
     return [
         EpisodeRequest(task_id, group, episode_seed(seed, task_id, member))
         for group, task_id in enumerate(task_ids)

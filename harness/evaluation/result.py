@@ -206,7 +206,6 @@ def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
 
 
 def shares_of(episodes: Sequence[Line], *, whole: bool = False) -> Shares:
-    """Returns what was solved of the tasks of some episodes; `whole` if these are all tasks of their scenarios."""
     valid = _valid(episodes)
     tasks = [[t["success"] for t in task] for task in _by_task(valid)]
     mean = _share(t["success"] for t in valid)

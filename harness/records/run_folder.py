@@ -29,7 +29,6 @@ def folder_of(config: GRPOConfig) -> Path:
 
 
 def prepare(config: GRPOConfig, run_dir: Path | None = None) -> Path:
-    """Makes the folder of a new run, with its settings in it. Raises ConfigError if it already holds a run."""
     run_dir = run_dir or folder_of(config)
     settings = run_dir / "config.json"
     taken = ConfigError(

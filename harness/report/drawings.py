@@ -129,7 +129,6 @@ def _indices(y: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
-    """Draws each arm's mean over seeds as a thick line, and each seed as a thin one. Returns the ends in words."""
     words = []
     for i, (label, (x, y)) in enumerate(lines.items()):
         colour = _COLOURS[i % len(_COLOURS)]

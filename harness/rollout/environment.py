@@ -61,7 +61,6 @@ class Environments:
 
 
 def parts_of(env: gym.Env[Any, Any]) -> Sequence[Sequence[str]]:
-    """The task ids of each environment that `env` mixes, or of `env` alone."""
     base = env.unwrapped
     return list(base.parts.values()) if isinstance(base, MixedEnv) else [tasks_of(env)]
 
@@ -103,7 +102,6 @@ class Given:
 
 
 def name_of(thing: Any) -> str:
-    """The name of a function or a class, or of an object's class, as letters, digits and underscores."""
     thing = getattr(thing, "func", thing)  # of functools.partial
     return re.sub(r"\W", "", getattr(thing, "__name__", type(thing).__name__)) or "unnamed"
 

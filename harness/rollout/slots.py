@@ -53,7 +53,6 @@ class Slots:
     def add(
         self, requests: Sequence[EpisodeRequest], settings: Rollout, on_end: Callable[[int, Trajectory], None]
     ) -> None:
-        """Adds episodes, which get slots in this order. `on_end` gets each one's index and trajectory."""
         self._waiting += [(self._added + i, r, settings, functools.partial(on_end, i)) for i, r in enumerate(requests)]
         self._added += len(requests)
 
@@ -90,7 +89,6 @@ class Slots:
         return self._go_on(slot, needed)
 
     def turns(self) -> Mapping[int, Any]:
-        """The turns that may be requested now, by slot. Each turn is returned once."""
         if not self._ready:
             return {}
         admitted = self._admitted({})

@@ -24,7 +24,6 @@ class SampledWeights:
     Args:
         policy: The policy that is trained, with all of its weights on this rank or on rank 0.
         ahead: Whether the sampler samples while the policy is trained.
-        ranks: The processes that train together.
         on_host: Whether a copy is kept in the host's memory, because an engine or a server has the weights on its GPU
             already. Otherwise a copy is on the policy's device.
         gathers: Whether the sampler reads sharded weights, as an engine beside each rank does.

@@ -102,7 +102,6 @@ class EvaluateConfig(Section):
                 raise ConfigError(f"--{name.replace('_', '-')} {why}, got --policy {self.policy}; leave it out")
 
     def decisive(self) -> dict[str, Any]:
-        """Returns the settings that an episode depends on, besides its task and seed."""
         decide, marked = (Changes.RESULT, Changes.DRAWS, None), marks(type(self))  # None: a sampler of the user's
         settings = flat(self)
         if self.environment.sampling(hosted=bool(self.environment.agent) and self.policy == ENDPOINT) == "run":

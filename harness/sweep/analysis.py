@@ -147,7 +147,6 @@ def suite_numbers(suite: Suite) -> pd.DataFrame:
 
 
 def baseline_of(arms: Sequence[Arm]) -> Arm | None:
-    """Returns the arm with the largest fixed K. Savings are relative to it."""
     return max((arm for arm in arms if arm.fixed_k is not None), key=lambda arm: arm.fixed_k or 0, default=None)
 
 

@@ -169,7 +169,6 @@ def _read_suite(path: Path, read: Callable[[Path], SweptRun]) -> Suite:
 
 
 def _put_together(runs: Sequence[SweptRun]) -> list[Suite]:
-    """Makes suites of named runs: one for each environment and model, with an arm for each setting."""
     marked, alike_in = marks(GRPOConfig), (Changes.DRAWS, Changes.SETUP, Changes.MACHINE)
     by_kind: dict[tuple[str, str], list[SweptRun]] = {}
     for run in runs:

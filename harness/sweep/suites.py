@@ -42,6 +42,5 @@ class SuiteFile:
 
 @cache
 def suite_file(name: str) -> SuiteFile:
-    """Reads a suite's file. For a name that is none of `SUITES` it says how other runs are shown."""
     path = files("harness.sweep") / "suites" / f"{name if name in SUITES else ARMS}.toml"
     return SuiteFile(**tomllib.loads(path.read_text(encoding="utf-8")))

@@ -164,7 +164,6 @@ def keep_frozen(path: Path, model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def load_frozen(path: Path, model: PreTrainedModel) -> None:
-    """Loads what `keep_frozen` wrote. Raises StateError if the file is missing, damaged or of another model."""
     try:
         weights, wanted = load_file(path), _frozen(model)
         if weights.keys() != wanted.keys():

@@ -44,14 +44,13 @@ class Turn:
     """One step: what the model wrote and what came back.
 
     Attributes:
-        action: The text that the environment received: the answer, without the thought.
-        observation: The text that the environment returned, as the model saw it.
+        action: What the environment received: the answer, without the thought.
+        observation: What it returned, as the model saw it.
         cut: Whether the action was cut at the most tokens that an action may have.
         malformed: Whether the action was not a valid call.
         action_tokens: The number of ids that the model sampled, including its thought and the stop token; behind an
             endpoint, as it counts them.
         observation_tokens: The number of ids that followed, up to the next action; 0 if the episode ended.
-        reasoning: The thought before the action; empty if there was none.
         reasoning_tokens: The number of ids of the thought, including its tags.
         unfinished: Whether the thought never ended, so that there was no action.
         prompt_tokens: The number of tokens in the request, as an endpoint counts them. Without an endpoint it is 0,
@@ -108,14 +107,11 @@ class Trajectory:
         earlier: The sequences before the last one.
         versions: For each sample, the number of policy updates that its weights had seen. If the weights changed
             meanwhile, there are several numbers.
-        system_prompt: The system prompt, and the functions on offer if there are any; for the log.
-        tools: The functions on offer from the start; for the log.
+        system_prompt: With the functions on offer, for the log.
         prompt: The first observation, for the log.
         reward: What the episode has earned, by the rule in `eh_gym.rewards`.
         keeps_reward: Whether a truncated episode keeps what it has earned.
         unscored: Whether nobody knows what it has earned, because the agent failed; `settle` then decides.
-        success: The environment's verdict.
-        error: The environment's error, if `end` is "environment-error".
         retries: How often the episode was started again because its environment had failed.
         failed_tokens: The tokens of all failed attempts, including this one if `end` is "environment-error".
         failure: The check that failed (``info["failure"]`` at the end), or why the agent failed, or None.

@@ -71,7 +71,6 @@ class _Passes:
     ranks: Ranks
 
     def microbatches(self, minibatch: list[_Item]) -> Iterator[tuple[list[_Item], Batch]]:
-        """This rank's micro-batches of one optimizer step. One without a sequence is an idle pass."""
         tokens, ranks = [item.tokens for item in minibatch], self.ranks
         for indices, batch in self.policy.batches(tokens, self.tokens, rank=ranks.rank, ranks=ranks.size):
             yield [minibatch[i] for i in indices], batch

@@ -104,7 +104,6 @@ class Stream:
         self._outgoing = memoryview(bytes(self._outgoing) + frame(head, body))
 
     def move(self) -> None:
-        """Sends or receives what is possible without waiting. The errors are those of `Code.receive`."""
         if self._outgoing:
             try:
                 self._outgoing = self._outgoing[self.connection.send(self._outgoing) :]
@@ -170,7 +169,6 @@ class Code:
 
 
 def described(error: BaseException | None, chain: int = 8) -> dict[str, Any] | None:
-    """An app's exception as JSON: its types, its text, and the exceptions that led to it."""
     if error is None or not chain:
         return None
     text = str(error)[:_LONGEST_TEXT]

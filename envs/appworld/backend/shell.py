@@ -24,7 +24,6 @@ class _Transport:
         self._lock, self._main = threading.Lock(), threading.get_ident()
 
     def handle_request(self, request: Any) -> Any:
-        """Makes one request. Raises RuntimeError if it is too long or one too many, or what the app has raised."""
         import httpx
 
         url, body = request.url.raw_path.decode("ascii"), request.read()
@@ -114,7 +113,6 @@ class Shell:
             self._world.execute(code)
 
     def begin(self, connection: socket.socket, options: Mapping[str, Any]) -> None:
-        """Receives the task's date from the apps, and reports that it is ready. Call it in the forked process."""
         import appworld.common.utils as utils
         from appworld.apps.api_lib import set_local_date_and_time, set_local_random_seed
 

@@ -79,7 +79,6 @@ def _begin_apps(root: str) -> tuple[dict[str, Any], _Life]:
 
 
 def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any], _Life]:
-    """`apis` is the answer of the other zygote."""
     adaptations.apply("shell")
     throwaway = shell.Shell(apis)
     throwaway.warm_up(_USES, "1 / 0", "x =")

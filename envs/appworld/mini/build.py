@@ -12,7 +12,6 @@ from pathlib import Path
 
 
 def _make_and_check(data: Path, identifier: str, name: str, number: int) -> str:
-    """Write one task, then play its solutions. Returns the task's id."""
     from . import check, root
     from .scenarios import SCENARIOS
 
@@ -23,7 +22,6 @@ def _make_and_check(data: Path, identifier: str, name: str, number: int) -> str:
 
 
 def build(dest: Path, only: str) -> None:
-    """Build dest/data with the tasks of one scenario, or of all if ``only`` is empty."""
     import appworld
 
     from . import root

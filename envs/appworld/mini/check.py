@@ -21,7 +21,6 @@ def play(task_id: str, steps: list[str]) -> tuple[Any, list[str]]:
 
 
 def check_task(data: Path, task_id: str, task: Task) -> None:
-    """Check one task, and write its test_data.json, which completes its ground truth."""
     from appworld.evaluator import TestTracker
 
     # One step without API documents has the same effect, in half the time.

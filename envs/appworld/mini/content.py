@@ -9,7 +9,6 @@ _PRODUCTS = {"desk lamp": 18, "notebook": 4, "backpack": 32, "kettle": 20}  # ki
 
 
 def fill(world: World) -> None:
-    """Create the accounts, then the content of each app."""
     from appworld.apps.api_lib import CompanyNotifier
 
     models, joined = world.models, world.ago(800)

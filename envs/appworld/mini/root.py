@@ -15,7 +15,6 @@ from .world import NOW, World
 
 
 def write_base(data: Path) -> None:
-    """Write api_docs/, base_dbs/ and version.txt below ``data``, which must be AppWorld's data folder already."""
     from appworld.apps import get_all_apps
     from appworld.apps.model_lib import ModelHashHandler
     from appworld.collections.api_docs import ApiDocCollection
@@ -110,7 +109,6 @@ def write_task(data: Path, identifier: str, scenario: Scenario, variant: tuple[A
 
 
 def _write_supervisor(models: Any, who: str, instruction: str) -> Any:
-    """Add the supervisor app's rows."""
     supervisor = models.supervisor
     main = models.admin.MainUser.find_one(first_name=who)
     person = supervisor.Supervisor.create_save(

@@ -34,5 +34,4 @@ print(len({name}))"""
 
 
 def finish(answer: str = "") -> str:
-    """End the task; ``answer`` is an expression."""
     return f"apis.supervisor.complete_task({'answer=' + answer if answer else ''})"

@@ -18,16 +18,13 @@ class Person:
 
     @property
     def email(self) -> str:
-        """The email address, the same in every app."""
         return f"{self.first}.{self.last}@mailbox.example".lower()
 
     @property
     def phone(self) -> str:
-        """The phone number: ten digits, unique."""
         return f"20655501{10 + PEOPLE.index(self)}"
 
     def password(self, app: str) -> str:
-        """The password for an app. All are different."""
         return f"{self.last[:3]}-{app[::-1][:4]}-{len(app) * 31 + PEOPLE.index(self) * 17}"
 
 
@@ -44,7 +41,6 @@ PEOPLE = (  # phone numbers and domain are reserved for fiction
 
 
 def person(first: str) -> Person:
-    """The person with this first name."""
     return next(one for one in PEOPLE if one.first == first)
 
 
@@ -55,7 +51,6 @@ class World:
         self.models = models
 
     def user(self, app: str, who: str | Person) -> Any:
-        """The account of a person (or a first name) in an app."""
         one = person(who) if isinstance(who, str) else who
         return self.models[app].User.find_one(**{"phone_number": one.phone} if app == "phone" else {"email": one.email})
 

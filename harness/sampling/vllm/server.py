@@ -182,7 +182,6 @@ class VLLMServerSampler:
         self._answers.put((name, answer))
 
     def _drop_server(self, engine: _Engine, why: Exception) -> None:
-        """Gives up a server and sends its requests to other servers, with the same seeds."""
         _log.warning("lost a vLLM server; its %d episodes go to other servers: %s", len(engine.sessions), why)
         engine.alive = False
         engine.sessions.clear()
