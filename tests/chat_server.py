@@ -83,13 +83,11 @@ def completion(request, text, finish_reason="stop"):
 
 
 def error(status, message, *, code=None, **headers):
-    """An error as OpenAI's servers and vLLM's write it; a retry is asked for at once."""
     body = {"error": {"message": message, "type": "error", "param": None, "code": code}}
     return {"status": status, "body": body, "headers": {"retry-after-ms": "1", **headers}}
 
 
 def cabinet_agent(request, _=0):
-    """The right next call in EH-Cabinet, read off the conversation alone."""
     said = [message["content"] for message in request["messages"] if message["role"] != "system"]
     last = said[-1].split()
     if last[0] == "code":

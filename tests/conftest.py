@@ -105,7 +105,6 @@ class RayNodes:
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """The cluster that all tests share; this process is connected to it."""
     ray = _ray()
     folder = tempfile.mkdtemp(prefix="eh-ray-")  # its sockets' paths must be short
     with pytest.MonkeyPatch.context() as patch:

@@ -10,8 +10,6 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Runs a benchmark by name, with its flags; returns what it printed."""
-
     def run(name, *flags):
         monkeypatch.syspath_prepend(BENCHMARKS)  # as when Python runs the script by its path
         monkeypatch.setattr("sys.argv", [f"{name}.py", *flags])

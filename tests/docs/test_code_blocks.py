@@ -47,7 +47,6 @@ def _name(page):
 
 
 def _commands(text):
-    """The commands of a block as words, without comments and variables set for one command."""
     commands = []
     for line in re.split(r"\n|&&", text.replace("\\\n", " ")):
         words = shlex.split(line, comments=True)
@@ -140,7 +139,6 @@ for name in ("Number-v0", "Maze-v0"):
 
 @pytest.fixture(scope="module")
 def quick_start():
-    """The settings of the run that this folder's commands continue, evaluate and export."""
     return read_command([]).config.to_json()
 
 

@@ -27,7 +27,6 @@ def test_the_reference_pages_are_the_code_s(name):
 
 @cache
 def _anchors(page):
-    """The anchors of a page's headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     words = [re.sub(r"\]\([^)]*\)|[^\w -]", "", heading).strip().lower() for heading in headings]

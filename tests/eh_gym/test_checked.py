@@ -15,8 +15,6 @@ INFO = {"task_id": "7", "system_prompt": "rules"}
 
 
 class Scripted(gym.Env[str, str]):
-    """Gives the answers that it is told to give. It raises those that are exceptions."""
-
     observation_space = action_space = UnicodeText(16)
 
     def __init__(self, start=("first", INFO), answer=("seen", 0.0, False, False, {})):

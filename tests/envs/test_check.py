@@ -8,8 +8,6 @@ from envs.cabinet.env import CabinetEnv
 
 
 class Graded(CabinetEnv):
-    """Pays a tenth for each step, half for the right code, and gives no verdict."""
-
     def step(self, action):
         observation, reward, *rest, info = super().step(action)
         return observation, 0.1 + reward / 2, *rest, {k: v for k, v in info.items() if k != "success"}

@@ -68,7 +68,6 @@ def test_a_server_takes_the_weights(tmp_path):
 
 @contextlib.contextmanager
 def server(model, over_nccl):
-    """A vLLM server as docs/vllm.md starts it, on the last GPU; yields its address."""
     with socket.socket() as kept:  # bound and not listening, it keeps the port for the server
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         kept.bind(("127.0.0.1", 0))

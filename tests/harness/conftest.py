@@ -62,7 +62,6 @@ def signals_are_heard():
 
 @pytest.fixture
 def quick(tmp_path):
-    """A run of a few seconds that still has successes, failures and truncations."""
     few = {"updates": 4, "tasks_per_update": 4, "group_size": 4, "eval_tasks": 4, "min_successes": 2}
     return changed(CLONED, **few, checkpoint_every=1, out=tmp_path / "run")
 

@@ -40,7 +40,6 @@ def shell(tmp_path):
 
 
 def check(words):
-    """torchrun's own flags make 16 ranks, and the run's are understood."""
     own, flags = words[: words.index("-m")], words[words.index("-m") + 2 :]
     given = dict(zip(own[1::2], own[2::2], strict=True))
     assert (given["--nnodes"], given["--nproc-per-node"], given["--rdzv-endpoint"]) == ("2", "8", "a:29400")

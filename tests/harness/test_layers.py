@@ -24,7 +24,6 @@ TORCH_FREE = {"types", "settings"}
 
 
 def _imports(file):
-    """The folders and files at the top of harness/ that a file imports."""
     return {name.split(".")[1] for name in _modules(file)}
 
 

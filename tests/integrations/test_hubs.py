@@ -52,7 +52,6 @@ def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made):
 
 
 def install(folder, target):
-    """Installs a folder as a hub's client does, but its dependencies, which are here."""
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, folder)
     done = subprocess.run([str(word) for word in pip], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -77,7 +76,6 @@ def typed(*words):
 
 
 def start_command(folder):
-    """The CMD of a folder's Dockerfile, without what needs a network."""
     line = (folder / "Dockerfile").read_text().partition("\nCMD ")[2]
     program, flag, command = json.loads(line)
     assert (program, flag) == ("sh", "-c")

@@ -66,8 +66,6 @@ def tokenizer():
 
 
 class Engine:
-    """In the place of SkyRL's inference engines: answers what `agent(messages)` says."""
-
     def __init__(self, tokenizer, agent):
         self.tokenizer, self.agent = tokenizer, agent
 

@@ -27,8 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:You are using 'environment_facto
 
 
 class Countdown:
-    """Not ours: rewards the agent that presses exactly `goal` times, and never ends by itself."""
-
     def reset(self, goal, **row):
         self.goal, self.pressed = goal, 0
         return f"Press {goal} times."

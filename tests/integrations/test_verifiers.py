@@ -58,7 +58,6 @@ def nine_alone():
 
 @pytest.fixture
 def plug_in(tmp_path, monkeypatch):
-    """Writes a verifiers module; returns its environment's configuration."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
 

@@ -77,7 +77,6 @@ def wheel(built):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """The interpreter of a virtualenv that was empty, and has the wheel."""
     folder = tmp_path_factory.mktemp("user") / "venv"
     _must(sys.executable, "-m", "venv", folder, cwd=folder.parent)
     python = folder / "bin" / "python"

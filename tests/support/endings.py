@@ -27,7 +27,6 @@ class End(NamedTuple):
 
     @property
     def paid(self):
-        """What comes of it where a function, ``total > 0``, says what a success is."""
         return not self.stopped and self.keep > 0
 
 

@@ -84,7 +84,6 @@ def assert_sound(rows, *, lag=0, most=0.02):
 
 
 def large_model():
-    """Qwen2.5-7B's shape, or that of 1.5B on a GPU of less than 70 GB."""
     return QWEN_7B if torch.cuda.get_device_properties(0).total_memory >= 70e9 else QWEN_15B
 
 
@@ -93,7 +92,6 @@ def on_h100():
 
 
 def new_policy(shape, device, *, initializer_range=0.02):
-    """A policy with random weights, in bfloat16 on a GPU, which takes packed rows."""
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     how = {"dtype": dtype, "initializer_range": initializer_range, "tied": shape != QWEN_7B, "positions": 32_768}
     model = fresh_qwen2(*shape, eos_id=2, device=device, **how)

@@ -17,7 +17,6 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"
 
 
 def write_run(folder, *, updates=12, ceiling=0.9, k_from=10.0, k_to=30.0, ended=True, **settings):
-    """A run whose success rises to `ceiling` and whose K goes from `k_from` to `k_to`."""
     folder.mkdir(parents=True)
     config = changed(from_recipe("quickstart"), out=folder, updates=updates, **settings)
     (folder / "config.json").write_text(config.to_json())

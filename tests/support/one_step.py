@@ -18,7 +18,6 @@ def copied(policy):
 
 
 def one_step(policy, group, reply, *, reward, end="terminated"):
-    """An episode with the log-probabilities that the policy gives it now."""
     t = Trajectory(f"t{group}", group, reward=reward, success=reward > 0, end=end)
     t.add_prompt(policy.chat.prompt_ids("", "start c"))
     ids = policy.chat.reply_ids(reply)

@@ -27,7 +27,6 @@ def wait(sampler):
 
 
 def plain_logprobs(model, ids, temperature=1.0):
-    """Of each token after the first: one unpadded pass over the whole text, without a cache."""
     model.eval()
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1].float() / temperature

@@ -27,7 +27,6 @@ def record_until_killed(shared, writer, connection):
 
 
 def watch(shared, connection, looks):
-    """Sends the set of all K seen in so many looks, and in more until there were two."""
     seen = set()
     connection.send("looking")
     for _ in range(looks):

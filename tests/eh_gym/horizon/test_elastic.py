@@ -22,7 +22,6 @@ def succeed(controller, *lengths):
 
 
 def one(k0, target, **settings):
-    """A controller at k0 whose next target is `target`, after one update."""
     controller = ElasticHorizon(k0, 1, 200, delta=0, buffer_size=1, min_successes=1, **settings)
     succeed(controller, target)
     controller.update()

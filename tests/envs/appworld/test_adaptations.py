@@ -131,7 +131,6 @@ def random_value(parameter, rng):
 
 
 def random_calls(documents, rng, count):
-    """Calls as (app, API, arguments), of any API but the one that ends the task."""
     calls = []
     while len(calls) < count:
         document = rng.choice(documents)

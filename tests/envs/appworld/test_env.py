@@ -49,14 +49,12 @@ def env(make):
 
 
 def kill(zygote):
-    """Kills a process of the host's and waits until it is gone, with all that it has forked."""
     family = [psutil.Process(zygote), *psutil.Process(zygote).children(recursive=True)]
     os.kill(zygote, signal.SIGKILL)
     assert gone(*family)
 
 
 def play_expert(env, before=""):
-    """The last step of the reference solution, with some code put before each of its turns."""
     while True:
         code = env.unwrapped.expert().removeprefix("```python\n").removesuffix("\n```")
         result = env.step(f"```python\n{before}{code}\n```")

@@ -90,7 +90,6 @@ def upstream(python, root, code, *arguments):
 
 
 def evaluated(python, root, name):
-    """The verdict of `appworld evaluate` on each task of test_normal, and its shares."""
     shutil.rmtree(root / "experiments" / "outputs" / name / "evaluations", ignore_errors=True)
     code = "import sys; from appworld.evaluator import evaluate_dataset; evaluate_dataset(*sys.argv[1:])"
     upstream(python, root, code, name, "test_normal")

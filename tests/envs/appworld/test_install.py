@@ -104,7 +104,6 @@ def bundle(tmp_path):
 
 
 def there(cache):
-    """What is in the cache, without what is empty or hidden by intent."""
     return sorted(path.name for path in cache.iterdir() if not (path.is_dir() and not any(path.iterdir())))
 
 

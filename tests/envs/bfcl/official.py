@@ -207,7 +207,6 @@ _categories = {}
 
 
 def entry_of(task_id):
-    """The entry with its documents, as the official runner gets it, and its ground truth."""
     category = task_id.rsplit("_", 1)[0]
     if category not in _categories:
         entries = populate(_rows(ROOT / "data" / f"BFCL_v4_{category}.json"))

@@ -16,7 +16,6 @@ CHATTER += ["None"]
 
 
 def expert_calls(env, task_id):
-    """Ground truth as [turn][call] = (name, arguments), read off the expert's messages."""
     env.reset(options={"task_id": task_id})
     turns, done, info = [[]], False, {"turn": 0}
     while not done:
@@ -33,7 +32,6 @@ def expert_calls(env, task_id):
 
 
 def perturb(rng, turns, functions):
-    """A script of [turn][step][call]; a step may also be a text without a call."""
     turns = copy.deepcopy(turns)
     names = [document["name"] for document in functions]
     free = [d["name"] for d in functions if not d["parameters"].get("required")]

@@ -15,7 +15,6 @@ from envs.bfcl import env as env_module
 
 
 def finish(env, action=None):
-    """Plays the running episode to its end: with the expert, or with one action over and over."""
     for _ in range(1000):
         observation, reward, terminated, truncated, info = env.step(action or env.unwrapped.expert())
         if terminated or truncated:

@@ -42,7 +42,6 @@ def compacts(say):
 
 
 def delegates(say):
-    """A sub-agent with a conversation of its own comes between the calls."""
     messages, other = list(START), [{"role": "user", "content": "start d"}]
     for _ in range(2):
         messages += [{"role": "assistant", "content": say(messages)}, {"role": "user", "content": "closed"}]

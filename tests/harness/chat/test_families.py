@@ -128,7 +128,6 @@ def written(chat, thought, answer):
 
 
 def five_turns(family):
-    """The text of an episode that grew, and the template's own for the same messages."""
     chat, tokenizer = chat_of(family), tokenizer_of(family)
     stop = chat.reply_ids("x")[-1:]
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "start c"}]
@@ -215,7 +214,6 @@ def test_calls_and_results_go_through_the_family_s_own_form(family):
 
 
 def agents_turn(conversation, episode, reply, *, stop_ids):
-    """What an agent gets for a reply, as the message that it sends with its next request."""
     finish = "stop" if reply[-1] in stop_ids else "length"
     turn, answer = conversation.act(Sample(reply, [-1.0] * len(reply), finish, 0))
     episode.turns.append(turn)
@@ -230,7 +228,9 @@ def test_an_agents_conversation_grows_by_its_new_messages_alone(family, tools):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is c?"}]
     offered = TOOLS if tools else []
     episode = Trajectory("task", 0)
-    conversation = AgentConversation(chat, 10_000, episode, {"call": ModelCall(messages, offered)}, Rollout())
+    conversation = AgentConversation(
+        chat, 10_000, episode, {"call": ModelCall(messages, offered), "agent_program": None}, Rollout()
+    )
     assert ("find" in chat.text(episode.ids)) == tools
     for turn in range(4):
         words = not tools or turn == 2

@@ -125,7 +125,6 @@ class Way:
 
 
 def one_update(trained, way, ranks, *, tokens=10_000, dtype=torch.float32):
-    """The metrics and the weights after two steps of SGD, on this rank."""
     settings = {"minibatches": 2, "max_grad_norm": 0.5, "tokens_per_microbatch": tokens, **way.changes}
     trajectories = episodes(trained)
     start = dataclasses.replace(trained, model=copy.deepcopy(trained.model).to(dtype))
@@ -207,7 +206,6 @@ def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained):
 
 
 def played(config, ranks=Ranks(), *, resume=False):  # noqa: B008
-    """Trains; the rows of the metrics, and on any rank last the success after training."""
     if ranks.first and not resume:
         prepare(config)
     evaluations = train_loop(config, config.out, Display(Console(quiet=True)), resume=resume, ranks=ranks)
@@ -320,7 +318,6 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained, tmp_p
         return policy, make_optimizer(policy.model, Optimizer(learning_rate=1e-3, adam_beta2=0.99, weight_decay=0.0))
 
     def state(policy, optimizer):
-        """Every weight and every moment, whole. Each update sets its learning rate."""
         moments = ("exp_avg", "exp_avg_sq", "step")
         kept = [optimizer.state[p][name] for p in parameters_of(optimizer) for name in moments]
         return [whole(tensor).detach().numpy() for tensor in [*policy.model.parameters(), *kept]]

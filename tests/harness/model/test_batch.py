@@ -30,7 +30,6 @@ MODELS = {
 
 
 def episode(group, prompt, replies, seed):
-    """A prompt, then replies of the given lengths with observations of 3 tokens between them."""
     rng = np.random.default_rng(seed)
     t = Trajectory(f"t{group}", group)
     t.add_prompt(prompt)

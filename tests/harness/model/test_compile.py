@@ -28,7 +28,6 @@ def _as_before():
 
 
 def episodes(count, length):
-    """A group with a beginning of 40 tokens; every token after it is written."""
     found = []
     for i in range(count):
         t = Trajectory("0", 0)

@@ -17,7 +17,6 @@ from harness.types.trajectory import Trajectory, Turn
 
 
 def played(*, reward=1.0, system_prompt="rules"):
-    """A prompt of 3 tokens, two turns of 2 and 4 tokens, an observation of 5 between them."""
     t = Trajectory("task", 0, horizon=9, reward=reward, success=reward == 1.0, system_prompt=system_prompt, prompt="go")
     t.add_prompt([1, 2, 3])
     t.add_sample(Sample([4, 5], [-0.1] * 2, "stop", 7))

@@ -19,7 +19,6 @@ def draw(suite):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures as matplotlib has them, in the order in which they are drawn."""
     seen = []
     real = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: seen.append(figure) or real(figure, *a, **k))

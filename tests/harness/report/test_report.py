@@ -16,8 +16,6 @@ from harness.report.report import figures
 
 
 class _Elements(HTMLParser):
-    """Every element with its attributes, and the text outside of styles."""
-
     def __init__(self, text):
         super().__init__()
         self.elements = []

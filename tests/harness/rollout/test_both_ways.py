@@ -150,7 +150,6 @@ def test_an_error_of_our_own_is_not_retried(fake, mode):
 
 
 def watched(fake):
-    """A sampler, and the tokens of the requests that run in each of its steps, by session."""
     sampler = fake.Sampler()
     steps = []
     sampler.before_step = lambda: steps.append(

@@ -29,7 +29,6 @@ def begin_batch(player, requests):
 
 @pytest.fixture
 def begin(fake):
-    """Plays on slots of the fake environment; closes what a test leaves."""
     with ExitStack() as opened:
         yield lambda *on: opened.enter_context(closing(ContinuousRollout(*on, fake.Chat())))
 

@@ -30,7 +30,6 @@ def tokenizer():
 
 
 def writes(fake, made, texts):
-    """A sampler that writes the given texts, one per request, each up to the request's limit."""
     left = iter(texts)
 
     def write(request):

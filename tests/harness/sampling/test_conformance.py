@@ -19,7 +19,6 @@ def kind(request):
 
 @pytest.fixture
 def model(kind, made):
-    """The weights and the sampler are afterwards as they were before."""
     model, sampler = made(kind)
     before = copy.deepcopy(model.state_dict())
     yield model

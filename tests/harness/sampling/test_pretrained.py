@@ -30,7 +30,6 @@ in_campaign = pytest.mark.campaign
 
 @pytest.fixture(scope="session")
 def smollm2():
-    """The model in float32. Tests that train it copy its model first."""
     return load_policy(smollm2_folder())
 
 

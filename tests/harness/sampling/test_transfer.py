@@ -87,7 +87,6 @@ def servers(*gpus):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """vLLM's sender and clients and torch's GPU calls are replaced; what is called, in order."""
     found = []
     parts = {
         "vllm.distributed": {},

@@ -30,7 +30,6 @@ TRAIN = changed(parse(["--suite", "ema"]).train, updates=3, eval_every=1)
 
 
 def go(out, suite="ema", *arms, seeds=2):
-    """A sweep of stand-ins; returns the failed runs and what was shown."""
     shown = StringIO()
     settings = Sweep(changed(TRAIN, out=out), suite="" if arms else suite, arm=arms, seeds=seeds, jobs=2)
     failed = sweep(settings, Console(file=shown, width=200), STAND_IN)

@@ -39,7 +39,6 @@ WATCHED = {
 
 @pytest.fixture
 def done(monkeypatch):
-    """The steps of the runs. Those in brackets are taken while no episode plays."""
     done = []
 
     def watch(owner, name):

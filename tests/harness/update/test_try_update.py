@@ -33,7 +33,6 @@ def learner_of(policy, *, offload=False, **changes):
 
 
 def state_of(learner):
-    """Copies of everything that an update changes, and the random state."""
     model, optimizer = learner.policy.model, learner.optimizer
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
     return copy.deepcopy((model.state_dict(), optimizer.state_dict(), gradients)), (
