@@ -31,8 +31,6 @@ else:  # an example fails for what it finds, not for its time on a busy machine;
 
 @pytest.fixture(scope="session")
 def installed():
-    """A function that returns the interpreter of an environment's backend, of which the tests' split is there too."""
-
     def python_of(env_id):
         about = description_of(env_id)
         if about.backend is None:

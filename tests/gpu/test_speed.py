@@ -51,7 +51,6 @@ def new_shapes():
 
 
 def engine(lora_rank):
-    """Samples with an engine beside the model, lets it sleep, changes the weights and hands them over."""
     from harness.sampling.vllm.engine import VLLMSampler
 
     shape, context, at_once = large_model(), 2048, 64

@@ -84,7 +84,6 @@ def start_command(folder):
 
 @contextmanager
 def container(folder, more=""):
-    """Runs what the folder's container runs, from the code in the folder; yields the server's address."""
     command = start_command(folder).replace("--host 0.0.0.0 --port 8000", "--host 127.0.0.1 --port 0") + more
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(folder / "project"), "ENABLE_WEB_INTERFACE": "true"}
@@ -98,8 +97,6 @@ def container(folder, more=""):
 
 
 class Loopback:
-    """OpenEnv's way to run an environment, as a process of this machine in place of a container."""
-
     name = "loopback"
     supported_network_modes = frozenset({"public"})
 

@@ -62,7 +62,6 @@ def launch(ranks, *words):
 
 
 def train(folder, *words, ranks=1, device="cuda"):
-    """Trains the tiny model for two updates, or resumes such a run, and returns the rows of its metrics."""
     place = () if "--resume" in words else ("--out", str(folder))
     launch(ranks, "-m", "harness.grpo", *_SETTINGS.split(), "--device", device, *words, *place)
     return read_metrics(folder / "metrics.jsonl")

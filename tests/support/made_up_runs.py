@@ -55,7 +55,6 @@ def write_run(folder, *, updates=12, ceiling=0.9, k_from=10.0, k_to=30.0, ended=
 
 
 def write_log(folder, *, updates, tasks, group=8, hostile=False):
-    """The episode log of a run: `tasks` tasks an update, `group` episodes each; the first of every group succeeds."""
     for update in range(updates):
         trajectories = []
         for task in range(tasks):
@@ -79,7 +78,6 @@ def write_log(folder, *, updates, tasks, group=8, hostile=False):
 
 
 def write_sweep(out, *, only, seeds=3, updates=12):
-    """A sweep of the suites that are named, as `harness.sweep` writes it, but with names of runs that a test knows."""
     (out / "suites").mkdir(parents=True)
     for suite in only:
         said = []

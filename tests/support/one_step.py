@@ -29,7 +29,6 @@ def one_step(policy, group, reply, *, reward, end="terminated"):
 
 
 def update(policy, optimizer, trajectories, *, reference=None, ranks=None, **changes):
-    """One update with the quick start's settings, but for the changes and in one step; returns its metrics."""
     config = changed(from_recipe("quickstart"), **{"minibatches": 1, **changes})
     how = {"temperature": 1.0, "seed": 0, "reference": reference, "ranks": ranks}
     metrics = update_policy(policy, optimizer, trajectories, config.loss, config.optimizer, **how)

@@ -37,7 +37,6 @@ def watch(shared, connection, looks):
 
 
 def try_to_own(shared, connection):
-    """Sends the errors of all that belongs to the owner, then leaves as a process that cleans up after itself."""
     errors = []
     for call in (shared.update, shared.state_dict, lambda: shared.load_state_dict({})):
         try:

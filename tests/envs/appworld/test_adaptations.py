@@ -109,7 +109,6 @@ THREADS = {
 
 
 def random_value(parameter, rng):
-    """A value of a parameter's type; often one that exists in a small world, sometimes a wrong one."""
     kind = parameter["type"]
     if kind.startswith("list"):
         return [random_value({"type": kind[5:-1], "name": parameter["name"]}, rng) for _ in range(rng.randrange(3))]

@@ -42,7 +42,6 @@ def end(target):
 
 
 def traces(target):
-    """What a host leaves behind: its processes, those of its worlds, and the names of its temporary files."""
     host = target.env._host
     zygotes = [psutil.Process(pid) for pid in host.pids]
     files = sorted(str(path) for path in Path(tempfile.gettempdir()).rglob("*"))

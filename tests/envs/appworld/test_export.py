@@ -51,7 +51,6 @@ def damaged(solution, number):
 
 
 def evaluation(folder, agent, tasks):
-    """Plays the agent's messages on each task, and keeps the episodes in the folder of an evaluation."""
     kept = EvaluationFolder(folder, {"env": "EH-AppWorld-v0", "env_args": {}, "split": "mini", "seed": 0})
     env, played = gym.make("EH-AppWorld-v0", split="mini"), []
     root = data.root_of("mini")

@@ -109,7 +109,6 @@ def test_the_first_flash_attention_that_works_is_taken(monkeypatch, capability, 
 
 @pytest.mark.campaign
 def test_torch_calls_the_locked_flash_attention_4_as_it_is(tmp_path):
-    """torch's wrapper is read beside the wheel: the keywords that it passes, and the values that it takes."""
     lock = (Path(__file__).parents[3] / "requirements" / "vllm.txt").read_text("utf-8")
     pin = re.search(r"^flash-attn-4==\S+", lock, re.MULTILINE)[0]
     subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", tmp_path, pin], check=True)

@@ -45,7 +45,6 @@ def helium():
 
 @torch.no_grad()
 def trainer_differs_by(model):
-    """The largest difference, in nats, between the trainer's log-probabilities of two rows and the forward pass's."""
     used = model.config._attn_implementation
     small = agreement._small_copy(model, "sdpa" if used == PACKED else used)
     rows = [torch.randint(98, (n,)).tolist() for n in (60, 64)]

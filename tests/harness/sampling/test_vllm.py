@@ -79,7 +79,6 @@ def test_further_arguments_reach_vllm_and_their_effect_is_measured(real_vllm):
 
 
 def differences(kind, more):
-    """How far vLLM's log-probabilities are from the model's own, at first and after an update; in nats."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 50, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 32}
     sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 256}

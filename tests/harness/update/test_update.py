@@ -86,7 +86,6 @@ def with_changed_history(policy, group, replies, *, reward):
 
 
 def scores(policy, ids):
-    """The log-probability and entropy of each token after the first, from a plain pass over these tokens alone."""
     drawn = torch.distributions.Categorical(logits=policy.model(input_ids=torch.tensor([ids])).logits[0, :-1].float())
     return drawn.log_prob(torch.tensor(ids[1:])), drawn.entropy()
 
