@@ -4,7 +4,7 @@
 
     result = train(GRPOConfig.recipe("quickstart", updates=20))
 
-Importing this package is fast: the names of `harness.public` load other packages when the first one is used.
+Importing this package is fast: the names of `harness.training.public` load other packages when the first one is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from eh_gym.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from harness.public import *  # noqa: F403
+    from harness.training.public import *  # noqa: F403
 
 _NEEDED = (
     "torch",
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     """Returns a public name, or ``__all__``."""
     if name[0] != "_" or name == "__all__":
         require_packages()
-        public = import_module("harness.public")
+        public = import_module("harness.training.public")
         if name in (*public.__all__, "__all__"):
             return getattr(public, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -123,7 +123,6 @@ class ChatFormat:
         return self._following(text.partition(_REPLY)[2], stopped)
 
     def with_system_apart(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages for the template. Without a system role, the system prompt begins the first message."""
         if self._system_apart or not messages or messages[0]["role"] != "system":
             return list(messages)
         system, *rest = messages

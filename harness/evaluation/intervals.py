@@ -1,15 +1,11 @@
-"""95 % intervals of a share of successes, also where a task has several episodes; and which K is as good as another."""
+"""95 % intervals of a share of successes, also where a task has several episodes."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 _Z = 1.959964  # two-sided 95 %
-
-TOLERANCE = 0.02
-"""How far below another success one is as good, as a share of episodes. The standard error may be more."""
 
 
 def wilson_interval(p: float, n: float) -> tuple[float, float]:
@@ -39,11 +35,3 @@ def effective_episodes(tasks: Sequence[Sequence[bool]]) -> float:
         return n
     variance = float(np.var([np.mean(task) for task in tasks], ddof=1)) / n
     return min(1 + mean * (1 - mean) / variance if variance > 0 else math.inf, len(played))
-
-
-def as_good(success: Any, other: float, error: Any = 0.0) -> Any:
-    """Whether a K is as good as another: its success is at most 2 points lower, or `error` if that is more.
-
-    `error` is the standard error of the difference. In the same episodes under two K, the difference has none.
-    """
-    return other - success <= np.maximum(error, TOLERANCE) + 1e-12

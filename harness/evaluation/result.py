@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from eh_gym.errors import UserCodeError
 from eh_gym.rewards import settled
-from harness.evaluation.intervals import effective_episodes, wilson_interval
+from harness.evaluation.intervals import wilson_interval
+from harness.evaluation.saturation import Saturation
+from harness.evaluation.shares import Line, Shares, by_task, mean_share, shares_of, valid_of
 from harness.records.metrics import mean_reward
 from harness.terminal.texts import Table
 from harness.types.trajectory import TRUNCATED
-
-if TYPE_CHECKING:
-    from harness.evaluation.saturation import Saturation
-
-Line = Mapping[str, Any]
-"""An episode as a line of the log; `harness.records.episode_log` describes it."""
-
-
-@dataclass(frozen=True)
-class Shares:
-    """What was solved of some tasks.
-
-    Attributes:
-        tasks: The number of tasks with an episode that counts.
-        episodes: The number of episodes that count: all except those that were lost.
-        mean_at_k: The share of successful episodes.
-        mean_interval: The 95 % interval of `mean_at_k`.
-        best_at_k: The share of tasks that were solved at least once.
-        all_at_k: The share of tasks that were solved every time: pass^k.
-        scenarios_at_k: The share of scenarios all of whose tasks were solved, which AppWorld calls scenario goal
-            completion. With several episodes per task, the mean over the first, the second and so on. A scenario does
-            not count if every episode of one of its tasks was lost because the environment failed. None if the tasks
-            name no scenario, if only a part of the split was played, or if the scenario of a lost task is not known.
-    """
-
-    tasks: int
-    episodes: int
-    mean_at_k: float
-    mean_interval: tuple[float, float]
-    best_at_k: float
-    all_at_k: float
-    scenarios_at_k: float | None
 
 
 @dataclass(frozen=True)
@@ -120,7 +89,7 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
     If not every task of the split was requested, its scenarios are incomplete. If an endpoint has played, the result
     has a `Usage`. Raises UserCodeError if every episode was lost.
     """
-    valid = _valid(episodes)
+    valid = valid_of(episodes)
     # If a reset failed, the scenario of its task is unknown.
     whole = whole_split and {t["task_id"] for t in episodes} == {t["task_id"] for t in episodes if t["kinds"]}
     if not valid:
@@ -135,11 +104,11 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
     categories = [part.mean_at_k for part in parts if part.kind == "category"]
     return EvalResult(
         **vars(shares),
-        rollouts=max(map(len, _by_task(valid))),
+        rollouts=max(map(len, by_task(valid))),
         successes=len(solved),
         best_interval=wilson_interval(shares.best_at_k, shares.tasks),
         all_interval=wilson_interval(shares.all_at_k, shares.tasks),
-        reward_mean=_share(settled([None if t.get("unscored") else float(t["reward"]) for t in valid])),
+        reward_mean=mean_share(settled([None if t.get("unscored") else float(t["reward"]) for t in valid])),
         length_mean=float(np.mean([t["length"] for t in valid])),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
@@ -149,7 +118,7 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         environment_errors=len(episodes) - len(valid),
         agent_failures=sum("fault" in t for t in valid),
         tokens=sum(t["tokens"] for t in valid),
-        category_mean=_share(categories) if categories else None,
+        category_mean=mean_share(categories) if categories else None,
         parts=parts,
         usage=_usage(valid) if endpoint else None,
     )
@@ -162,57 +131,16 @@ def _usage(episodes: Iterable[Line]) -> Usage:
     return Usage(len(turns), prompts, written) if counted else Usage(len(turns), None, None)
 
 
-def _valid(episodes: Iterable[Line]) -> list[Line]:
-    return [t for t in episodes if t["end"] != "environment-error"]
-
-
-def _by_task(episodes: Iterable[Line]) -> list[list[Line]]:
-    tasks: dict[str, list[Line]] = {}
-    for t in episodes:
-        tasks.setdefault(t["task_id"], []).append(t)
-    return list(tasks.values())
-
-
-def _share(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
-
-
-def _scenarios_at_k(episodes: Iterable[Line]) -> float | None:
-    scenarios: dict[str, dict[str, list[bool]]] = {}
-    for t in episodes:
-        lost, scenario = t["end"] == "environment-error", t["kinds"].get("scenario")
-        if scenario is not None:
-            solved = scenarios.setdefault(scenario, {}).setdefault(t["task_id"], [])
-            solved += [] if lost else [t["success"]]
-        elif not lost:
-            return None
-    # zip stops at the task with the fewest valid episodes
-    whole = [
-        _share(map(all, zip(*tasks.values(), strict=False))) for tasks in scenarios.values() if all(tasks.values())
-    ]
-    return _share(whole) if whole else None
-
-
 def _parts(episodes: Sequence[Line], *, whole: bool) -> tuple[Part, ...]:
     groups: dict[tuple[str, str], list[Line]] = {}
     for kind in ("environment", "category", "difficulty", "kind"):
         for t in episodes:
             if kind in t["kinds"]:
                 groups.setdefault((kind, t["kinds"][kind]), []).append(t)
-    played = [key for key in sorted(groups) if _valid(groups[key])]
+    played = [key for key in sorted(groups) if valid_of(groups[key])]
     return tuple(
         Part(kind=kind, name=name, **vars(shares_of(groups[kind, name], whole=whole))) for kind, name in played
     )
-
-
-def shares_of(episodes: Sequence[Line], *, whole: bool = False) -> Shares:
-    valid = _valid(episodes)
-    tasks = [[t["success"] for t in task] for task in _by_task(valid)]
-    mean = _share(t["success"] for t in valid)
-    interval = wilson_interval(mean, effective_episodes(tasks))
-    best, every = _share(map(any, tasks)), _share(map(all, tasks))
-    scenarios = _scenarios_at_k(episodes) if whole else None
-    return Shares(len(tasks), len(valid), mean, interval, best, every, scenarios)
 
 
 def result_table(title: str, result: EvalResult) -> Table:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from eh_gym.errors import ConfigError
-from harness.evaluation.intervals import as_good
-from harness.evaluation.result import shares_of
+from harness.evaluation.shares import shares_of
+from harness.records.metrics import as_good
 from harness.terminal.texts import Table
 
 

@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from eh_gym.errors import StateError
 from harness.records.files import room_for, write_whole
 from harness.records.trackers import open_trackers
+
+TOLERANCE = 0.02
+"""How far below another success one is as good, as a share of episodes. The standard error may be more."""
 
 
 class MetricsLog:
@@ -83,3 +88,11 @@ def mean_reward(result: Mapping[str, Any]) -> dict[str, str]:
     """Returns an evaluation's mean reward by its heading in tables; empty if it is the success."""
     reward, success = result.get("reward_mean"), result.get("mean_at_k")
     return {} if reward in (None, success) else {"mean reward": f"{reward:.4g}"}
+
+
+def as_good(success: Any, other: float, error: Any = 0.0) -> Any:
+    """Whether a K is as good as another: its success is at most 2 points lower, or `error` if that is more.
+
+    `error` is the standard error of the difference. In the same episodes under two K, the difference has none.
+    """
+    return other - success <= np.maximum(error, TOLERANCE) + 1e-12

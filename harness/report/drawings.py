@@ -54,7 +54,6 @@ class Drawing:
     alternative: str
 
     def data_uri(self) -> str:
-        """Returns the picture for an ``img``, in which a browser runs no script."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode('ascii')}"
 
     def _repr_html_(self) -> str:

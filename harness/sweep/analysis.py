@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.evaluation.intervals import TOLERANCE, as_good
+from harness.records.metrics import TOLERANCE, as_good
 from harness.sweep.runs import Arm, Suite, SweptRun
 from harness.sweep.suites import PAPER_SUITES, suite_file
 from harness.terminal.texts import Table, table_of_rows

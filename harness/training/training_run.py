@@ -67,7 +67,6 @@ class TrainingRun:
             closing.callback(self.batches.close)
 
     def try_update(self, say: Callable[[str], None]) -> None:
-        """On a GPU, tries whether the largest update fits into the memory beside the sampler."""
         if self.learner.policy.model.device.type == "cuda":
             self.weights.before_training()
             if note := try_update(self.learner, self.config):

@@ -49,7 +49,7 @@ def _modules(file):
 
 def test_every_folder_has_its_place_and_every_command_is_a_module():
     assert {p.name for p in ROOT.glob("*.py")} == {
-        f"{name}.py" for name in ("__init__", "__main__", "evaluate", "grpo", "public")
+        f"{name}.py" for name in ("__init__", "__main__", "evaluate", "grpo")
     }
     assert {p.parent.name for p in ROOT.glob("*/__init__.py")} == set(LAYERS)
     assert not set(LAYERS) & set(harness.__all__)  # a folder that is imported would take the name
