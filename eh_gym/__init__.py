@@ -13,5 +13,6 @@ from eh_gym.wrappers import ElasticTimeLimit
 
 __all__ = ["ElasticTimeLimit", "ThreadVectorEnv", "UnicodeText", "errors", "make_vec", "split_reply"]
 __all__ += horizon.__all__
+__all__.sort()
 
 register_envs()
