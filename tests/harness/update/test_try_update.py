@@ -49,7 +49,11 @@ def assert_same(a, b):
 
 
 @pytest.mark.parametrize(
-    "how", ["packed", "padded", "bfloat16", "adapters", "moments on the host", "KL term", "compiled", "checkpointing"]
+    "how",
+    [
+        *("packed", "padded", "bfloat16", "adapters", "moments on the host", "KL term", "checkpointing"),
+        pytest.param("compiled", marks=pytest.mark.campaign),  # half a minute of a C++ compiler
+    ],
 )
 @pytest.mark.parametrize("moved", [False, True], ids=["new", "resumed"])
 def test_nothing_is_another_afterwards(trained, how, moved):
