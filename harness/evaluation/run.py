@@ -38,7 +38,6 @@ from harness.types.trajectory import Trajectory
 
 
 def run(config: EvaluateConfig, console: Console, *, env: EnvSpec | None = None) -> EvalResult:
-    """Carries out one evaluation, with a progress bar. `env` replaces the environment that the settings name."""
     require_extras(config)
     plan = _plan(config, env)
     kept = closing(EvaluationFolder(config.out, _kept(config, plan.split))) if config.out else nullcontext()
