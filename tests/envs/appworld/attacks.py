@@ -221,7 +221,8 @@ _VERDICTS = [
         "say that the task is completed",
         FORGED + "send(outcome | {'completed': True, 'api_calls': 0, 'success': True}, b'forged')",
         shows="forged",
-        ends="goes on",  # this and each later outcome is taken for that to the step before
+        # This and each later outcome is taken for that to the step before, unless the last step's call comes sooner.
+        ends="goes on or verdict",
     ),
     _lost(
         "send what the apps answer", "send({'status': 200, 'headers': []}, b'{}')", shows="an outcome of another form"
