@@ -12,16 +12,6 @@ from harness.settings.grpo import flat_settings
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
-_WARM_START = "{'episodes': 100, 'max_optimal_steps': 6, 'loss_target': 0.3, 'polish_batches': 0}"
-SHORT = {  # what stands in the cells, and what stands there in the short test
-    "own_environment": {"updates=60": "updates=6"},
-    "saturation": {"updates=12": "updates=1", '"tasks": 64, "rollouts": 4': '"tasks": 20, "rollouts": 1'},
-    "train": {
-        "updates=40": f"updates=2, evaluation={{'tasks': 2}}, warm_start={_WARM_START}",
-        '"tasks": 32, "rollouts": 4': '"tasks": 2, "rollouts": 1',
-    },
-}
-
 
 def stored_notebook(name):
     notebook = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text("utf-8"))
@@ -46,8 +36,8 @@ def test_the_stored_outputs_are_of_today_s_settings(name):
     assert {key: today.get(key) for key in stored} == stored
 
 
-@pytest.fixture(params=["short", pytest.param("whole", marks=pytest.mark.campaign)])
-def execute(request, tmp_path, monkeypatch):
+@pytest.fixture
+def execute(tmp_path, monkeypatch):
     """Runs a notebook by name, in a folder of its own, and returns its code cells with their outputs."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
@@ -61,9 +51,6 @@ def execute(request, tmp_path, monkeypatch):
 
     def run(name):
         notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
-        for before, after in SHORT[name].items() if request.param == "short" else ():
-            [cell] = [cell for cell in notebook.cells if before in cell.source]
-            cell.source = cell.source.replace(before, after)
         resources = {"metadata": {"path": tmp_path}}
         nbclient.NotebookClient(notebook, timeout=600, kernel_name="this", resources=resources).execute()
         return [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -75,6 +62,7 @@ def shown(cell, kind):
     return [output.data[kind] for output in cell.outputs if kind in output.get("data", {})]
 
 
+@pytest.mark.campaign
 def test_the_wrapper_on_an_environment_of_one_s_own(execute):
     pytest.importorskip("matplotlib")
     *_, figure, table = execute("own_environment")
@@ -82,23 +70,23 @@ def test_the_wrapper_on_an_environment_of_one_s_own(execute):
     assert table.outputs[0].text.count("K at the end") == 4
 
 
+@pytest.mark.campaign
 def test_training_and_looking_at_it(execute, tmp_path):
     pytest.importorskip("pandas")
-    training, table, figures, success, cut, scores = execute("train")
+    _, table, figures, success, cut, scores = execute("train")
     assert "horizon/k" in shown(table, "text/plain")[0]
     assert ["K by update" in figure for figure in shown(figures, "text/html")].count(True) == 1
     assert "success True" in success.outputs[0].text
     assert "10 of 10 steps, success False, ended by horizon" in cut.outputs[0].text
     assert scores.outputs[0].text.startswith("before")
-    if "updates=40" in training.source:  # whole: about what is stored, since other processors round otherwise
-        stored = "".join(stored_notebook("train")[1][-1]["outputs"][0]["text"])
-        now, then = (
-            [float(score) for score in re.findall(r"0\.\d+", text)] for text in (scores.outputs[0].text, stored)
-        )
-        assert now == pytest.approx(then, abs=0.1)
+    # About what is stored, since other processors round otherwise.
+    stored = "".join(stored_notebook("train")[1][-1]["outputs"][0]["text"])
+    now, then = ([float(score) for score in re.findall(r"0\.\d+", text)] for text in (scores.outputs[0].text, stored))
+    assert now == pytest.approx(then, abs=0.1)
     assert (tmp_path / "runs" / "EH-Cabinet-v0-elastic-seed0" / "evaluation.json").exists()
 
 
+@pytest.mark.campaign
 def test_the_saturation_curve_is_that_of_an_evaluation_at_each_k(execute):
     *_, figure, equal, table = execute("saturation")
     assert "Success and cost under each K" in shown(figure, "text/html")[0]
