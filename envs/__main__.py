@@ -9,7 +9,6 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
 from typing import Any
 
@@ -71,14 +70,11 @@ def _installer(backend: Backend) -> Any:
 
 
 def _install(options: argparse.Namespace) -> int:
-    def install(backend: Backend) -> None:
+    for backend in _chosen(options.backends):
         if backend.installer:
             _installer(backend).install(force=options.force, benchmark=not options.no_data)
         else:
             backends.install(backend.name, force=options.force)
-
-    with ThreadPoolExecutor() as threads:  # one waits for the network while another builds
-        list(threads.map(install, _chosen(options.backends)))
     return 0
 
 
