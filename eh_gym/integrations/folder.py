@@ -8,6 +8,7 @@ import os
 import pickle
 import time
 from pathlib import Path
+from typing import IO
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.checks import positive_int
@@ -36,6 +37,8 @@ class FolderHorizon(SharedHorizon):
         ConfigError: Another process owns the folder, but its K was not found in time.
         StateError: ``state.json`` belongs to another kind of controller.
     """
+
+    _held: IO[str] | None = None  # a pickled copy has none
 
     def __init__(self, folder: str | Path, controller: HorizonController, update_every: int) -> None:
         self._home, self._every = Path(folder), positive_int("update_every", update_every)
@@ -83,7 +86,7 @@ class FolderHorizon(SharedHorizon):
         """Lets another process own the folder. Other processes keep the last K."""
         self._move()
         super().close()
-        if not self._held.closed:
+        if self._held and not self._held.closed:
             if self.owner:
                 unlock(self._held)  # a forked child may hold it, too
             self._held.close()

@@ -109,6 +109,17 @@ def test_a_child_that_was_forked_from_the_owner_plays_and_leaves_the_folder_to_i
         os.waitpid(child, 0)
 
 
+def test_a_pickled_copy_reads_k_records_and_leaves_the_folder_to_its_owner(tmp_path):
+    owner = FolderHorizon(tmp_path, elastic(), 2)
+    copied = pickle.loads(pickle.dumps(owner))
+    for _ in range(2):
+        copied.record(EpisodeOutcome(4, copied.horizon, True))
+    assert not copied.owner
+    copied.close()
+    assert owner.owner
+    assert owner.horizon < 20
+
+
 def test_a_folder_that_refused_a_controller_is_free_for_another(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "_WAIT_S", 0.1)
     first = FolderHorizon(tmp_path, FixedHorizon(7), 4)
