@@ -141,10 +141,10 @@ def choose_flash_attention(device: str, config: PreTrainedConfig, say: Callable[
         if torch.cuda.get_device_capability(device)[0] not in capabilities:
             continue
         try:
-            # The compiler of FA4's kernels warns of an argument that is empty here.
-            warnings.filterwarnings("ignore", "Argument aux_data", UserWarning)
             activate_flash_attention_impl(name)
             if name == "FA4":
+                # The compiler of its kernels warns of an argument that is empty here.
+                warnings.filterwarnings("ignore", "Argument aux_data", UserWarning)
                 say("FlashAttention 4 makes its kernels, which takes a quarter of a minute")
             _try_varlen(device, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
             return ", ".join([f"{name} computes the attention", *reasons])
