@@ -168,9 +168,10 @@ def clone_key(
 
 
 def _code_of(env: gym.Env[str, str]) -> list[str]:
-    """The digest of the code of each environment that `env` mixes: its package, or its file and those beside it."""
+    """The digests of the code of `env`, or of those it mixes: of each class the package, or the files beside it."""
     mixed = getattr(env.unwrapped, "envs", {"": env}).values()
-    folders = sorted({Path(inspect.getfile(type(part.unwrapped))).parent for part in mixed})
+    classes = {kind for part in mixed for kind in type(part.unwrapped).__mro__ if issubclass(kind, gym.Env)}
+    folders = sorted({Path(inspect.getfile(kind)).parent for kind in classes - {gym.Env}})
     return [sha256(*sorted(f.glob("**/*.py" if (f / "__init__.py").exists() else "*.py"))) for f in folders]
 
 

@@ -92,12 +92,16 @@ def test_a_clone_depends_on_the_environments_code_and_tasks(env, tmp_path, monke
     file, beside = tmp_path / "own.py", tmp_path / "beside.py"
     file.write_text("from envs.cabinet.env import CabinetEnv\n\n\nclass Own(CabinetEnv):\n    pass\n")
     own = f"{file}:Own"
+    (tmp_path / "further").mkdir()
+    further = tmp_path / "further" / "further.py"
+    further.write_text("from own import Own\n\n\nclass Further(Own):\n    pass\n")
     keys = [key(own), key("EH-Cabinet-v0"), key(f"EH-Cabinet-v0:2,{own}:1"), key("EH-Cabinet-v0", tasks=8)]
     assert key(own) == keys[0]
+    keys += [key(f"{further}:Further")]
     beside.write_text("HINT = 1\n")
     keys += [key(own), key(f"EH-Cabinet-v0:2,{own}:1")]
     file.write_text(file.read_text() + "    # changed\n")
-    keys += [key(own)]
+    keys += [key(own), key(f"{further}:Further")]
     assert len(set(keys)) == len(keys)
 
 
