@@ -63,11 +63,9 @@ def tau2_python(installed):
 def chat_server(monkeypatch):
     """The module with the local chat endpoint; proxies that the machine may name are not asked for it."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.syspath_prepend(Path(__file__).parent)
     import chat_server
 
-    yield chat_server
-    sys.modules.pop("chat_server", None)
+    return chat_server
 
 
 class RayNodes:

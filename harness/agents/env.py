@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from eh_gym.errors import ConfigError, WorkerError
 from eh_gym.spaces import UnicodeText
 from envs.options import named_task
 from harness.agents.gateway import Gateway
+from harness.agents.keys import without_keys
 from harness.agents.program import Ended, Running, find_agent
 from harness.agents.protocol import OVER, ModelAnswer, ModelCall, Refusal, Sampling, budget_used_up
 from harness.agents.session import Session
@@ -41,12 +43,17 @@ class AgentEnv(gym.Env[str, Any]):
         at_k: The answer to the request after the last step: see ``--at-k``.
         timeout_s: The most seconds that an agent may take from one request to the next, or to its end, > 0.
         temperature: The temperature of the run.
-        sampling: What becomes of a request's own options: see `read_call`.
+        sampling: What becomes of a request's own options: see `read_call`, and `read_hosted_call` for a hosted model.
         upstream: The endpoint that answers other requests, such as those for embeddings.
+
+    Attributes:
+        hosted: Whether a hosted model answers. Requests and answers are then passed on as they are.
 
     Raises:
         ConfigError: The agent can't be found, the tasks can't be read, or the split holds none.
     """
+
+    hosted = False
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
 
@@ -94,7 +101,9 @@ class AgentEnv(gym.Env[str, Any]):
         task = self._tasks[task_id]
         with _STARTING:
             gateway = _gateway(os.getpid())
-        session = self._session = gateway.open(self._temperature, sampling=self._sampling, upstream=self._upstream)
+        session = self._session = gateway.open(
+            self._temperature, sampling=self._sampling, upstream=self._upstream, hosted=self.hosted
+        )
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
         if self._interrupted:
             self.interrupt()  # it had no agent to end
@@ -106,7 +115,8 @@ class AgentEnv(gym.Env[str, Any]):
             why = f"the agent ended without a call of the model: {ended.failure or 'it returned a verdict'}"
             return "", info | {"failure": why, "trace": ended.trace}
         system = "\n".join(message["content"] for message in call.messages if message["role"] == "system")
-        return _shown(call), info | {"system_prompt": system, "tools": call.tools, "call": call, "agent_program": self}
+        info |= {"system_prompt": without_keys(system), "tools": call.tools, "call": call, "agent_program": self}
+        return _shown(call), info
 
     def step(self, action: str | ModelAnswer) -> tuple[str, float, bool, bool, Info]:
         """Answers the agent's request, and waits for the next one or the end."""
@@ -138,7 +148,7 @@ class AgentEnv(gym.Env[str, Any]):
     def verdict(self) -> tuple[str, float, bool, bool, Info]:
         assert self._running is not None, "stop_agent() comes before verdict()"
         self._running.stop(self._grace_s)
-        ended = self._ended()
+        ended = self._ended(hangs=False)
         return ended.failure, ended.reward, False, True, {"failure": ended.failure or None}
 
     def interrupt(self) -> None:
@@ -159,15 +169,19 @@ class AgentEnv(gym.Env[str, Any]):
             session.close()
 
     def _finish(self) -> Ended:
-        ended, interrupted = self._ended(), self._interrupted
+        ended, interrupted = self._ended(hangs=not self._interrupted), self._interrupted
         self.close()
         if interrupted:
             raise WorkerError("the agent was interrupted")
         return ended
 
-    def _ended(self) -> Ended:
+    def _ended(self, *, hangs: bool) -> Ended:
         assert self._running is not None
-        return self._running.ended or Ended(failure=f"the agent was silent for {self._timeout_s:g} s")
+        ended = self._running.ended
+        if ended is None:
+            trace = self._running.hung() if hangs else ""
+            ended = Ended(failure=f"the agent was silent for {self._timeout_s:g} s", trace=trace)
+        return replace(ended, failure=without_keys(ended.failure), trace=without_keys(ended.trace))
 
 
 def read_tasks(tasks: str | Path | Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -214,4 +228,5 @@ def _over(why: str) -> Refusal:
 
 def _shown(call: ModelCall) -> str:
     last = max((at for at, message in enumerate(call.messages) if message["role"] == "assistant"), default=-1)
-    return "\n".join(message["content"] for message in call.messages[last + 1 :] if message["role"] != "system")
+    texts = (message["content"] for message in call.messages[last + 1 :] if message["role"] != "system")
+    return without_keys("\n".join(texts))

@@ -20,6 +20,7 @@ from urllib.error import HTTPError
 from urllib.parse import unquote
 from urllib.request import Request, urlopen
 
+from harness.agents.hosted import read_hosted_call, remember
 from harness.agents.protocol import Api, Refusal, Sampling, model_list, read_call
 from harness.agents.session import Connections, Session, Waiting
 from harness.agents.writing import write_answer
@@ -52,9 +53,16 @@ class Gateway(ThreadingHTTPServer):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, temperature: float | None = None, *, sampling: Sampling = "run", upstream: str = "") -> Session:
+    def open(
+        self,
+        temperature: float | None = None,
+        *,
+        sampling: Sampling = "run",
+        upstream: str = "",
+        hosted: bool = False,
+    ) -> Session:
         """Opens a session. The arguments are those of `read_call` and `AgentEnv`."""
-        return Session(self.sessions, self.url, temperature, sampling, upstream)
+        return Session(self.sessions, self.url, temperature, sampling, upstream, hosted)
 
     def close(self) -> None:
         for session in list(self.sessions.values()):
@@ -131,7 +139,13 @@ class _Handler(BaseHTTPRequestHandler):
             session.settle(waiting, self._unread)
 
     def _answer(self, session: Session, api: Api, content: bytes) -> None:
-        call = read_call(content, api, session.temperature, sampling=session.sampling, items=session.items)
+        sampling, items = session.sampling, session.items
+        if session.hosted:
+            call = read_hosted_call(
+                content, api, session.temperature, sampling=sampling, items=items, said=session.said
+            )
+        else:
+            call = read_call(content, api, session.temperature, sampling=sampling, items=items)
         for name in call.overridden:
             _note(name)
         waiting = session.request(call, self._hung_up)
@@ -142,6 +156,8 @@ class _Handler(BaseHTTPRequestHandler):
         if answer is None:
             self.close_connection = True
             return
+        if answer.body:
+            remember(session.said, json.loads(answer.body)["choices"][0]["message"], len(call.messages))
         kind = "text/event-stream" if call.stream else "application/json"
         with suppress(OSError):  # the client has gone; its retry gets the answer
             self._send(200, write_answer(call, answer, session.items), kind)

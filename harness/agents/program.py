@@ -30,9 +30,10 @@ Task = Mapping[str, Any]
 Play = Callable[[dict[str, Any], str], Any]
 
 _KEPT = 16_384  # bytes of the end of a command's output
-_LINES = 50  # lines of a failed command's stderr that are logged
+_LINES = 50  # lines of a failed command's stderr (or else its stdout) that are logged
 _EXCEPTION = re.compile(r"[\s|]*(\w+[.:])*\w*(Error|Exception)\b")  # how its line begins, in most languages and groups
 _CLONE_FS = 0x200
+_KILLED_S = 1.0  # until a killed command has ended
 _DRAIN_S = 5.0  # the time for killed processes to close their pipes
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 
@@ -41,7 +42,7 @@ _KEEPER = str(Path(__file__).with_name("keeper.py"))
 class Ended:
     """How an agent ended: its verdict (`success` is None if it gave only a number), or why there is none.
 
-    The trace is the traceback of a function that failed, or the last 50 lines of a failed command's stderr.
+    The trace is the traceback of a function that failed, or where it hangs, or the last 50 lines of a command's stderr.
     """
 
     reward: float = 0.0
@@ -65,6 +66,14 @@ class Running:
         self._thread.join(grace_s)
         if self._thread.is_alive():
             self._kill()
+
+    def hung(self) -> str:
+        """Kills an agent that hangs, and returns its trace."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        stack = "".join(traceback.format_stack(frame)) if frame else ""
+        self.stop(0.0)
+        self._thread.join(_KILLED_S)
+        return self.ended.trace if self.ended else stack
 
     def stop_soon(self, grace_s: float) -> None:
         threading.Thread(target=self.stop, args=(grace_s,), name="eh-agent-end", daemon=True).start()
@@ -220,7 +229,7 @@ def _command(words: list[str], task: Task, base_url: str) -> tuple[Callable[[], 
                 ended = read_verdict(json.loads(lines[-1]))
             except ValueError:
                 ended = Ended(failure=f"the command's last line is no verdict: {lines[-1]!r:.200}")
-        return replace(ended, trace="\n".join(errors[-_LINES:])) if ended.failure else ended
+        return replace(ended, trace="\n".join((errors or lines)[-_LINES:])) if ended.failure else ended
 
     return work, kill
 

@@ -2,12 +2,13 @@
 
 Both APIs become one form. The arguments of a call are an object, because frameworks repeat a call's JSON with other
 spaces. So a model's answer in a later request equals `ModelAnswer.message`. What a run can't honour is refused or
-ignored. A hosted model gets it (`ModelCall.options`).
+ignored.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -16,7 +17,6 @@ from eh_gym.surrogates import escaped
 
 Api = Literal["chat", "responses"]
 Sampling = Literal["run", "strict", "agent"]
-FinishReason = Literal["stop", "length", "tool_calls"]
 Json = dict[str, Any]
 
 MODEL = "policy"
@@ -25,21 +25,29 @@ MODEL = "policy"
 OVER = 404
 """The status of every answer after the end of an episode. Some frameworks retry a 400, 403 or 410."""
 
+LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
 # The options of a request, in both forms. A null counts as no option.
 _READ = {
     *("messages", "input", "instructions", "model", "tools", "tool_choice", "stop", "stream_options"),
-    *("max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls"),
+    *(*LIMITS, "max_tool_calls"),
 }
 _HARMLESS = {
     *("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"),
     *("service_tier", "user"),
 }
+# Other values than these are refused, also for a hosted model.
+_SERVED: dict[str, tuple[Any, ...]] = {
+    **{"n": (1,), "stream": (True, False), "store": (True, False), "background": (False,)},
+    "include": ([], ["reasoning.encrypted_content"]),
+    **dict.fromkeys(("conversation", "previous_response_id", "prompt"), ()),
+}
 # Other values than these are refused.
 _LIMITED: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("stream", "logprobs", "parallel_tool_calls", "store"), (True, False)),
-    **{"n": (1,), "top_logprobs": (0,), "background": (False,), "modalities": (["text"],)},
-    "include": ([], ["reasoning.encrypted_content"]),
-    **dict.fromkeys(("audio", "conversation", "functions", "function_call", "previous_response_id", "prompt"), ()),
+    **dict.fromkeys(("logprobs", "parallel_tool_calls"), (True, False)),
+    **{"top_logprobs": (0,), "modalities": (["text"],)},
+    **dict.fromkeys(("audio", "functions", "function_call"), ()),
+    **_SERVED,
 }
 # Other values than these, and other options, are ignored. If the sampling is strict, they are refused.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -88,7 +96,7 @@ class ModelCall:
         api: The form of the request and of its answer.
         tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
         overridden: The options that are ignored.
-        options: What else a hosted model gets, in chat form.
+        request: What a hosted model gets: the body of a chat completion.
     """
 
     messages: list[Json]
@@ -103,7 +111,7 @@ class ModelCall:
     model: str = MODEL
     usage_in_stream: bool = False
     overridden: tuple[str, ...] = ()
-    options: Json = field(default_factory=dict)
+    request: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,15 +124,17 @@ class ModelAnswer:
         prompt_tokens: The number of tokens of the conversation; 0 if it is not known.
         completion_tokens: The number of sampled tokens.
         logprobs: Each sampled token's text and log-probability; None if they are not shown.
+        body: The answer of a hosted model's server: a chat completion as JSON, which the agent gets as it is.
     """
 
     text: str = ""
     calls: list[Json] = field(default_factory=list)
     reasoning: str = ""
-    finish_reason: FinishReason = "stop"
+    finish_reason: Literal["stop", "length", "tool_calls"] = "stop"
     prompt_tokens: int = 0
     completion_tokens: int = 0
     logprobs: list[tuple[str, float]] | None = None
+    body: str = ""
 
     @property
     def message(self) -> Json:
@@ -167,37 +177,18 @@ def read_call(
         content: The body.
         api: Its form.
         temperature: The run's own.
-        sampling: What becomes of options for the model: "run" ignores them, "strict" refuses them, "agent" keeps them.
+        sampling: What becomes of options for the model: "run" ignores them, "strict" refuses them.
         items: What earlier responses have put out, by its ids.
     """
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise Refusal(f"the body is not JSON: {error}", code="invalid_json") from None
-    if not isinstance(body, dict):
-        raise Refusal("the body must be a JSON object", code="invalid_json")
-    body = {name: value for name, value in body.items() if value is not None}
-    allowed, overridden = _LIMITED | _NEUTRAL | {"temperature": (temperature,)}, []
-    for name, value in body.items():
-        if (
-            name in _READ | _HARMLESS
-            or value in allowed.get(name, ())
-            or (sampling == "agent" and name not in _LIMITED)
-        ):
-            continue
-        if name in _LIMITED or sampling == "strict":
-            values = [json.dumps(value) for value in allowed.get(name, ()) if value is not None]
-            choices = " or ".join([*values, "left out"])
-            raise Refusal(f"{name!r} must be {choices}, got {_short(value)}")
-        overridden.append(name)
-    try:
-        messages = _chat_messages(body) if api == "chat" else _response_messages(body, items or {})
-        tools, choice = _tools(body, api, ("strict",) if sampling == "agent" else ())
-        limits = [body.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens")]
+    body = read_body(content)
+    overridden = check_options(body, temperature, sampling)
+    with of_openais_form():
+        messages = chat_messages(body) if api == "chat" else response_messages(body, items or {})
+        tools, choice = read_tools(body, api)
         return ModelCall(
-            messages=messages,
+            messages=[_message(message) for message in messages],
             tools=tools,
-            max_tokens=next((_positive(limit) for limit in limits if limit is not None), None),
+            max_tokens=token_limit(body),
             stop=_stops(body.get("stop", ())),
             stream=body.get("stream", False),
             api=api,
@@ -206,28 +197,53 @@ def read_call(
             tool_choice=choice,
             model=_string(body.get("model", MODEL)),
             usage_in_stream=bool(body.get("stream_options", {}).get("include_usage")),
-            overridden=tuple(overridden),
-            options=_options(body) if sampling == "agent" else {},
+            overridden=overridden,
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+
+
+def read_body(content: bytes) -> Json:
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise Refusal("the body must be a JSON object", code="invalid_json")
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def check_options(body: Json, temperature: float | None, sampling: Sampling) -> tuple[str, ...]:
+    """The options that are ignored. "agent" ignores none. Raises Refusal."""
+    allowed = _LIMITED | _NEUTRAL | {"temperature": (temperature,)}
+    refused = _SERVED if sampling == "agent" else _LIMITED
+    overridden = []
+    for name, value in body.items():
+        if name in _READ | _HARMLESS or value in allowed.get(name, ()):
+            continue
+        if name in refused or sampling == "strict":
+            values = [json.dumps(value) for value in allowed.get(name, ()) if value is not None]
+            choices = " or ".join([*values, "left out"])
+            raise Refusal(f"{name!r} must be {choices}, got {_short(value)}")
+        if sampling == "run":
+            overridden.append(name)
+    return tuple(overridden)
+
+
+@contextmanager
+def of_openais_form() -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise Refusal(f"the request is not of OpenAI's form: {error!r}", code="invalid_value") from None
 
 
-def _options(body: Json) -> Json:
-    """What a request asks for beyond what is read, in chat form."""
-    read = _READ | (_LIMITED.keys() - {"parallel_tool_calls", "store"}) | {"text", "reasoning", "truncation"}
-    text = body.get("text", {})
-    options = {"verbosity": text.get("verbosity"), "reasoning_effort": body.get("reasoning", {}).get("effort"), **body}
-    if form := dict(text.get("format", ())):
-        kind = form.pop("type")
-        options["response_format"] = {"type": kind} | ({kind: form} if form else {})
-    return {name: value for name, value in options.items() if name not in read and value is not None}
+def token_limit(body: Json) -> int | None:
+    return next((_positive(body[name]) for name in LIMITS if name in body), None)
 
 
-def _chat_messages(body: Json) -> list[Json]:
+def chat_messages(body: Json) -> list[Json]:
     if not isinstance(body["messages"], list) or not body["messages"]:
         raise Refusal("'messages' must be a list with a message", code="invalid_value")
-    return [_message(message) for message in body["messages"]]
+    return body["messages"]
 
 
 def _message(message: Json) -> Json:
@@ -244,26 +260,30 @@ def _message(message: Json) -> Json:
     raise Refusal(f"a message's role must be system, developer, user, assistant or tool, got {_short(role)}")
 
 
-def _response_messages(body: Json, known: Mapping[str, Json]) -> list[Json]:
-    """Calls after an assistant's words belong to its message. A reference stands for an item that is known."""
-    items = body["input"]
-    messages = [_message({"role": "system", "content": body["instructions"]})] if body.get("instructions") else []
-    if isinstance(items, str):
-        return [*messages, _message({"role": "user", "content": items})]
-    for item in items:
+def response_messages(body: Json, known: Mapping[str, Json]) -> list[Json]:
+    """The messages of a request for a response, in chat form but for the parts of their contents.
+
+    Calls after an assistant's words belong to its message. A reference stands for an item that is known.
+    """
+    items, messages = body["input"], list[Json]()
+    if body.get("instructions"):
+        messages.append({"role": "system", "content": body["instructions"]})
+    for item in [{"role": "user", "content": items}] if isinstance(items, str) else items:
         if item.get("type") == "item_reference":
             if item["id"] not in known:
                 raise Refusal(f"no response of this session has an item {_short(item['id'])}; send the item itself")
             item = known[item["id"]]
         kind = item.get("type", "message")
         if kind == "message":
-            messages.append(_message(item))
+            messages.append({"role": item["role"], "content": item.get("content")})
         elif kind == "function_call":
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
-            messages[-1].setdefault("tool_calls", []).append(read_function_call(item["call_id"], item))
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            call = {"id": item["call_id"], "type": "function", "function": function}
+            messages[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            messages.append(_message({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}))
+            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
         elif kind != "reasoning":
             raise Refusal(f"an item must be a message, a function call or its output, got {_short(kind)}")
     if not messages:
@@ -298,7 +318,8 @@ def _text_of_content(content: Any) -> str:
     return "\n".join(read)
 
 
-def _tools(body: Json, api: Api, more: tuple[str, ...]) -> tuple[list[Json], str]:
+def read_tools(body: Json, api: Api, more: tuple[str, ...] = ()) -> tuple[list[Json], str]:
+    """The functions that the model may call, in chat form, and the choice: see `ModelCall`."""
     tools: list[Json] = []
     kept_names = ("name", "description", "parameters", *more)
     for tool in body.get("tools", ()):

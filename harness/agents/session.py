@@ -36,18 +36,27 @@ def _arrived() -> bool:
 
 
 class Session:
-    """The calls of one agent, answered in turn, and what its responses have put out (`items`).
+    """The calls of one agent, answered in turn.
+
+    `items` are what its responses have put out, and `said` is what a hosted model's server has: see `remember`.
 
     Until it is closed, it is in `sessions`, the open ones by their keys.
     """
 
     def __init__(
-        self, sessions: dict[str, Session], url: str, temperature: float | None, sampling: Sampling, upstream: str
+        self,
+        sessions: dict[str, Session],
+        url: str,
+        temperature: float | None,
+        sampling: Sampling,
+        upstream: str,
+        hosted: bool,
     ) -> None:
         self.key = secrets.token_urlsafe(24)
         self.base_url = f"{url}/{self.key}/v1"
-        self.temperature, self.sampling, self.upstream = temperature, sampling, upstream
+        self.temperature, self.sampling, self.upstream, self.hosted = temperature, sampling, upstream, hosted
         self.items: dict[str, Json] = {}
+        self.said: dict[str, dict[int, Json]] = {}
         self.connections = Connections()
         self._sessions = sessions
         self._changed = threading.Condition()

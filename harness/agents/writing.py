@@ -7,18 +7,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from eh_gym.surrogates import escaped
+from harness.agents.hosted import thought, words
 from harness.agents.protocol import Json, ModelAnswer, ModelCall
 
+# Why a response is incomplete, by why a completion is.
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _EMPTY: dict[str, Json] = {"message": {"content": []}, "function_call": {"arguments": ""}, "reasoning": {"summary": []}}
 
 
 def write_answer(call: ModelCall, answer: ModelAnswer, items: Json) -> bytes:
     """The body of an answer: JSON, or all of its events. Adds what a response puts out to `items`."""
+    whole = answer.body or json.dumps(_completion(call, answer))
     if call.api == "chat":
-        if call.stream:
-            return _events(_chat_chunks(call, answer), "data: [DONE]\n\n")
-        return json.dumps(_completion(call, answer)).encode()
-    response = _response(call, answer)
+        chunks = _chat_chunks(json.loads(whole), usage=call.usage_in_stream)
+        return _events(chunks, "data: [DONE]\n\n") if call.stream else whole.encode()
+    response = _response(json.loads(whole))
     items |= {item["id"]: item for item in response["output"]}
     return _events(_response_events(response)) if call.stream else json.dumps(response).encode()
 
@@ -46,37 +49,30 @@ def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     choice = {"index": 0, "finish_reason": answer.finish_reason, "message": message, "logprobs": _logprobs(answer)}
-    return _head(call, "chat.completion") | {"choices": [choice], "usage": _usage(answer)}
-
-
-def _chat_chunks(call: ModelCall, answer: ModelAnswer) -> Iterator[Json]:
-    head = _head(call, "chat.completion.chunk")
-
-    def chunk(delta: Json, finish: str | None = None, logprobs: Json | None = None) -> Json:
-        return head | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}]}
-
-    thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
-    yield chunk({"role": "assistant", "content": answer.text} | thought, logprobs=_logprobs(answer))
-    if answer.calls:
-        yield chunk({"tool_calls": [{"index": at} | made for at, made in enumerate(written_calls(answer.calls))]})
-    yield chunk({}, answer.finish_reason)
-    if call.usage_in_stream:
-        yield head | {"choices": [], "usage": _usage(answer)}
-
-
-def _head(call: ModelCall, kind: str) -> Json:
+    prompt, written = answer.prompt_tokens, answer.completion_tokens  # Vercel's SDK takes no null
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": kind,
+        "object": "chat.completion",
         "created": int(time.time()),
         "model": call.model,
         "system_fingerprint": None,
+        "choices": [choice],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written},
     }
 
 
-def _usage(answer: ModelAnswer, asked: str = "prompt", wrote: str = "completion") -> Json:
-    prompt, written = answer.prompt_tokens, answer.completion_tokens  # Vercel's SDK takes no null
-    return {f"{asked}_tokens": prompt, f"{wrote}_tokens": written, "total_tokens": prompt + written}
+def _chat_chunks(completion: Json, *, usage: bool) -> Iterator[Json]:
+    head = {**completion, "object": "chat.completion.chunk"}
+    used = head.pop("usage", None)
+    for choice in completion["choices"]:
+        rest, message = dict(choice), dict(choice["message"])
+        del rest["message"]
+        if message.get("tool_calls"):
+            message["tool_calls"] = [{"index": at} | call for at, call in enumerate(message["tool_calls"])]
+        yield head | {"choices": [rest | {"delta": message, "finish_reason": None}]}
+        yield head | {"choices": [rest | {"delta": {}, "logprobs": None}]}
+    if usage and used:
+        yield head | {"choices": [], "usage": used}
 
 
 def _logprobs(answer: ModelAnswer) -> Json | None:
@@ -89,41 +85,47 @@ def _logprobs(answer: ModelAnswer) -> Json | None:
     return {"content": tokens, "refusal": None}
 
 
-def _response(call: ModelCall, answer: ModelAnswer) -> Json:
-    name, cut = uuid.uuid4().hex, answer.finish_reason == "length"
-    status = "incomplete" if cut else "completed"
+def _response(completion: Json) -> Json:
+    name, choice, used = uuid.uuid4().hex, completion["choices"][0], completion.get("usage") or {}
+    message, why = choice["message"], _INCOMPLETE.get(choice.get("finish_reason"))
+    status = "incomplete" if why else "completed"
     output: list[Json] = []
-    if answer.reasoning:
-        thought = {"type": "summary_text", "text": answer.reasoning}
-        output.append({"type": "reasoning", "id": f"rs_{name}", "summary": [thought], "status": status})
-    if answer.text or not answer.calls:
-        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+    if reasoning := thought(message):
+        summary = [{"type": "summary_text", "text": reasoning}]
+        output.append({"type": "reasoning", "id": f"rs_{name}", "summary": summary, "status": status})
+    text, refused, calls = words(message.get("content")), message.get("refusal"), message.get("tool_calls") or ()
+    if text or refused or not calls:
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        part = {"type": "refusal", "refusal": refused} if refused else part
         output.append(
             {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": status, "content": [part]}
         )
-    output += [
-        {"type": "function_call", "id": f"fc_{name}_{at}", "call_id": made["id"], "status": status, **made["function"]}
-        for at, made in enumerate(written_calls(answer.calls))
-    ]
-    usage = _usage(answer, "input", "output")
-    usage["input_tokens_details"], usage["output_tokens_details"] = {"cached_tokens": 0}, {"reasoning_tokens": 0}
+    for at, call in enumerate(calls):
+        called = {"type": "function_call", "id": f"fc_{name}_{at}", "call_id": call["id"], "status": status}
+        output.append(called | call["function"])
     return {
         "id": f"resp_{name}",
         "object": "response",
         "created_at": int(time.time()),
         "status": status,
         "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "incomplete_details": {"reason": why} if why else None,
         "instructions": None,
         "metadata": {},
-        "model": call.model,
+        "model": completion.get("model"),
         "output": output,
         "parallel_tool_calls": True,
         "temperature": None,
         "tool_choice": "auto",
         "tools": [],
         "top_p": 1.0,
-        "usage": usage,
+        "usage": {
+            "input_tokens": used.get("prompt_tokens", 0),
+            "output_tokens": used.get("completion_tokens", 0),
+            "total_tokens": used.get("total_tokens", 0),
+            "input_tokens_details": {"cached_tokens": 0} | (used.get("prompt_tokens_details") or {}),
+            "output_tokens_details": {"reasoning_tokens": 0} | (used.get("completion_tokens_details") or {}),
+        },
     }
 
 
@@ -139,11 +141,13 @@ def _response_events(response: Json) -> Iterator[Json]:
         events.append({"type": "response.output_item.added", "output_index": at, "item": added})
         if item["type"] == "message":
             [part] = item["content"]
-            where = place | {"content_index": 0}
+            where, kind = place | {"content_index": 0}, part["type"]
+            field = "refusal" if kind == "refusal" else "text"
+            more: Json = {} if kind == "refusal" else {"logprobs": []}
             events += [
-                where | {"type": "response.content_part.added", "part": part | {"text": ""}},
-                where | {"type": "response.output_text.delta", "delta": part["text"], "logprobs": []},
-                where | {"type": "response.output_text.done", "text": part["text"], "logprobs": []},
+                where | {"type": "response.content_part.added", "part": part | {field: ""}},
+                where | {"type": f"response.{kind}.delta", "delta": part[field], **more},
+                where | {"type": f"response.{kind}.done", field: part[field], **more},
                 where | {"type": "response.content_part.done", "part": part},
             ]
         elif item["type"] == "function_call":

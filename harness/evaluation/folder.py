@@ -89,14 +89,14 @@ class Replies:
             with contextlib.suppress(ValueError):  # a kill or a full disk may cut a line
                 kept.append(json.loads(line))
         kept = [line for line in kept if line["episode"] not in ended]
-        self.known: dict[str, dict[str, Any]] = {line["request"]: line["reply"] for line in kept}
+        self.known: dict[str, str] = {line["request"]: line["reply"] for line in kept}
         write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
         self._path = path
 
-    def add(self, episode: int, request: str, reply: Mapping[str, Any]) -> None:
+    def add(self, episode: int, request: str, reply: str) -> None:
         """Writes a reply, which survives a kill from then on."""
         with room_for(self._path), self._path.open("a") as file:
-            file.write(json.dumps({"episode": episode, "request": request, "reply": dict(reply)}) + "\n")
+            file.write(json.dumps({"episode": episode, "request": request, "reply": reply}) + "\n")
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import Any
 from eh_gym import FixedHorizon
 from eh_gym.answers import results_fault
 from eh_gym.errors import ConfigError, SamplerError
-from harness.agents.protocol import FinishReason, ModelAnswer, ModelCall, read_function_call
-from harness.agents.writing import written_calls
+from harness.agents.env import AgentEnv
+from harness.agents.protocol import ModelAnswer, ModelCall
 from harness.evaluation.endpoint import ChatEndpoint, EndpointReply
 from harness.evaluation.folder import Replies
 from harness.rollout.ahead import AgentCalls
@@ -72,6 +72,9 @@ def play_with_endpoint(
     player = _EndpointPlayer(endpoint(), replies)
     try:
         envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
+        for env in envs.envs:
+            if isinstance(env.unwrapped, AgentEnv):
+                env.unwrapped.hosted = True
         try:
             streaming = dataclasses.replace(settings, rollout="streaming")
             return play(envs, player, _EndpointConversation, requests, streaming, count, **told)
@@ -88,12 +91,10 @@ class _Request:
     """A request of an episode, which its seed names; the rest is as in `ChatEndpoint.reply`."""
 
     session: Hashable
-    messages: Sequence[Message]
+    episode: int
+    body: Mapping[str, Any]
     seed: int
-    tools: Sequence[Any]
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_tokens: int | None = None
-    episode: int = 0
 
 
 class _EndpointPlayer:
@@ -117,13 +118,13 @@ class _EndpointPlayer:
         future.add_done_callback(lambda done: self._done.put((request, done)))
 
     async def _reply(self, request: _Request) -> EndpointReply:
-        call = {name: value for name, value in vars(request).items() if name not in ("session", "episode")}
-        digest = hashlib.sha256(json.dumps(call).encode()).hexdigest()
+        body, seed, most = request.body, request.seed, request.max_tokens
+        digest = hashlib.sha256(json.dumps([body, seed, most]).encode()).hexdigest()
         if self._replies and (known := self._replies.known.get(digest)):
-            return EndpointReply(**known)
-        reply = await self._model.reply(**call)
+            return self._model.read(known, seed)
+        reply = await self._model.reply(body, seed=seed, max_tokens=most)
         if self._replies:
-            self._replies.add(request.episode, digest, vars(reply))
+            self._replies.add(request.episode, digest, reply.body)
         return reply
 
     def step(self) -> list[tuple[_Request, Any]]:
@@ -163,27 +164,29 @@ class _EndpointConversation:
         self._trajectory = trajectory
         self._call: ModelCall | None = info.get("call")
         if self._call:
-            self._calls = AgentCalls(trajectory, info["agent_program"], _sent, self._request_for)
+            self._calls = AgentCalls(trajectory, info["agent_program"], _messages_of, self._request_for)
         self._tools, system = info.get("tools", ()), info.get("system_prompt", "")
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._messages.append({"role": "user", "content": trajectory.prompt})
 
     def request(self, session: Hashable) -> Any:
         if self._call:
-            return self._calls.present(session, self._call, _sent(self._call))
+            return self._calls.present(session, self._call, _messages_of(self._call))
         seed = derive_seed(self._trajectory.seed, "turn", self._trajectory.length)
-        return _Request(session, list(self._messages), seed, self._tools, episode=self._trajectory.seed)
+        body = {"messages": list(self._messages)} | ({"tools": list(self._tools)} if self._tools else {})
+        return _Request(session, self._trajectory.seed, body, seed)
 
-    def _request_for(self, session: Hashable, call: ModelCall, messages: Sequence[Message], seed: int) -> _Request:
-        return _Request(session, messages, seed, call.tools, _options(call), call.max_tokens, self._trajectory.seed)
+    def _request_for(self, session: Hashable, call: ModelCall, _: Sequence[Message], seed: int) -> _Request:
+        return _Request(session, self._trajectory.seed, call.request, seed, call.max_tokens)
 
     def act(self, reply: EndpointReply) -> tuple[Turn, Any]:
         self._reply = reply
         tools = self._call.tools if self._call else self._tools
-        text = json.dumps({**reply.message, "content": reply.text}) if tools else reply.text
+        message = {"role": "assistant", "content": reply.text} | ({"tool_calls": reply.calls} if reply.calls else {})
+        text = json.dumps(message) if tools else reply.text
         turn = Turn(text, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
         turn.action_tokens, turn.prompt_tokens = reply.completion_tokens, reply.prompt_tokens
-        return turn, _answer(reply) if self._call else text
+        return turn, ModelAnswer(body=reply.body) if self._call else text
 
     def answered(self, info: Info) -> None:
         self._call, self._tools = info.get("call"), info.get("tools", self._tools)
@@ -197,25 +200,9 @@ class _EndpointConversation:
             self._messages.append({"role": "user", "content": turn.observation})
 
 
-def _sent(call: ModelCall) -> list[Message]:
-    return [m | {"tool_calls": written_calls(m["tool_calls"])} if "tool_calls" in m else m for m in call.messages]
-
-
-def _options(call: ModelCall) -> dict[str, Any]:
-    """An agent's options for the endpoint. Servers refuse those of functions without a function."""
-    options, choice = call.options | ({"stop": list(call.stop)} if call.stop else {}), call.tool_choice
-    if not call.tools:
-        options.pop("parallel_tool_calls", None)
-    elif choice != "auto":
-        named = {"type": "function", "function": {"name": choice}}
-        options["tool_choice"] = choice if choice == "required" else named
-    return options
-
-
-def _answer(reply: EndpointReply) -> ModelAnswer:
-    calls = [read_function_call(call["id"], call["function"]) for call in reply.calls]
-    reason: FinishReason = "tool_calls" if calls else "length" if reply.cut else "stop"
-    return ModelAnswer(reply.text, calls, reply.reasoning, reason, reply.prompt_tokens, reply.completion_tokens)
+def _messages_of(call: ModelCall) -> Sequence[Message]:
+    messages: Sequence[Message] = call.request["messages"]
+    return messages
 
 
 def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message]:
@@ -223,10 +210,11 @@ def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message
 
     If the environment could not read the calls, there are no results. But servers refuse a call without a result, and
     arguments that are no JSON object. So those become an empty one, and each result says that nothing was carried out.
+    They also refuse a message without content and calls.
     """
-    if not reply.calls:
-        return [reply.message]
     calls = reply.calls
+    if not calls:
+        return [{**reply.message, "content": reply.message.get("content") or ""}]
     if not results:
         results = [_NOT_CARRIED_OUT] * len(calls)
         calls = [{**call, "function": {**call["function"], "arguments": _readable(call)}} for call in calls]

@@ -1,6 +1,7 @@
 """The settings of harness.evaluate, and the benchmarks' own conventions."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,7 @@ from typing import Annotated, Any
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
 from envs.description import Description, description_of, descriptions
+from envs.make import json_object
 from harness.settings.environment import Environment
 from harness.settings.model import Model
 from harness.settings.rollout import Rollout
@@ -32,6 +34,17 @@ class Endpoint(Section):
     """How often a request is sent again, after growing pauses, if the connection is lost or the error is temporary."""
     deadline_s: Annotated[float, Range(0, above=True)] = 300.0
     """The most seconds that the server may be silent, in each try of a request."""
+    extra_body: Annotated[Mapping[str, Any], Changes.RESULT] = field(default_factory=dict)
+    """Fields of every request, as a JSON object. They replace an agent's; null leaves a field out, such as
+    '{"seed": null}'."""
+
+    def __post_init__(self) -> None:
+        given: object = self.extra_body
+        if isinstance(given, str):
+            object.__setattr__(self, "extra_body", json_object(given, "--extra-body", '{"seed": null}'))
+        super().__post_init__()
+        if taken := [name for name in ("messages", "model", "n", "stream", "tools") if name in self.extra_body]:
+            raise ConfigError(f"--extra-body must not have {', '.join(taken)}; leave it out")
 
 
 # The defaults of the settings that only some policies have.

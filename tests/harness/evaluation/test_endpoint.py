@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eh_gym.errors import ConfigError, SamplerError, WorkerDied
+from eh_gym.errors import ConfigError, SamplerError, UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluation.play_endpoint import _EndpointPlayer, _Request
 from harness.evaluation.result import Usage, result_table
@@ -148,7 +148,7 @@ def test_a_refused_key_names_the_variable(chat_server, monkeypatch):
         with pytest.raises(ConfigError, match=r"Incorrect API key provided: KEY.*MY_KEY"):
             quiet(server.url, api_key_env="MY_KEY", slots=1)
         assert server.headers[0]["authorization"] == "Bearer sk-wrong"
-        assert len(server.requests) == 1
+        assert len(server.requests) == 2  # the second is a plain one
     for name in ("MY_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="no key in the environment variable MY_KEY"):
@@ -230,7 +230,7 @@ def test_an_answer_that_is_no_chat_completion_is_an_error(chat_server: Any, body
         chat_server.serve(lambda *_: {"body": body}) as server,
         pytest.raises(SamplerError, match="chat completion"),
     ):
-        quiet(server.url)
+        quiet(server.url, retries=0)
 
 
 def test_calls_that_the_environment_cannot_read_are_answered_all_the_same(chat_server, monkeypatch):
@@ -367,11 +367,11 @@ EFFORT = {"temperature": 0.2, "reasoning_effort": "low"}
 @pytest.mark.parametrize(
     ("asked", "sent"),
     [
-        (EFFORT | {"guided_choice": ["a"], "stop": "."}, EFFORT | {"guided_choice": ["a"], "stop": ["."]}),
+        (EFFORT | {"guided_choice": ["a"], "stop": "."}, EFFORT | {"guided_choice": ["a"], "stop": "."}),
         (CHOICE, CHOICE),
-        ({"parallel_tool_calls": False}, {}),  # no tools, no calls
         (
-            {"reasoning": {"effort": "low"}, "text": {"format": {"type": "json_schema", **FORM}}, "max_tool_calls": 9},
+            {"reasoning": {"effort": "low"}, "text": {"format": {"type": "json_schema", **FORM}}, "max_tool_calls": 9}
+            | {"parallel_tool_calls": False},  # no tools, no calls
             {"reasoning_effort": "low", "response_format": {"type": "json_schema", "json_schema": FORM}},
         ),
     ],
@@ -410,6 +410,100 @@ def test_a_request_that_the_server_refuses_is_the_agents_failure(chat_server, ho
             assert result.environment_errors == 0 < result.successes < result.episodes
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_server_says_and_what_the_agent_returns_is_passed_on_as_it_is(chat_server, hosted, stream):
+    sent, got, returned = [], [], []
+    part = {"type": "image_url", "image_url": {"url": "data:,"}, "new": [1.5, "é"]}
+
+    def agent(base_url):
+        messages = [{"role": "user", "content": [part, {"type": "text", "text": "look"}], "name": "x"}]
+        for _ in range(2):
+            body = json.dumps({"messages": messages, "tools": [TOOL], "stream": stream, "n": 1}).encode()
+            with urllib.request.urlopen(urllib.request.Request(f"{base_url}/chat/completions", body)) as answer:
+                got.append(answer.read())
+            if stream:
+                [first, last] = [json.loads(line[6:])["choices"][0] for line in got[-1].decode().split("\n\n")[:2]]
+                said = first["delta"] | {"tool_calls": [*first["delta"]["tool_calls"]]}
+                said["tool_calls"][0].pop("index")
+                got[-1] = {**first, "message": said, "finish_reason": last["finish_reason"]}
+                del got[-1]["delta"]
+            else:
+                said = json.loads(got[-1])["choices"][0]["message"]
+            messages += [said, {"role": "tool", "tool_call_id": "c", "content": "ok", "new": {}}]
+        returned.extend(messages)
+        return True
+
+    def answer(request, before):
+        body = chat_server.completion(request, None, "content_filter") | {"provider": {"x": [None, 0.1]}}
+        function = {"name": "look", "arguments": '{ "a":1 }', "new": 1}
+        call = {"id": "c", "type": "function", "function": function, "extra_content": {"google": {"s": "é"}}}
+        body["choices"][0] |= {"message": {"content": [{"type": "text", "text": "a"}], "role": "assistant"}, "new": 2}
+        body["choices"][0]["message"] |= {"tool_calls": [call], "refusal": "no", "reasoning_details": [{"i": before}]}
+        sent.append(json.dumps(body, ensure_ascii=False, indent=1).encode())
+        return {"body": sent[-1]}
+
+    with chat_server.serve(answer) as server:
+        assert hosted(server.url, agent, every=4).mean_at_k == 1.0
+    assert got == ([json.loads(one)["choices"][0] for one in sent] if stream else sent)
+    assert server.requests[1]["messages"] == returned[:3]
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, None), (400, "content_filter")])
+def test_a_flagged_prompt_is_its_episode_s(chat_server, hosted, status, code):
+    """Also if it is the first one."""
+
+    def answer(request, _):
+        if "flagged" in str(request["messages"]) or request["messages"][-1]["content"] == "start d":
+            return chat_server.error(status, "flagged", code=code)
+        return chat_server.cabinet_agent(request) if len(request["messages"]) > 1 else "ok"
+
+    with chat_server.serve(answer) as server:
+
+        def agent(base_url):
+            return bool(say(base_url, "Hi" if len(server.requests) else "flagged"))
+
+        result = hosted(server.url, agent, slots=1)
+        assert (result.successes, result.environment_errors) == (3, 0)
+        assert result.faults.startswith("1 of 4 episodes ended by")
+        assert f"1 times: flagged ({server.url} answered {status}, and answers others)" in result.faults
+        result = quiet(server.url, tasks=39)
+        assert 0 < result.episodes - result.successes == int(result.faults.split()[0])
+
+
+def test_a_server_s_failures_are_retried_and_are_no_steps(chat_server):
+    failures = [{"error": {"code": 502, "message": "down"}}, {"choices": []}, {"choices": None}]
+
+    def answer(request, before):
+        body = chat_server.completion(request, "")
+        body["choices"][0] |= {"finish_reason": "error", "error": {"message": "cut"}}
+        if before % 2 == 0:
+            return {"body": [*failures, body][before // 2 % 4], "headers": {"retry-after-ms": "1"}}
+        return chat_server.cabinet_agent(request)
+
+    with chat_server.serve(answer) as server:
+        result = quiet(server.url, slots=1)
+        assert (result.mean_at_k, result.steps_per_optimum) == (1.0, 1.0)
+        assert len(server.requests) == 2 * result.usage.requests
+
+
+def test_a_field_may_be_left_out_or_added(chat_server):
+    def answer(request, before):
+        if "seed" in request:
+            return chat_server.error(422, "Extra inputs are not permitted: seed")
+        return "ok" if request["messages"][0]["content"] == "Hello" else chat_server.error(400, "not this one")
+
+    with chat_server.serve(answer) as server:
+        with pytest.raises(SamplerError, match=r"^Extra inputs.*--extra-body '{\"NAME\": null}'"):
+            quiet(server.url)
+        plain = server.requests[1]
+        assert plain.keys() == server.requests[0].keys()
+        with pytest.raises(UserCodeError, match=r"^all 4 episodes ended by .*not this one"):
+            quiet(server.url, extra_body='{"seed": null, "effort": 1}')
+    assert server.requests[-1]["effort"] == 1
+    with pytest.raises(ConfigError, match="--extra-body must not have tools"):
+        quiet(server.url, extra_body={"tools": []})
+
+
 def test_the_sampling_may_stay_as_in_a_run(chat_server, hosted):
     def agent(base_url):
         return bool(post(base_url, "chat/completions", messages=[{"role": "user", "content": "Hi"}], **EFFORT))
@@ -421,19 +515,19 @@ def test_the_sampling_may_stay_as_in_a_run(chat_server, hosted):
 
 def test_a_reply_of_an_ended_session_is_not_taken_for_that_of_the_next_attempt():
     class Model:
-        async def reply(self, messages, **_):
-            return str(messages)
+        async def reply(self, body, **_):
+            return body["messages"]
 
         async def close(self):
             replies.append("closed")
 
     player, replies = _EndpointPlayer(Model()), []
     for attempt in ("first", "second"):
-        player.submit(_Request(0, attempt, 0, ()))
+        player.submit(_Request(0, 0, {"messages": attempt}, 0))
         if attempt == "first":
             player._sent[0].result()
             player.end_session(0)
     while player.pending:
-        replies += [(request.messages, reply) for request, reply in player.step()]
+        replies += [(request.body["messages"], reply) for request, reply in player.step()]
     player.close()
     assert replies == [("second", "second"), "closed"]

@@ -21,7 +21,7 @@ def test_every_player_begins_a_request_with_the_same_seed(env_id, fake, installe
     environments = Environments(env_id, {"split": about.test_split}, slots=1, threads=0)
     requests = evaluation_requests(held_out_tasks(environments, 2), 2, seed=7)
     endpoint = mock.AsyncMock()
-    endpoint.reply.return_value = EndpointReply("", False)
+    endpoint.reply.return_value = EndpointReply("", {}, "")
     kind = pkgutil.resolve_name(ENTRY_POINTS[env_id])
     with mock.patch.object(kind, "reset", autospec=True, side_effect=kind.reset) as reset:
         for script in SCRIPTS:

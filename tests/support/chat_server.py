@@ -70,7 +70,7 @@ def serve(answer):
 
 
 def completion(request, text, finish_reason="stop"):
-    prompt = sum(len((message["content"] or "").split()) for message in request["messages"])
+    prompt = sum(len(str(message["content"] or "").split()) for message in request["messages"])
     words = len((text or "").split())
     return {
         "id": "1",
