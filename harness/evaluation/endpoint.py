@@ -18,7 +18,7 @@ from eh_gym.surrogates import escaped
 from harness.agents.hosted import thought, words
 from harness.agents.keys import hide_key, without_keys
 from harness.agents.protocol import read_function_call
-from harness.rollout.conversation import NoRoom, UnreadableRequestError
+from harness.rollout.conversation import REFUSED, NoRoom, UnreadableRequestError
 from harness.settings.evaluate import Endpoint
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ class ChatEndpoint:
         counts = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
         cut = choice.get("finish_reason") == "length"
         body = text if mended == given else json.dumps(mended)
+        said = said or message.get("refusal") or ""
         return EndpointReply(body, message, said, thought(message) or inside, calls, cut, *counts)
 
     async def _explained(self, error: openai.APIStatusError) -> EHError:
@@ -181,7 +182,7 @@ class ChatEndpoint:
             hints[404] = f"; has the server a model {self._model!r}, and is --base-url right? It usually ends in /v1"
             kind = SamplerError if status in (400, 413, 422, 500) else ConfigError
             return kind(f"{said}){hints.get(status, '')}")
-        return UnreadableRequestError(f"{said}, and answers others)")
+        return UnreadableRequestError(f"{said}; it {REFUSED})")
 
     async def _ask(self, body: Mapping[str, Any], seed: int, limit: int) -> str:
         limit_name = self._limit

@@ -21,6 +21,9 @@ Info = Mapping[str, Any]
 UNFINISHED = "Your last message had no action, because its thought did not end. Think less, then act."
 """The model reads this after a thought that never ended, before the environment's answer to an empty action."""
 
+REFUSED = "refuses this request and answers others"
+"""What the fault of an episode says if a hosted model's server has ended it."""
+
 
 class NoRoom(EHError):
     """There is no room for another reply. The episode ends with the reason "context"."""

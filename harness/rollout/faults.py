@@ -7,6 +7,7 @@ from typing import Any
 
 from eh_gym.errors import UserCodeError
 from harness.records.episode_log import episode_line
+from harness.rollout.conversation import REFUSED
 from harness.types.trajectory import Trajectory
 
 
@@ -39,11 +40,16 @@ def check_faults(lines: Sequence[Mapping[str, Any]], episodes: int, *, refuse: b
     Raises:
         UserCodeError: All did, and `refuse`.
     """
-    lost = [line for line in lines if _is_lost(line)]
-    failed = [line for line in lines if not _is_lost(line)]
-    how = {"were lost by the environment, host or server, and don't count": lost}
-    how["ended by a failure of the agent, and count as failures"] = failed
-    note = ". ".join(_note(some, episodes, what) for what, some in how.items() if some)
+    how: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        if _is_lost(line):
+            what = "were lost by the environment, host or server, and don't count"
+        elif REFUSED in line["fault"]:
+            what = "ended by a refusal of the server, and count as failures"
+        else:
+            what = "ended by a failure of the agent, and count as failures"
+        how.setdefault(what, []).append(line)
+    note = ". ".join(_note(some, episodes, what) for what, some in how.items())
     if lines and refuse and len(lines) == episodes:
         raise UserCodeError(note)
     return note

@@ -67,8 +67,12 @@ def evaluate(chat_server, provider, choose, **settings):
 @pytest.mark.parametrize("client", ["vercel", "vercel_chat"] if AGENT == "clients" else [""])
 def test_an_agent_plays_all_episodes_with_a_hosted_model(chat_server, choose, provider, client, agent, tasks):
     result, _ = evaluate(chat_server, provider, choose, agent=agent.format(client), tasks=tasks)
-    assert (result.episodes, result.environment_errors, result.faults) == (8, 0, "")
-    assert result.successes >= (7 if provider == "azure" else 8)  # one answer is filtered
+    assert (result.episodes, result.environment_errors) == (8, 0)
+    if provider == "azure":  # it filters one answer, at which some agents end
+        assert result.successes >= 7
+        assert not result.faults or "content_filter" in result.faults
+    else:
+        assert (result.successes, result.faults) == (8, "")
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -464,8 +464,8 @@ def test_a_flagged_prompt_is_its_episode_s(chat_server, hosted, status, code):
 
         result = hosted(server.url, agent, slots=1)
         assert (result.successes, result.environment_errors) == (3, 0)
-        assert result.faults.startswith("1 of 4 episodes ended by")
-        assert f"1 times: flagged ({server.url} answered {status}, and answers others)" in result.faults
+        assert result.faults.startswith("1 of 4 episodes ended by a refusal of the server, and count as failures. ")
+        assert f"1 times: flagged ({server.url} answered {status}; it refuses" in result.faults
         result = quiet(server.url, tasks=39)
         assert 0 < result.episodes - result.successes == int(result.faults.split()[0])
 
@@ -497,7 +497,7 @@ def test_a_field_may_be_left_out_or_added(chat_server):
             quiet(server.url)
         plain = server.requests[1]
         assert plain.keys() == server.requests[0].keys()
-        with pytest.raises(UserCodeError, match=r"^all 4 episodes ended by .*not this one"):
+        with pytest.raises(UserCodeError, match=r"^all 4 episodes ended by a refusal of the server, .*: not this one"):
             quiet(server.url, extra_body='{"seed": null, "effort": 1}')
     assert server.requests[-1]["effort"] == 1
     with pytest.raises(ConfigError, match="--extra-body must not have tools"):
