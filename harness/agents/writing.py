@@ -120,9 +120,9 @@ def _response(completion: Json) -> Json:
         "tools": [],
         "top_p": 1.0,
         "usage": {
-            "input_tokens": used.get("prompt_tokens", 0),
-            "output_tokens": used.get("completion_tokens", 0),
-            "total_tokens": used.get("total_tokens", 0),
+            "input_tokens": used.get("prompt_tokens") or 0,
+            "output_tokens": used.get("completion_tokens") or 0,
+            "total_tokens": used.get("total_tokens") or 0,
             "input_tokens_details": {"cached_tokens": 0} | (used.get("prompt_tokens_details") or {}),
             "output_tokens_details": {"reasoning_tokens": 0} | (used.get("completion_tokens_details") or {}),
         },

@@ -66,6 +66,8 @@ def evaluate(chat_server, provider, choose, **settings):
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("client", ["vercel", "vercel_chat"] if AGENT == "clients" else [""])
 def test_an_agent_plays_all_episodes_with_a_hosted_model(chat_server, choose, provider, client, agent, tasks):
+    if (client, provider) == ("vercel_chat", "mistral"):
+        pytest.skip("@ai-sdk/openai's chat completions have no content in parts")
     result, _ = evaluate(chat_server, provider, choose, agent=agent.format(client), tasks=tasks)
     assert (result.episodes, result.environment_errors) == (8, 0)
     if provider == "azure":  # it filters one answer, at which some agents end
