@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
 from typing import Any
 
@@ -70,11 +71,14 @@ def _installer(backend: Backend) -> Any:
 
 
 def _install(options: argparse.Namespace) -> int:
-    for backend in _chosen(options.backends):
+    def install(backend: Backend) -> None:
         if backend.installer:
             _installer(backend).install(force=options.force, benchmark=not options.no_data)
         else:
             backends.install(backend.name, force=options.force)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(install, _chosen(options.backends)))
     return 0
 
 
