@@ -1,7 +1,10 @@
 """Makes the sampler that the settings name."""
 
+import contextlib
 import pkgutil
+import threading
 
+from eh_gym.errors import EHError
 from harness.model.policy import Policy
 from harness.settings.sampling import Sampling
 from harness.types.sampler import Sampler
@@ -11,6 +14,17 @@ def check_engine(settings: Sampling, device: str) -> None:
     """Raises ConfigError if an engine does not answer, or is not set up as it must be, before hours of work for it."""
     if settings.checked_by:
         pkgutil.resolve_name(settings.checked_by)(settings, device)
+
+
+def preload(settings: Sampling) -> None:
+    """Begins to import an engine's package in a thread, which may take long, while the policy is made."""
+
+    def run() -> None:
+        with contextlib.suppress(EHError):  # the sampler says it
+            pkgutil.resolve_name(settings.preloaded_by)()
+
+    if settings.preloaded_by:
+        threading.Thread(target=run, name="eh-preload", daemon=True).start()
 
 
 def make_sampler(

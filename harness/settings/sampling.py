@@ -37,6 +37,8 @@ class Sampling(Section):
     """MODULE:FUNCTION, which gets this section and the device, and raises ConfigError if an engine is not ready."""
     package: ClassVar[str] = ""
     """The package that it needs, which is also the name of an extra."""
+    preloaded_by: ClassVar[str] = ""
+    """MODULE:FUNCTION, which imports the package if that takes long. It is called while the policy is made."""
     runs_policy: ClassVar[bool] = False
     """Whether it runs the policy's own layers. Others have weights of their own."""
     shares_gpu: ClassVar[bool] = False
@@ -70,6 +72,7 @@ class VLLMSampling(Sampling):
     sampler = "vllm"
     implementation = "harness.sampling.vllm.engine:VLLMSampler"
     package = "vllm"
+    preloaded_by = "harness.sampling.vllm.engine:import_vllm"
     shares_gpu = True
     memory_flag = "--gpu-memory-utilization"
 

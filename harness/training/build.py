@@ -27,7 +27,7 @@ from harness.rollout.environment import Environments, Given, check_kinds, enviro
 from harness.rollout.outcomes import check_controller
 from harness.rollout.tasks import BatchPlan, TaskStream
 from harness.sampling.agreement import check_agreement
-from harness.sampling.make import check_engine, make_sampler
+from harness.sampling.make import check_engine, make_sampler, preload
 from harness.sampling.weights import SampledWeights
 from harness.settings.grpo import GRPOConfig
 from harness.settings.horizon import new_controller
@@ -67,7 +67,10 @@ def build(
     tasks = _choose_tasks(config, given, ranks, display)
     device = ranks.device(pick_device(config.model.device))
     checkpoint = ranks.from_first(checkpoint_to_resume(folder) if resume and ranks.first else None)
-    policy = _make_policy(config, tasks.env, folder, display, device=device, ranks=ranks, resumed=bool(checkpoint))
+    preload(config.sampling)
+    policy, clone = _make_policy(
+        config, tasks.env, folder, display, device=device, ranks=ranks, resumed=bool(checkpoint)
+    )
     tasks.env.close()
     trained = _prepare_training(config, policy, folder, display, device=device, ranks=ranks, checkpoint=checkpoint)
     state, next_update = trained.state, trained.state.get("next_update", 0)
@@ -95,6 +98,7 @@ def build(
         clock=Clock(state.get("totals")),
         log=MetricsLog(folder, next_update, config.run.tracker_names(), config.public()) if ranks.first else None,
         interrupts=interrupts,
+        clone=clone,
         saved=state.get("next_update"),
     )
     if state and run.controller is not None:
@@ -163,8 +167,9 @@ def _make_policy(
     device: str,
     ranks: Ranks,
     resumed: bool,
-) -> Policy:
-    """Makes the policy with which the run begins, whole on rank 0. If the run is resumed, a checkpoint fills it later.
+) -> tuple[Policy, Path | None]:
+    """Makes the policy with which the run begins, whole on rank 0, and returns it with the folder of its clone on rank
+    0. If the run is resumed, a checkpoint fills it later.
 
     The clone is part of the frozen weights, so it comes before the adapters that are trained. The frozen weights are
     kept in the folder, because checkpoints have the adapters alone.
@@ -178,7 +183,7 @@ def _make_policy(
         )
     for note in (*policy.chat.notes, *filter(None, [untested, kernel])):
         display.note(f"note: {note}")
-    clones = bool(config.warm_start.episodes) and not resumed
+    clones, clone = bool(config.warm_start.episodes) and not resumed, None
     if clones:
         clone = clone_expert(config, env, policy, device, display, folder) if ranks.first else None
         del policy  # free its memory before the clone is loaded
@@ -190,7 +195,7 @@ def _make_policy(
             redraw_lora(policy.model, seed=seed)
     if config.optimizer.lora_rank and ranks.first:
         (load_frozen if resumed else keep_frozen)(folder / "frozen.safetensors", policy.model)
-    return policy
+    return policy, clone
 
 
 def _prepare_training(

@@ -19,6 +19,7 @@ from harness.rollout.outcomes import tell_controller
 from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
 from harness.terminal.interrupts import Interrupts, Stopped
+from harness.training.before import evaluate_before
 from harness.training.build import build
 from harness.training.training_run import TrainingRun
 
@@ -66,7 +67,7 @@ def train_loop(
             (run_dir / "evaluation.json").unlink(missing_ok=True)  # a run that has it has ended
         run.try_update(display.note)
         if not run.evaluations:
-            run.evaluations["before"] = run.held_out.sampled_and_greedy(display, "before training")
+            run.evaluations["before"] = evaluate_before(run, display)
             run.save(0)
         run.clock.start()
         done = run.next_update

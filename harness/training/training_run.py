@@ -32,8 +32,9 @@ class TrainingRun:
     """A training run that is ready to go on; a context manager that closes what it opened.
 
     `next_update` is the first update that is still to be done. Without a controller, episodes have no limit. Only the
-    first rank has a `log`. `saved` is the update with which its newest checkpoint continues. `whole` is where lost
-    updates begin again: an update, and the controller's state before it.
+    first rank has a `log`, and the folder of the `clone` with which the policy has begun. `saved` is the update with
+    which its newest checkpoint continues. `whole` is where lost updates begin again: an update, and the controller's
+    state before it.
     """
 
     config: GRPOConfig
@@ -49,6 +50,7 @@ class TrainingRun:
     clock: Clock
     log: MetricsLog | None
     interrupts: Interrupts
+    clone: Path | None = None
     saved: int | None = None
     faults: Faults = field(default_factory=Faults)
     whole: tuple[int, dict[str, Any]] = (0, {})

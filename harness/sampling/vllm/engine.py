@@ -229,15 +229,22 @@ def _folder_of(model: PreTrainedModel) -> Path:
     return folder
 
 
-def _start_engine(device: torch.device, options: Mapping[str, Any]) -> Any:
+def import_vllm() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # read when vLLM is imported; else vLLM warns at each update
     try:
-        from vllm import EngineArgs
-        from vllm.usage.usage_lib import UsageContext
-        from vllm.v1.engine.llm_engine import LLMEngine
-        from vllm.v1.executor import Executor
+        import vllm.v1.engine.llm_engine
+        import vllm.v1.executor  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(f"vLLM can't be imported ({error}); docs/vllm.md has the steps") from error
+
+
+def _start_engine(device: torch.device, options: Mapping[str, Any]) -> Any:
+    import_vllm()
+    from vllm import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.llm_engine import LLMEngine
+    from vllm.v1.executor import Executor
+
     names = [argument.name for argument in fields(EngineArgs)]
     for name in options:
         if name not in names:

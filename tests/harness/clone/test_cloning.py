@@ -3,10 +3,13 @@
 import copy
 import dataclasses
 import io
+import json
+from unittest import mock
 
 import gymnasium as gym
 import pytest
 import torch
+from quiet_run import run
 from rich.console import Console
 
 from eh_gym.errors import ConfigError
@@ -15,6 +18,7 @@ from envs.mixed import spec_of
 from harness.clone.clones import clone_expert
 from harness.clone.cloning import clone_key, demonstrations, warm_start
 from harness.clone.tiny import new_tiny_policy
+from harness.evaluation.held_out import HeldOutEvaluator
 from harness.machine.ranks import Ranks
 from harness.rollout.environment import task_environment
 from harness.settings.grpo import from_recipe
@@ -113,12 +117,26 @@ def test_runs_of_other_seeds_can_share_a_clone(own_cache, monkeypatch, flags, se
         # its clone is then in the adapters
         monkeypatch.setattr("harness.clone.clones.is_pretrained", lambda policy: True)
     found = []
-    for run in (0, 0, 1):
-        config = changed(dataclasses.replace(CONFIG, seed=run, warm_start=dataclasses.replace(FEW, seed=seed)), **flags)
+    for number in (0, 0, 1):
+        config = changed(
+            dataclasses.replace(CONFIG, seed=number, warm_start=dataclasses.replace(FEW, seed=seed)), **flags
+        )
         env = task_environment(config.environment, "EH-Cabinet-v0")  # a new one, whose episodes have the first hints
         found.append(clone_expert(config, env, new_tiny_policy(env, seed=0), "cpu", QUIET, own_cache))
     assert found[0] == found[1]
     assert (found[1] == found[2]) is same
+
+
+def test_equal_runs_share_the_evaluation_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: tmp_path)
+    few = {"updates": 1, "tasks_per_update": 2, "group_size": 2, "eval_tasks": 2, "model": "tiny"}
+    config = changed(CONFIG, **few)
+    found = []
+    for name, other in [("first", {}), ("equal", {"learning_rate": 0.5}), ("longer", {"max_action_tokens": 7})]:
+        with mock.patch.object(HeldOutEvaluator, "_play", autospec=True, side_effect=HeldOutEvaluator._play) as play:
+            found.append((run(changed(config, out=tmp_path / name, **other))["before"], play.call_count))
+    assert found[1] == (json.loads(json.dumps(found[0][0])), 2)
+    assert (found[0][1], found[2][1]) == (4, 4)  # sampled and greedy, before and after
 
 
 def test_a_clone_is_loaded_as_it_was_trained(env, own_cache):
