@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch._functorch.config
 from huggingface_hub import model_info, try_to_load_from_cache
 from huggingface_hub.errors import RepositoryNotFoundError
 from safetensors import SafetensorError
@@ -37,6 +38,9 @@ from harness.model.batch import Batch, Tokens, collate, deal, microbatches, pack
 from harness.model.head import Head, token_scores
 from harness.model.lora import has_lora, plain_parameters
 from harness.settings.model import Model
+
+STORED_SHARE = 0.7
+"""In a feed-forward part with a gate, two of three tensors that torch.compile stores are outputs of products."""
 
 
 @runtime_checkable
@@ -112,13 +116,18 @@ class Policy:
                     layer._gradient_checkpointing_func, context_fn=keep_outputs
                 )
 
-    def compile_layers(self) -> None:
+    def compile_layers(self, stored_share: float = STORED_SHARE) -> None:
         """Compiles the parts of each layer (norms, attention, feed-forward) into fused kernels.
 
         The layer itself is not compiled, so that FSDP2 and checkpointing can wrap it. All layers share one compiled
         code, for any number of tokens. A copy of the model is not compiled. What was compiled is kept in the cache
         folder, unless ``TORCHINDUCTOR_CACHE_DIR`` names another one: torch's own, in /tmp, ends with a container.
+
+        For the backward pass, the parts store the outputs of their matrix products and of attention, and compute what
+        lies between them again: the gradients are the same to the last bit. `stored_share` is the share of what they
+        would store otherwise.
         """
+        torch._functorch.config.activation_memory_budget = stored_share
         own = default_cache_dir()  # which torch puts into the variable when it is imported
         if os.environ.get("TORCHINDUCTOR_CACHE_DIR", own) == own:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir() / "inductor")

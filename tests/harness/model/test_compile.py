@@ -12,6 +12,7 @@ from transformers import AttentionInterface
 from eh_gym.errors import ConfigError
 from harness.machine.runtime import compiles
 from harness.model.attention import PACKED, packed_attention
+from harness.model.policy import STORED_SHARE
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
 from harness.types.trajectory import Trajectory
@@ -61,6 +62,27 @@ def test_the_layers_are_traced_once_and_compute_the_same(trained, monkeypatch):
         made.append(counters["stats"]["unique_graphs"])
     assert made[0] > 0
     assert made == [made[0]] * 3, "another number of tokens was compiled anew"
+
+
+@pytest.mark.campaign  # a C++ compiler's minute
+def test_what_is_not_stored_changes_no_gradient(trained):
+    found = []
+    for share in (1.0, STORED_SHARE):
+        torch._dynamo.reset()
+        policy = dataclasses.replace(trained, model=copy.deepcopy(trained.model))
+        policy.compile_layers(share)
+        gradients, sizes = scored(policy, episodes(2, 30)), {}
+
+        def keep(tensor, sizes=sizes):
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            policy.score(policy.batch(episodes(2, 30)), 1.0)
+        found.append((gradients, sum(sizes.values())))
+    (all_gradients, all_bytes), (gradients, stored) = found
+    assert stored < 0.95 * all_bytes  # also of the head and the embeddings
+    assert all(map(torch.equal, gradients, all_gradients))
 
 
 def test_auto_compiles_on_gpus_alone_and_never_the_sampler_s_model(monkeypatch):

@@ -93,3 +93,22 @@ def test_experts_that_peft_would_adapt_are_refused():
     model = mixture(DeepseekV3Config, n_group=1, topk_group=1, q_lora_rank=4, kv_lora_rank=4, first_k_dense_replace=0)
     with pytest.raises(ConfigError, match="experts of DeepseekV3"):
         add_lora(model, 4, seed=0)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+def test_an_adapter_computes_what_peft_s_own_layer_does(trained, dtype, bound):
+    pytest.importorskip("peft")
+    model = copied(trained).model.to(dtype)
+    add_lora(model, 4, seed=0)
+    layer = next(module for name, module in model.named_modules() if name.endswith("down_proj"))
+    torch.nn.init.normal_(layer.lora_B["default"].weight, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(2, 5, layer.in_features, generator=torch.Generator().manual_seed(1)).to(dtype)
+    found = []
+    for forward in (layer.forward, type(layer).forward.__get__(layer)):
+        layer.zero_grad()
+        sent = x.clone().requires_grad_()
+        out = forward(sent)
+        out.float().square().sum().backward()
+        found.append([out, sent.grad, *(layer.get_submodule(f"lora_{m}.default").weight.grad for m in "AB")])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).abs().max() <= bound * theirs.abs().max()
