@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/trl_cpu.py smollm2-135m > benchmarks/results/trl-cpu.txt
 
-An update plays a task of EH-Cabinet 8 times, 6 messages of at most 24 tokens each, and trains all weights. Both sides
+An update plays a task of EH-Cabinet 8 times, `--messages` of at most 24 tokens each, and trains all weights. Both sides
 have float32, temperature 1, AdamW and means over tokens without KL; neither recomputes. They take turns, and the first
 updates do not count. TRL's prompts lack the tool's schema, and each message is a call, so the episodes are alike.
 """
@@ -33,7 +33,7 @@ from harness.types.request import EpisodeRequest
 from harness.update.optimizer import make_optimizer
 from harness.update.update import update_policy
 
-ENV, GROUP, MESSAGES, TOKENS = "EH-Cabinet-v0", 8, 6, 24
+ENV, GROUP, TOKENS = "EH-Cabinet-v0", 8, 24
 CHAT = """{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}{{ m.tool_calls }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
@@ -48,12 +48,12 @@ def as_call(tokenizer: Any, ids: list[int], **_: Any) -> dict[str, Any]:
 class Beside(trl.GRPOTrainer):
     """TRL's trainer, and an update of the harness after each of its own."""
 
-    def __init__(self, policy: Policy, **settings: Any) -> None:
+    def __init__(self, policy: Policy, messages: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.remove_callback(PrinterCallback)
         self.policy, self.sampler, self.ratios = policy, TransformersSampler(policy.model), list[list[float]]()
         self.adamw = make_optimizer(policy.model, Optimizer())
-        self.slots = Environments(ENV, {"split": "train"}, GROUP, 0).open(FixedHorizon(MESSAGES))
+        self.slots = Environments(ENV, {"split": "train"}, GROUP, 0).open(FixedHorizon(messages))
 
     def training_step(self, *inputs: Any) -> Any:
         """Begins an update; the one before has ended."""
@@ -91,6 +91,7 @@ def main() -> None:
     """Prints the table."""
     parser = new_parser(__doc__)
     add_model(parser)
+    parser.add_argument("--messages", type=int, default=6)
     args = parse(parser)
     torch.set_num_threads(1)
     policy = load_model(args, packing=False)
@@ -102,10 +103,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, mock.patch("trl.trainer.grpo_trainer.parse_response", as_call):
         settings = {"max_steps": len(rows), "num_generations": GROUP, "per_device_train_batch_size": GROUP}
         settings |= {"max_completion_length": 2048, "generation_kwargs": {"max_new_tokens": TOKENS}}
-        settings |= {"max_tool_calling_iterations": MESSAGES - 1, "gradient_checkpointing": None, "bf16": False}
+        settings |= {"max_tool_calling_iterations": args.messages - 1, "gradient_checkpointing": None, "bf16": False}
         settings |= {"use_cpu": True, "shuffle_dataset": False, "save_strategy": "no"}
         trainer = Beside(
             load_model(args),
+            args.messages,
             model=policy.model,
             reward_funcs=lambda completions, **_: [float(i % 2) for i in range(GROUP)],
             processing_class=policy.tokenizer,
