@@ -230,39 +230,6 @@ def test_an_agent_that_ends_before_its_first_answer_has_failed(own, chat_server,
     assert "2 of 4 episodes ended by a failure of the agent" in played.faults in said
 
 
-def calls_functions(task, base_url):
-    """Sends everything that a hosted model has to get, and ends when the model has seen the result of its call."""
-    messages = [{"role": "user", "content": "start"}]
-    tools = [{"type": "function", "function": {"name": "open", "parameters": {"type": "object", "properties": {}}}}]
-    while True:
-        said = cabinet_agent.ask(base_url, messages, tools=tools, stop=["."], max_tokens=5)["choices"][0]["message"]
-        if not said.get("tool_calls"):
-            return str(said["content"]) == "done"
-        [call] = said["tool_calls"]
-        messages += [said, {"role": "tool", "tool_call_id": call["id"], "content": call["function"]["arguments"]}]
-
-
-@pytest.mark.parametrize("arguments", ['{"drawer": "é"}', "[1"])
-def test_an_agent_plays_with_a_hosted_model(chat_server, tasks, arguments):
-    def answer(request, _):
-        if request["messages"][-1]["role"] == "tool":
-            return "done"
-        completion = chat_server.completion(request, None, "tool_calls")
-        function = {"name": "open", "arguments": arguments}
-        completion["choices"][0]["message"]["tool_calls"] = [{"id": "made", "type": "function", "function": function}]
-        return {"body": completion}
-
-    settings = {"tasks": tasks, "rollouts": 1, "model": "hosted", "max_action_tokens": 9}
-    with chat_server.serve(answer) as server:
-        settings |= {"agent": f"{__name__}:calls_functions", "base_url": server.url}
-        result = evaluate_policy("openai", show=False, **settings)
-    assert (result.episodes, result.mean_at_k, result.length_mean, result.usage.requests) == (8, 1.0, 2.0, 16)
-    first, last = sorted(server.requests[-2:], key=lambda request: len(request["messages"]))
-    assert (first["max_tokens"], first["stop"], first["tools"][0]["function"]["name"]) == (5, ["."], "open")
-    sent = last["messages"][1]["tool_calls"][0]["function"]["arguments"]
-    assert sent == last["messages"][2]["content"] == arguments
-
-
 @pytest.mark.parametrize("k", [3, 30])
 def test_a_hosted_model_plays_an_agent_as_the_environment_that_it_plays(chat_server, tasks, k):
     settings = {"rollouts": 1, "horizon": k, "model": "hosted", "show": False}
