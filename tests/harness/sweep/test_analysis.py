@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.sweep.analysis import cell, plateau, run_numbers, success_curve, suite_table
+from harness.sweep.analysis import cell, paired_difference, plateau, run_numbers, success_curve, suite_table
 from harness.sweep.runs import Arm, Suite, SweptRun
 
 
@@ -60,7 +60,7 @@ def test_a_run_s_numbers():
         "success_at_k": 0.6,  # 3 of 4 successes within 8 steps
         "peak": 0.7, "tokens_at_peak": 600, "tokens_to_threshold": 500,  # the earlier peak; half way from 400 to 600
         "success_at_equal_tokens": 0.6, "savings": math.nan, "tokens_total": 800, "tokens_per_update": 100,
-        "final_k": 30, "k_mean": 28, "k_std": 2,
+        "final_k": 30, "k_mean": 28, "k_std": 2, "knee": math.nan,
     }, nan_ok=True)  # fmt: skip
 
 
@@ -111,7 +111,8 @@ def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts():
     found = table("saturation", arms)
     assert list(found.spreads["success_at_k"]["mean"]) == pytest.approx([0.2, 0.4, 0.8, 0.8])
     assert found.notes == [
-        "plateau: K from 20 (the frontier H*) to 30, the largest tried; best at K = 20, within 2.0 points of it"
+        "plateau: K from 20 (the frontier H*) to 30, the largest tried; best at K = 20, within 2.0 points of it; "
+        "seeds: 1"
     ]
     found = table("convergence", {
         "elastic K0=10": ({"wrapper": "elastic", "k0": 10}, [a_run(k=[10, 20, 25, 26], after=0.5)]),
@@ -121,7 +122,7 @@ def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts():
     assert "gap between elastic K0=10 and elastic K0=50 in the last quarter: 3.5 steps" in found.notes
 
 
-def test_learning_compares_with_the_best_fixed_k_seed_by_seed():
+def test_learning_compares_with_the_largest_k_seed_by_seed():
     def run(seed, final, *, tokens, half):
         return a_run(seed, k=[20, 20], tokens=[tokens / 2] * 2, held_out={0: half, 1: final}, after=final)
 
@@ -132,8 +133,18 @@ def test_learning_compares_with_the_best_fixed_k_seed_by_seed():
     }, threshold=0.4)  # fmt: skip
     assert list(found.spreads["success_at_equal_tokens"]["mean"]) == pytest.approx([0.5, 0.2, (0.6 + 0.6 + 1.1) / 3])
     assert found.spreads["savings"].loc["elastic"].to_list() == [0.5, 0, 2]
-    # differences of .1 and .3 from K=50, the best fixed K: .2 and 12.706 * .1414 / sqrt 2 = 1.271 to both sides
-    assert found.notes[1].endswith("95 % intervals: K=15 -10.0 (-10.0 to -10.0), elastic +20.0 (-107.1 to +147.1)")
+    # differences of .1 and .3 from K=50: .2 and 12.706 * .1414 / sqrt 2 = 1.271 to both sides
+    shown = "K=15 -10.0 (-10.0 to -10.0), elastic +20.0 (-107.1 to +147.1)"
+    assert found.notes[1].endswith(f"from K=50, seed by seed, with 95 % intervals: {shown}")
+
+
+def test_seeds_are_paired_within_a_stratum():
+    values = pd.concat({"a": pd.Series([0.1, 0.3]), "b": pd.Series([0.0, 0.0, 0.3])})
+    # Means .2 and .1, and variances of the means .02 / 2 and .03 / 3, together .02. The degrees of freedom are
+    # .02^2 / (.01^2 / 1 + .01^2 / 2) = 2.667, with t = 3.46 between 4.30 (2) and 3.18 (3): 3.46 sqrt(.02) / 2 = .245
+    assert paired_difference(values, 0 * values) == pytest.approx((0.15, 0.15 - 0.2448, 0.15 + 0.2448), abs=1e-4)
+    assert paired_difference(values, values) == (0, 0, 0)
+    assert paired_difference(values, 0 * values[:3]) is None  # b has one pair
 
 
 @pytest.mark.parametrize(("held_out", "what"), [({1: 0.4}, "held-out"), ({}, "training")])

@@ -128,7 +128,7 @@ def test_arms_of_one_s_own_run_with_the_seeds_and_have_a_table(tmp_path):
     assert failed == []
     assert "(8 of 8)" in shown
     assert "baseline's" in shown
-    assert "final success in points against wrapper=fixed,k0=30, the best fixed K, seed by seed" in shown
+    assert "final success in points from wrapper=fixed,k0=30, seed by seed" in shown
     narrow = StringIO()
     print_results(read_tables(tmp_path, [ARMS])[0], Console(file=narrow, width=80))
     assert max(len(line) for line in narrow.getvalue().splitlines() if line[:1] in "┏│└") <= 80
