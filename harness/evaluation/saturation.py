@@ -89,16 +89,16 @@ def curve_of(needed: Sequence[Sequence[float]], tokens: Sequence[float]) -> Satu
     knee = next((k for k in ks if success[k - 1] > 0 and lost[k - 1][1] <= TOLERANCE), None)
     steps = [n for task in needed for n in task if n < np.inf]
     boundary = float(np.percentile(steps, 90)) if steps else None
-    enough = len(steps) >= ElasticHorizon.min_successes
-    k0 = int(boundary + ElasticHorizon.delta) if boundary and enough else None
+    k0 = int(boundary + ElasticHorizon.delta) if boundary and len(steps) >= ElasticHorizon.min_successes else None
     sample = f"tasks: {len(needed)}, episodes: {played.sum()}"
     advice = f"no episode succeeded within K = {ks[-1]}, so no K can be chosen from this ({sample})"
     if knee is not None:
         k = next(k for k in ks if as_good(success[k - 1], success[-1]))
         if knee < ks[-1]:
             k, why = knee, f", the smallest surely at most 2 points below K = {ks[-1]}"
-        elif k < knee and len(needed) < _ENOUGH:
-            why = f", as so few tasks can't tell it from K = {k}; give {_ENOUGH} or more"
+        elif k < knee:
+            n = _ENOUGH if len(needed) < _ENOUGH else 2 * len(needed)
+            why = f", as so few tasks can't tell it from K = {k}; give {n} or more"
         else:
             k, why = max(1, knee - 1), " or more, as success may still rise there"
         train = f"--k0 {k0}, the P90 of the steps of {len(steps)} successes + {ElasticHorizon.delta:g}"
