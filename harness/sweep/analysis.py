@@ -35,7 +35,6 @@ COLUMNS = {
     "final_k": ("final K", "steps"),
     "k_mean": ("K, last quarter", "steps"),
     "k_std": ("K std, last quarter", "steps"),
-    "knee": ("K to deploy", "steps"),
 }
 """The heading of each number in tables, and its form."""
 
@@ -108,7 +107,6 @@ def run_numbers(
         "final_k": k.iloc[-1] if len(k) else None,
         "k_mean": run.metric("horizon/k_mean", "horizon/k").reindex(_last_quarter(rows).index).mean(),
         "k_std": _last_quarter(k).std(ddof=0),
-        "knee": (after.get("saturation") or {}).get("knee"),
     }
     if len(curve):  # of equal points the earliest
         numbers |= {"peak": curve["success"].max(), "tokens_at_peak": curve["tokens"][curve["success"].idxmax()]}
@@ -144,9 +142,8 @@ def baseline_of(arms: Sequence[Arm]) -> Arm | None:
 def paired_difference(values: pd.Series, others: pd.Series) -> tuple[float, float, float] | None:
     """Returns the mean difference over the seeds that both have, and its 95 % interval; None with fewer than two.
 
-    The levels of the index before the last, the seed, name a stratum, such as an environment: seeds of two strata share
-    only a number. The mean is that of the strata, and the interval Student's with Satterthwaite's degrees of freedom
-    (Cochran, Sampling Techniques, 1977, eq. 5.16).
+    The levels of the index before the last, the seed, name a stratum, such as an environment. The mean is that of the
+    strata, and the interval Student's with Satterthwaite's degrees of freedom (Cochran, Sampling Techniques, eq. 5.16).
 
     >>> interval = paired_difference(pd.Series({0: 0.5, 1: 0.7}), pd.Series({0: 0.4, 1: 0.4}))
     >>> [round(x, 3) for x in interval]
@@ -178,7 +175,7 @@ class Plateau:
 
 
 def plateau(success_by_k: Mapping[int, Sequence[float]]) -> Plateau | None:
-    """Finds the band of K whose success cannot be distinguished from the best; None with fewer than two K.
+    """Finds the band of K whose success by seed cannot be distinguished from the best; None with fewer than two K.
 
     It contains the best K and every K that is `as_good` and is reached from it without a gap. The standard error of the
     difference has a variance that is pooled over the seeds of all K, and is 0 with one seed each.
@@ -264,7 +261,7 @@ def suite_table(suite: Suite) -> SuiteTable:
         notes.append(
             f"plateau: K from {band.low} (the frontier H*) to "
             f"{band.high}{', the largest tried' * (band.high == tried)}; best at K = {band.best}, within "
-            f"{100 * band.tolerance:.1f} points of it; seeds: {max(len(arm.ended) for arm in suite.arms)}"
+            f"{100 * band.tolerance:.1f} points of it"
         )
     if suite.name == "convergence":
         elastic = [arm.label for arm in suite.arms if arm.settings.get("wrapper") == "elastic"]
@@ -274,12 +271,14 @@ def suite_table(suite: Suite) -> SuiteTable:
             notes.append(f"gap between {' and '.join(ends.index)} in the last quarter: {gap:.1f} steps")
     if suite.name == "comparison" or suite.name not in PAPER_SUITES:
         notes += _success_notes(suite, numbers)
-    told = [result for arm in suite.arms for run in arm.ended if (result := run.result()).get("saturation")]
+    told = [(arm.label, one) for arm in suite.arms for run in arm.ended if (one := run.result()).get("saturation")]
+    told = [(label, one) for label, one in told if "knee" in one["saturation"]]  # old ones lack it
     if len(told) == 1:
-        notes.append(told[0]["saturation"]["advice"])
-    elif numbers["knee"].any():
-        sample = "tasks: {tasks}, episodes: {episodes}".format(**told[0])
-        notes.append(f"K to deploy: the smallest surely at most 2 points below that of the evaluation ({sample})")
+        notes.append(told[0][1]["saturation"]["advice"])
+    elif told:
+        sample = "tasks: {tasks}, episodes: {episodes}".format(**told[0][1])
+        ks = ", ".join(f"{label} {one['saturation']['knee']}" for label, one in told)
+        notes.append(f"K to deploy, the smallest surely at most 2 points below the evaluation's ({sample}): {ks}")
     return SuiteTable(suite.name, pd.Series({arm.label: len(arm.ended) for arm in suite.arms}), spreads, notes, band)
 
 
