@@ -85,7 +85,8 @@ def best_of_other_seeds(numbers: pd.DataFrame) -> pd.Series:
         success = of.loc[name].unstack("arm")
         for seed in success.index if len(success) > 1 else ():
             best[name, BEST, seed] = success.loc[seed, success.drop(seed).mean().idxmax()]
-    return pd.Series(best, dtype=float).rename_axis(numbers.index.names)
+    index = pd.MultiIndex.from_tuples(best, names=numbers.index.names)
+    return pd.Series(best.values(), index, dtype=float)
 
 
 def print_differences(final: pd.Series, title: str, pairs: Mapping, columns: Mapping[str, Sequence[str]]) -> None:
@@ -95,7 +96,7 @@ def print_differences(final: pd.Series, title: str, pairs: Mapping, columns: Map
     strata. A cell is empty where one lacks an arm.
     """
     print(f"\n{title}")
-    width = max(24, *(len(row) + 2 for row in pairs))
+    width = max([24, *(len(row) + 2 for row in pairs)])
     print(f"{'arm':{width}}" + "".join(f"{name:>26}" for name in columns))
     for row, (arm, reference) in pairs.items():
         differences = (final.xs(arm, level="arm") - final.xs(reference, level="arm")).dropna()
@@ -113,9 +114,10 @@ def print_together(numbers: pd.DataFrame) -> None:
     labels, cabinets = numbers.index.unique("arm"), numbers.index.unique("environment")
     columns = {name: [name] for name in cabinets} | {"mean of the cabinets": list(cabinets)}
     final, largest = pd.concat([numbers["mean_at_k"], best_of_other_seeds(numbers)]), fixed_arms(numbers)[-1]
-    pairs = {label: (label, largest) for label in [*labels, BEST] if label != largest}
+    known = final.index.unique("arm")
+    pairs = {label: (label, largest) for label in known if label != largest}
     print_differences(final, f"final success in points from that of {largest}", pairs, columns)
-    pairs = {f"{arm} from {of}": (arm, of) for arm, of in PAIRS if {arm, of} <= {*labels, BEST}}
+    pairs = {f"{arm} from {of}": (arm, of) for arm, of in PAIRS if {arm, of} <= {*known}}
     print_differences(final, "final success in points, pair by pair", pairs, columns)
     print(f"\ntokens, of those of {largest}, and K in the last quarter of the updates")
     print(f"{'arm':24}" + "".join(f"{name:>26}" for name in cabinets))
