@@ -1,7 +1,6 @@
 """95 % intervals of a share of successes, also where a task has several episodes."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,17 +20,17 @@ def wilson_interval(p: float, n: float) -> tuple[float, float]:
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
-def effective_episodes(tasks: Sequence[Sequence[bool]]) -> float:
-    """The number of independent episodes whose share of successes varies as much as that of `tasks`' episodes.
+def effective_episodes(won: np.ndarray, played: np.ndarray) -> float:
+    """The number of independent episodes whose share of successes varies as much as that of the tasks' episodes.
 
     The k episodes of one task are alike. So this takes V, the variance of the mean share between tasks, and the number
     of independent episodes that would have it (the design effect): 1 + p (1 - p) / V, since p (1 - p) + V is an
     unbiased estimate of an episode's variance. Where p is 0 or 1, or there is one task, V can't be estimated, and the
-    number of tasks is taken.
+    number of tasks is taken. Wilson's interval of this number is in Franco et al. (2019), Journal of Survey Statistics
+    and Methodology 7, 334-364. `won` and `played` count each task's successes and episodes, [tasks].
     """
-    played = [success for task in tasks for success in task]
-    mean, n = float(np.mean(played)), len(tasks)
+    mean, n = float(won.sum() / played.sum()), len(won)
     if n == 1 or mean in (0.0, 1.0):
         return n
-    variance = float(np.var([np.mean(task) for task in tasks], ddof=1)) / n
-    return min(1 + mean * (1 - mean) / variance if variance > 0 else math.inf, len(played))
+    variance = float(np.var(won / played, ddof=1)) / n
+    return min(1 + mean * (1 - mean) / variance if variance > 0 else math.inf, float(played.sum()))

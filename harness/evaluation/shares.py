@@ -44,7 +44,8 @@ def shares_of(episodes: Sequence[Line], *, whole: bool = False) -> Shares:
     valid = valid_of(episodes)
     tasks = [[t["success"] for t in task] for task in by_task(valid)]
     mean = mean_share(t["success"] for t in valid)
-    interval = wilson_interval(mean, effective_episodes(tasks))
+    won, played = (np.array([count(task) for task in tasks]) for count in (sum, len))
+    interval = wilson_interval(mean, effective_episodes(won, played))
     best, every = mean_share(map(any, tasks)), mean_share(map(all, tasks))
     scenarios = _scenarios_at_k(episodes) if whole else None
     return Shares(len(tasks), len(valid), mean, interval, best, every, scenarios)

@@ -93,6 +93,6 @@ def mean_reward(result: Mapping[str, Any]) -> dict[str, str]:
 def as_good(success: Any, other: float, error: Any = 0.0) -> Any:
     """Whether a K is as good as another: its success is at most 2 points lower, or `error` if that is more.
 
-    `error` is the standard error of the difference. In the same episodes under two K, the difference has none.
+    `error` is the standard error of the difference.
     """
     return other - success <= np.maximum(error, TOLERANCE) + 1e-12

@@ -107,7 +107,7 @@ def _success(runs: Mapping[str, Sequence[SweptRun]], *, by_tokens: bool, held_ou
     if by_tokens:
         axes.set_xlim(left=0)  # after the lines: it ends the scaling of the axis
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    caption = f"The share of successes among {what}. {_SEEDS}"
+    caption = f"The share of successes among {what}.{_seeds(lines)}"
     return _drawing(f"Success by {'tokens' if by_tokens else 'update'}", caption, figure, words)
 
 
@@ -120,7 +120,11 @@ def _by_update(name: str, runs: Mapping[str, Sequence[SweptRun]]) -> Drawing:
     figure, axes = _panel("updates so far", axis)
     words = _draw_lines(axes, lines, 1, "")
     axes.set_ylim(bottom=0)
-    return _drawing(title, f"{caption} {_SEEDS}", figure, words)
+    return _drawing(title, f"{caption}{_seeds(lines)}", figure, words)
+
+
+def _seeds(lines: _Lines) -> str:
+    return f" {_SEEDS}" * any(len(y.columns) > 1 for _, y in lines.values())
 
 
 def _indices(y: pd.DataFrame) -> pd.DataFrame:
@@ -148,9 +152,9 @@ def _over_k(suite: Suite, table: SuiteTable) -> Drawing:
     figure, axes = _panel("K of the training (steps)", "success after training", percent=True)
     arms = {arm.label: arm.fixed_k for arm in suite.arms if arm.fixed_k is not None}
     ks, plateau, words = sorted(arms.values()), table.plateau, []
-    caption = (
-        "The held-out success of models that were trained under a fixed K. Bars are ± 1 standard deviation over seeds."
-    )
+    caption = "The held-out success of models that were trained under a fixed K."
+    if table.runs.max() > 1:
+        caption += " Bars are ± 1 standard deviation over seeds."
     if plateau is not None:
         band = str(plateau.low) if plateau.low == plateau.high else f"{plateau.low} to {plateau.high}"
         # The edges lie halfway to the next K, which makes a band of one K visible.

@@ -24,7 +24,7 @@ def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Tab
                 "updates": f"{len(run.rows)} of {run.config['updates']}",
                 "last K": _last(k, ".1f"),
                 "success %": _last(100 * curve["success"], ".1f"),
-                "mean@k %": f"{100 * run.result()['mean_at_k']:.1f}" if run.result() else "",
+                "mean@k %": _share(run.result(), "mean") if run.result() else "",
                 **_of_kinds(run.result()),
                 **mean_reward(run.result()),
                 "tokens": _last(run.metric("tokens/total"), ",.0f"),
@@ -44,8 +44,7 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
         row = {"evaluation": str(kept.folder), "what": kept.title, "K": k, "state": "not ended"}
         if result is not None:
             for kind in ("mean", "best"):
-                low, high = (100 * end for end in result[f"{kind}_interval"])
-                row[f"{kind}@k %"] = f"{100 * result[f'{kind}_at_k']:.1f} ({low:.1f} to {high:.1f})"
+                row[f"{kind}@k %"] = _share(result, kind)
             length = result.get("length_success_mean")
             row |= _of_kinds(result)
             row["steps"] = "" if length is None else f"{length:.1f}"
@@ -60,6 +59,12 @@ def evaluation_table(evaluations: Sequence[KeptEvaluation], episodes: str, *, fi
 
 def _last(values: pd.Series, form: str) -> str:
     return format(values.iloc[-1], form) if len(values) else ""
+
+
+def _share(result: Mapping[str, Any], kind: str) -> str:
+    """A share in percent, with its 95 % interval."""
+    ends = " to ".join(f"{100 * end:.1f}" for end in result.get(f"{kind}_interval", ()))
+    return f"{100 * result[f'{kind}_at_k']:.1f}" + f" ({ends})" * bool(ends)
 
 
 def _of_kinds(result: Mapping[str, Any]) -> dict[str, str]:

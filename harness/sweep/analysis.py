@@ -1,5 +1,4 @@
-"""The numbers of runs, as pandas has them: each run's by arm and seed, their means and spreads over seeds, and the
-plateau.
+"""The numbers of runs, as pandas has them: each run's by arm and seed, their means and spreads, and the plateau.
 
 A number that the records of a run do not have is NaN.
 """
@@ -39,17 +38,15 @@ COLUMNS = {
 }
 """The heading of each number in tables, and its form."""
 
-# The 97.5 % quantiles of Student's t with 1, 2, … degrees of freedom; with more, the last is a little too wide.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+# The 97.5 % quantiles of Student's t with 1, 2, … 10 and infinitely many degrees of freedom.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 1.960)
 
 
 def success_curve(run: SweptRun, *, held_out: bool) -> pd.DataFrame:
-    """Returns the success of a run in its course: a row per point, with its `updates`, its training `tokens` and its
-    `success`.
+    """Returns the success of a run in its course: a row per point, with `updates`, training `tokens` and `success`.
 
     The points are the held-out evaluations (``--eval-every``), with that before training at 0 tokens. Otherwise they
-    are the success of the training episodes, as the mean of 5 updates; this depends on their K, so it compares horizons
-    unfairly.
+    are the training episodes' success, the mean of 5 updates; it depends on their K, so it compares horizons unfairly.
     """
     success = run.metric("evaluation/mean_at_k" if held_out else "rollout/success")
     if not held_out:
@@ -78,17 +75,6 @@ def _success_by(curve: pd.DataFrame, tokens: float) -> float:
     return float(np.interp(tokens, curve["tokens"], curve["success"], left=math.nan, right=math.nan))
 
 
-def _success_at(result: Mapping[str, Any], k: int) -> float:
-    """The success under a horizon of `k` steps (the paper's SR(K), Eq. 2), from an evaluation under a longer one.
-
-    An episode that K stops is the beginning of the longer one. This is true only if the agent is not told K.
-    """
-    lengths = result.get("success_lengths")
-    if lengths is None:
-        return math.nan
-    return float(result["mean_at_k"]) * float(np.mean(np.asarray(lengths) <= k)) if lengths else 0.0
-
-
 def _last_quarter(values: Any) -> Any:
     """The paper's "last 50 steps" of 200; at least the last value."""
     return values.iloc[3 * len(values) // 4 :]
@@ -99,18 +85,21 @@ def run_numbers(
 ) -> dict[str, float]:
     """Returns all numbers of one run that tables show, by the keys of `COLUMNS`: shares in 0..1, tokens and steps.
 
-    `threshold` is the success rate for ``tokens_to_threshold``, `fixed_k` the run's fixed K for ``success_at_k``, and
-    `equal_tokens` the tokens for ``success_at_equal_tokens``.
+    `threshold` is a success rate for ``tokens_to_threshold``, `fixed_k` the run's fixed K for ``success_at_k``, and
+    `equal_tokens` for ``success_at_equal_tokens``.
     """
     rows, curve = run.rows, success_curve(run, held_out=held_out)
     k = run.metric("horizon/k_real", "horizon/k")
     after = run.result()
+    at_k = None
+    if fixed_k is not None and "success_lengths" in after:  # an episode that K stops is the beginning of the longer
+        at_k = after["mean_at_k"] * np.mean([n <= fixed_k for n in after["success_lengths"]] or 0.0)
     numbers = {
         "before": run.result("before").get("mean_at_k"),
         "mean_at_k": after.get("mean_at_k"),
         "best_at_k": after.get("best_at_k"),
         "greedy": run.result(how="greedy").get("mean_at_k"),
-        "success_at_k": None if fixed_k is None else _success_at(after, fixed_k),
+        "success_at_k": at_k,
         "tokens_to_threshold": _tokens_to(curve, threshold),
         "success_at_equal_tokens": _success_by(curve, equal_tokens),
         "tokens_per_update": run.metric("tokens/update").mean(),
@@ -151,24 +140,30 @@ def baseline_of(arms: Sequence[Arm]) -> Arm | None:
 
 
 def paired_difference(values: pd.Series, others: pd.Series) -> tuple[float, float, float] | None:
-    """Returns the mean difference over the seeds that both have, and its 95 % interval (Student's t); None with fewer
-    than two.
+    """Returns the mean difference over the seeds that both have, and its 95 % interval; None with fewer than two.
+
+    The levels of the index before the last, the seed, name a stratum, such as an environment. The mean is that of the
+    strata, and the interval Student's with Satterthwaite's degrees of freedom (Cochran, Sampling Techniques, eq. 5.16).
 
     >>> interval = paired_difference(pd.Series({0: 0.5, 1: 0.7}), pd.Series({0: 0.4, 1: 0.4}))
     >>> [round(x, 3) for x in interval]
     [0.2, -1.071, 1.471]
     """
     differences = (values - others).dropna()
-    if len(differences) < 2:
+    strata = differences.groupby(differences.index.droplevel(-1) if differences.index.nlevels > 1 else lambda _: "")
+    counts, mean = strata.count(), float(strata.mean().mean())
+    if not len(counts) or counts.min() < 2:
         return None
-    mean, half = float(differences.mean()), _T[min(len(differences) - 1, len(_T)) - 1] * float(differences.sem())
+    variances = strata.var() / counts
+    freedom = variances.sum() ** 2 / (variances**2 / (counts - 1)).sum() if variances.any() else math.inf
+    t = np.interp(-1 / freedom, -1 / np.array([*range(1, len(_T)), math.inf]), _T)
+    half = float(t * math.sqrt(variances.sum()) / len(counts))
     return mean, mean - half, mean + half
 
 
 @dataclass(frozen=True)
 class Plateau:
-    """The band of K in which success no longer rises, from `low`, which estimates the frontier H*, to `high`, both in
-    steps.
+    """The band of K in which success no longer rises, from `low`, which estimates the frontier H*, to `high`, in steps.
 
     `best` is the K with the highest mean success, and `tolerance` how far below it the lowest mean of the band may lie.
     """
@@ -180,13 +175,10 @@ class Plateau:
 
 
 def plateau(success_by_k: Mapping[int, Sequence[float]]) -> Plateau | None:
-    """Finds the band of K whose success cannot be distinguished from the best.
+    """Finds the band of K whose success by seed cannot be distinguished from the best; None with fewer than two K.
 
     It contains the best K and every K that is `as_good` and is reached from it without a gap. The standard error of the
-    difference has a variance that is pooled over the seeds of all K; if each K has one seed, it is 0.
-
-    Args:
-        success_by_k: For each K, the success rate of each seed. With fewer than two K that have one there is no band.
+    difference has a variance that is pooled over the seeds of all K, and is 0 with one seed each.
     """
     seeds = pd.DataFrame(((k, value) for k, values in success_by_k.items() for value in values), columns=["k", "value"])
     by_k = seeds.groupby("k")["value"]
@@ -218,13 +210,11 @@ class SuiteTable:
     plateau: Plateau | None = None
 
     def tables(self) -> list[Table]:
-        """Returns the tables that the suite's file names. If the paper has one with the same arms, its columns follow.
-
-        The column ``n`` has the number of runs.
-        """
+        """Returns the tables that the suite's file names, with the number of runs ``n`` and the paper's columns."""
         file, tables = suite_file(self.suite), []
         for keys, paper in zip_longest(file.columns, file.paper):
-            title, headings, texts = "Mean ± standard deviation over n seeds.", [], {}
+            title = "Mean ± standard deviation over n seeds." if self.runs.max() > 1 else "One seed."
+            headings, texts = [], {}
             if paper:
                 title += f" {paper['title'][0].upper()}{paper['title'][1:]}; the tasks and models differ, so compare "
                 title += "order and shape, not level."
@@ -241,8 +231,7 @@ class SuiteTable:
 
 
 def cell(form: str, mean: float, std: float, count: float, *, seeds: int) -> str:
-    """Returns the text of a cell: mean ± standard deviation over seeds. "(1/3)" means that one of three seeds has a
-    value.
+    """Returns the text of a cell: mean ± standard deviation over seeds. "(1/3)": one of three seeds has a value.
 
     >>> cell("percent", 0.874, 0.012, 3, seeds=3), cell("tokens", 1_234_000, math.nan, 1, seeds=3)
     ('87.4 ± 1.2', '1.23M (1/3)')
@@ -282,6 +271,14 @@ def suite_table(suite: Suite) -> SuiteTable:
             notes.append(f"gap between {' and '.join(ends.index)} in the last quarter: {gap:.1f} steps")
     if suite.name == "comparison" or suite.name not in PAPER_SUITES:
         notes += _success_notes(suite, numbers)
+    told = [(arm.label, one) for arm in suite.arms for run in arm.ended if (one := run.result()).get("saturation")]
+    told = [(label, one) for label, one in told if "knee" in one["saturation"]]  # old ones lack it
+    if len(told) == 1:
+        notes.append(told[0][1]["saturation"]["advice"])
+    elif told:
+        sample = "tasks: {tasks}, episodes: {episodes}".format(**told[0][1])
+        ks = ", ".join(f"{label} {one['saturation']['knee']}" for label, one in told)
+        notes.append(f"K to deploy, the smallest surely at most 2 points below the evaluation's ({sample}): {ks}")
     return SuiteTable(suite.name, pd.Series({arm.label: len(arm.ended) for arm in suite.arms}), spreads, notes, band)
 
 
@@ -292,17 +289,14 @@ def _success_notes(suite: Suite, numbers: pd.DataFrame) -> list[str]:
         notes[0] += "; equal tokens: those of the arm that used fewest, seed by seed"
         final = numbers["mean_at_k"]
         means = final.groupby(level=0, sort=False).mean().dropna()
-        fixed = means.reindex([arm.label for arm in suite.arms if arm.fixed_k is not None]).dropna()
-        reference = fixed.idxmax() if len(fixed) else next(iter(means.index), None)
+        reference = baseline.label if baseline and baseline.ended else next(iter(means.index), "")
         against = []
-        for label in means.index.drop(reference) if len(means) else ():
+        for label in means.index[means.index != reference]:
             if (difference := paired_difference(final[label], final[reference])) is not None:
                 against.append("{} {:+.1f} ({:+.1f} to {:+.1f})".format(label, *(100 * x for x in difference)))
         if against:
-            best = ", the best fixed K" if len(fixed) else ""
             notes.append(
-                f"final success in points against {reference}{best}, seed by seed, with 95 % intervals: "
-                f"{', '.join(against)}"
+                f"final success in points from {reference}, seed by seed, with 95 % intervals: {', '.join(against)}"
             )
     if baseline is not None:
         notes[0] += f"; savings against {baseline.label}, seed by seed"

@@ -1,4 +1,4 @@
-"""The suites: the paper's six experiments and three of this project. Each is a TOML file in ``suites/``.
+"""The suites: the paper's six experiments and four of this project. Each is a TOML file in ``suites/``.
 
 A file has the suite's question, its arms, the columns and figures of its report, and the paper's own numbers as
 printed. A dash marks a cell that the paper leaves empty, an asterisk its mark of unstable training. An arm has settings
@@ -22,7 +22,7 @@ else:
 PAPER_SUITES = ("saturation", "convergence", "comparison", "percentile", "headroom", "ema")
 """The paper's suites, in the order in which ``--suite all`` runs them."""
 
-SUITES = (*PAPER_SUITES, "learning", "pretrained", "recurring")
+SUITES = (*PAPER_SUITES, "learning", "pretrained", "recurring", "tau2")
 
 ARMS = "arms"
 """The name of the suite that ``--arm`` makes on the command line."""

@@ -57,8 +57,8 @@ class Sweep:
     suite: str = ""
     """saturation: success by fixed K. convergence: K from below and from above. comparison: elastic against fixed K and
     schedules. percentile, headroom, ema: the ablations. learning: which default learns most per token. pretrained: the
-    paper's questions with a pretrained model. recurring: a horizon for each task. all: the paper's six, which share
-    runs."""
+    paper's questions with a pretrained model. recurring: a horizon for each task. tau2: long tickets. all: the paper's
+    six, which share runs."""
     seeds: Annotated[int, Range(1)] = 3
     """The number of runs per arm. Their seeds count up from --seed."""
     jobs: Annotated[int, Range(0)] = 0

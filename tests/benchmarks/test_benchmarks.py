@@ -114,7 +114,10 @@ def cells(line):
     ("words", "result"),
     [
         (["cache"], "cache-simulated.txt"),
-        (["learning", "--from", "benchmarks/results/learning-runs.csv"], "learning-cpu.txt"),
+        (
+            ["learning", "--from", *(f"benchmarks/results/{name}-runs.csv" for name in ("learning", "recurring"))],
+            "learning-cpu.txt",
+        ),
         (["learning", "--from", "benchmarks/results/recurring-runs.csv"], "recurring-cpu.txt"),
         (["pretrained"], "pretrained-bfcl-cpu.txt"),
         (["pretrained", "benchmarks/results/pretrained-openended"], "pretrained-openended-cpu.txt"),

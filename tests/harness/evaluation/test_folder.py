@@ -14,7 +14,6 @@ from eh_gym.errors import ConfigError, UserCodeError, WorkerDied
 from envs.cabinet.env import CabinetEnv
 from harness.evaluation.config_from_run import config_from_run
 from harness.evaluation.folder import EvaluationFolder, evaluation_of
-from harness.evaluation.play import play_policy
 from harness.evaluation.result import summarise
 from harness.evaluation.run import _plan, run
 from harness.records.episode_log import read_episodes
@@ -162,7 +161,3 @@ def test_a_split_is_whole_if_no_task_was_left_out(monkeypatch):
     monkeypatch.setattr("harness.evaluation.play.tasks_of", lambda _: [f"test-{i}" for i in range(8)])
     for more, whole in (({}, True), ({"every": 2}, False), ({"tasks": 7}, False), ({"tasks": 8}, True)):
         assert _plan(changed(EvaluateConfig(), policy="expert", **more), None).whole_split is whole
-
-
-def test_without_a_request_nothing_is_played():
-    assert play_policy(None, None, None, [], None, horizon=1) == []

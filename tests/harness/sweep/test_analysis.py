@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.sweep.analysis import cell, plateau, run_numbers, success_curve, suite_table
+from harness.sweep.analysis import paired_difference, plateau, run_numbers, success_curve, suite_table
 from harness.sweep.runs import Arm, Suite, SweptRun
 
 
@@ -64,18 +64,6 @@ def test_a_run_s_numbers():
     }, nan_ok=True)  # fmt: skip
 
 
-def test_k_is_the_real_one_where_the_controller_keeps_one():
-    run = a_run(k=[10, 11, 12, 13])
-    run.rows["horizon/k_real"] = [math.nan, 11.6, math.nan, 13.4]
-    assert list(run.metric("horizon/k_real", "horizon/k")) == [10.0, 11.6, 12.0, 13.4]
-    assert run.metric("horizon/none").empty
-
-
-def test_a_run_without_records_has_no_numbers():
-    empty = SweptRun(Path("x"), {"seed": 0}, pd.DataFrame(), {})
-    assert all(math.isnan(x) for x in run_numbers(empty, 0.5, True, fixed_k=8).values())
-
-
 def test_the_plateau_is_what_one_standard_error_does_not_tell_from_the_best():
     # means .15, .55, .61, .60; variances .005, .005, .0002, .0002 with one degree of freedom each:
     # pooled .0104 / 4 = .0026; standard error of a difference of two means of two: sqrt(.0026) = .051
@@ -121,7 +109,7 @@ def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts():
     assert "gap between elastic K0=10 and elastic K0=50 in the last quarter: 3.5 steps" in found.notes
 
 
-def test_learning_compares_with_the_best_fixed_k_seed_by_seed():
+def test_learning_compares_with_the_largest_k_seed_by_seed():
     def run(seed, final, *, tokens, half):
         return a_run(seed, k=[20, 20], tokens=[tokens / 2] * 2, held_out={0: half, 1: final}, after=final)
 
@@ -132,8 +120,18 @@ def test_learning_compares_with_the_best_fixed_k_seed_by_seed():
     }, threshold=0.4)  # fmt: skip
     assert list(found.spreads["success_at_equal_tokens"]["mean"]) == pytest.approx([0.5, 0.2, (0.6 + 0.6 + 1.1) / 3])
     assert found.spreads["savings"].loc["elastic"].to_list() == [0.5, 0, 2]
-    # differences of .1 and .3 from K=50, the best fixed K: .2 and 12.706 * .1414 / sqrt 2 = 1.271 to both sides
-    assert found.notes[1].endswith("95 % intervals: K=15 -10.0 (-10.0 to -10.0), elastic +20.0 (-107.1 to +147.1)")
+    # differences of .1 and .3 from K=50: .2 and 12.706 * .1414 / sqrt 2 = 1.271 to both sides
+    shown = "K=15 -10.0 (-10.0 to -10.0), elastic +20.0 (-107.1 to +147.1)"
+    assert found.notes[1].endswith(f"from K=50, seed by seed, with 95 % intervals: {shown}")
+
+
+def test_seeds_are_paired_within_a_stratum():
+    values = pd.concat({"a": pd.Series([0.1, 0.3]), "b": pd.Series([0.0, 0.0, 0.3])})
+    # The means' variances are .02 / 2 and .03 / 3; .02^2 / (.01^2 / 1 + .01^2 / 2) = 2.667 degrees of freedom, so t is
+    # 3.46, between 4.30 (2) and 3.18 (3); 3.46 sqrt(.02) / 2 = .245
+    assert paired_difference(values, 0 * values) == pytest.approx((0.15, 0.15 - 0.2448, 0.15 + 0.2448), abs=1e-4)
+    assert paired_difference(values, values) == (0, 0, 0)
+    assert paired_difference(values, 0 * values[:3]) is None  # b has one pair
 
 
 @pytest.mark.parametrize(("held_out", "what"), [({1: 0.4}, "held-out"), ({}, "training")])
@@ -143,10 +141,3 @@ def test_the_cheapest_arm_has_a_success_at_equal_tokens_of_the_kind_that_the_not
     assert found.spreads["success_at_equal_tokens"].loc["K=15", "mean"] == pytest.approx(0.4)
     assert f"threshold: 50 % {what} success" in found.notes[0]
     assert ("no held-out evaluations" in found.notes[-1]) == (not held_out)
-
-
-def test_cells_show_how_many_seeds_had_a_value():
-    assert cell("tokens", 1_234_000, 10_000, 2, seeds=3) == "1.23 ± 0.01M (2/3)"
-    assert cell("tokens", 900, math.nan, 1, seeds=1) == "900"
-    assert cell("tokens", math.nan, math.nan, 0, seeds=3) == "—"
-    assert cell("steps", 28.13, 0.5, 3, seeds=3) == "28.1 ± 0.5"

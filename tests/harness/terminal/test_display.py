@@ -8,6 +8,7 @@ from harness.records.glossary import GLOSSARY
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
 from harness.terminal.display import Display
+from harness.terminal.texts import Table, print_table
 from harness.types.trajectory import Trajectory
 
 
@@ -15,8 +16,10 @@ def test_texts_with_brackets_are_printed_as_they_are(tmp_path, capsys):
     display = Display(Console(width=200))
     display.note("no [qwen] [/x]")
     display.plan(changed(from_recipe("quickstart"), model="/models/[exp]/[/m]"), tmp_path, resume=False)
+    print_table(Table("", ("", "[/a]"), [("", "[/b]")]), Console())
     out = capsys.readouterr().out
     assert "no [qwen] [/x]" in out
+    assert all(text in out for text in ("[/a]", "[/b]"))
     assert "/models/[exp]/[/m]" in out
 
 
