@@ -1,5 +1,3 @@
-"""Every benchmark explains itself, runs for seconds with --smoke, and refuses what it cannot do in one line."""
-
 import importlib.util
 import os
 import re
@@ -34,7 +32,7 @@ SLOW = {
     "train": "plain / chunked, mib",
     "trl_cpu": "tokens/s / TRL's: median",
 }
-NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "ray_envs": "ray", "tau2": "tau2_python"}
+NEEDS = {"appworld": "EH-AppWorld-v0", "bfcl": "EH-BFCL-v0", "tau2": "EH-Tau2-v0"}
 ELSEWHERE = ("logits", "served_envs")  # other tox environments have what they need, and name their tests
 
 
@@ -47,11 +45,11 @@ def test_smoke(run, name):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", SLOW)
-def test_smoke_of_what_starts_processes(request, tmp_path, name):
+def test_smoke_of_what_starts_processes(installed, tmp_path, name):
     if name == "ray_envs":
         pytest.importorskip("ray")
     elif name in NEEDS:
-        request.getfixturevalue(NEEDS[name])
+        installed(NEEDS[name])
     runs = ["--runs", str(tmp_path)] if name in ("settling", "false_plateau", "learning") else []
     assert SLOW[name] in smoke_in_a_process(name, *runs)
 

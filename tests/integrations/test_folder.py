@@ -1,5 +1,3 @@
-"""Processes that share K through a folder."""
-
 import json
 import os
 import pickle

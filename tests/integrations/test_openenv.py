@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import gymnasium as gym
 import numpy as np
 import pytest
+from endings import Heard
 from openenv_server import TOKEN, served_here
 
 import eh_gym
@@ -151,9 +152,7 @@ def scripted(monkeypatch):
 
 
 def test_an_agents_loss_is_its_failure_and_the_environments_is_not(scripted):
-    horizon = eh_gym.FixedHorizon(10)
-    heard = []
-    record, horizon.record = horizon.record, lambda outcome: (heard.append(outcome.success), record(outcome))
+    horizon = Heard(10)
     with eh_gym.ElasticTimeLimit(gym.make("EH-Remote-v0", **scripted), horizon) as env:
         for action, ends in [
             ("lose", (True, False)),
@@ -167,7 +166,7 @@ def test_an_agents_loss_is_its_failure_and_the_environments_is_not(scripted):
             assert reward == (action == "win")
             assert ("environment_error" in info) == (action in ("fail", "bug"))
             assert ("world_lost" in info) == (action == "lose")
-    assert heard == [False, True]
+    assert [outcome.success for outcome in horizon.outcomes] == [False, True]
 
 
 def test_a_reset_that_fails_there_is_the_environments_failure(scripted, monkeypatch):
@@ -377,9 +376,7 @@ def test_a_full_server_says_so():
 
 def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice():
     server = Served("EH-Cabinet-v0")
-    horizon = eh_gym.FixedHorizon(50)
-    heard = []
-    record, horizon.record = horizon.record, lambda outcome: (heard.append(outcome.task_id), record(outcome))
+    horizon = Heard(50)
     env = eh_gym.ElasticTimeLimit(server.remote(patience_s=60.0), horizon)
     expert = gym.make("EH-Cabinet-v0")
     ids, lost, steps = list(env.unwrapped.task_ids[:250]), 0, 0
@@ -408,7 +405,7 @@ def test_a_killed_server_costs_its_episodes_only_and_none_is_counted_twice():
         server.kill()
     assert lost == 2
     assert steps > 2000
-    assert heard == ids
+    assert [outcome.task_id for outcome in horizon.outcomes] == ids
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""The tool that changes the source, played on one file whose tests take a second."""
-
 import subprocess
 import sys
 from pathlib import Path

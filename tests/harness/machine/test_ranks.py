@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from one_step import update
+from quiet_run import untimed
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
@@ -315,7 +316,7 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained, tmp_p
         for parameter in policy.model.parameters():
             parameter.data *= scale if parameter.requires_grad else 1.0
         ranks.shard(policy, "cpu")
-        return policy, make_optimizer(policy.model, Optimizer(learning_rate=1e-3, adam_beta2=0.99, weight_decay=0.0))
+        return policy, make_optimizer(policy.model, Optimizer(learning_rate=1e-3))
 
     def state(policy, optimizer):
         moments = ("exp_avg", "exp_avg_sq", "step")
@@ -354,7 +355,7 @@ def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_check
     def train_twice(ranks, host, resumed):
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
         ranks.shard(policy, "cpu")
-        optimizer = make_optimizer(policy.model, Optimizer(learning_rate=1e-3, adam_beta2=0.99, weight_decay=0.01))
+        optimizer = make_optimizer(policy.model, Optimizer(learning_rate=1e-3))
         if resumed:
             load_training_state(tmp_path, model=policy.model, optimizer=optimizer, ranks=ranks)
         moments = HostMoments(optimizer) if host else None
@@ -395,10 +396,6 @@ def assert_close(row, other):
     for name, value in other.items():
         if not name.startswith(("time/", "train/logp_difference")):  # the second is rounding itself
             assert row[name] == (value if value is None else pytest.approx(value, rel=5e-3, abs=1e-5)), name
-
-
-def untimed(rows):
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
 def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow):

@@ -1,5 +1,3 @@
-"""A run's folder is made once, and found again."""
-
 import json
 import subprocess
 import sys

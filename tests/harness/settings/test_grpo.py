@@ -1,5 +1,3 @@
-"""The settings of a run: checks, the horizon, the learning rate, config.json, and the command line of harness.grpo."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Seeds are pure functions of what they are for, on every platform and in every process."""
-
 import numpy as np
 import pytest
 

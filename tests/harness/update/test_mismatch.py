@@ -1,5 +1,3 @@
-"""Sums of the sampler's mismatch by episode length, against arithmetic done by hand."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""Which episodes enter the loss, and what one update does to the policy."""
-
 import math
 from typing import get_args
 
