@@ -5,17 +5,13 @@ This draws the figure, with 3 seeds of each limit (one CPU core, about 5 minutes
 
     python examples/sb3_ppo.py --seeds 3 --out examples/figures/sb3.svg
 
-The environment is gymnasium's FrozenLake on a map of 14 x 14 fields. The goal is in a corner, and an episode starts
-anywhere. One step in ten slips sideways. 4 % of the fields are holes. A hole has no way out, does not end the episode,
-and does not tell the
-agent: it is like a mistake that an agent can't undo and doesn't notice. The reward is 1 at the goal and 0 elsewhere.
-With a small limit, an episode with a far start never reaches the goal. A large limit wastes the rest of every lost
-episode.
+The environment is gymnasium's FrozenLake. One step in ten slips sideways. 4 % of the fields are holes. A hole has no
+way out, does not end the episode, and does not tell the agent: it is like a mistake that an agent can't undo and
+doesn't notice. With a small limit, an episode with a far start never reaches the goal. A large limit wastes the rest of
+every lost episode.
 
-`--processes` puts the environments into SubprocVecEnv. They all read K from one SharedHorizon. When a limit cuts an
-episode, PPO bootstraps the value of the last observation. SB3 uses `info["TimeLimit.truncated"]` and
-`info["terminal_observation"]` for that, and ElasticTimeLimit sets the first as gymnasium's wrapper does. Put SB3's
-`Monitor` outside the wrapper.
+`--processes` puts the environments into SubprocVecEnv, where they all read K from one SharedHorizon. examples/README.md
+says what to copy.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ from eh_gym.horizon.controller import (
     HorizonController,
     HorizonFor,
     ReadsInfo,
+    check_controller,
     check_outcome,
     episode_horizon,
-    is_controller,
     per_episode_rule,
 )
 
@@ -63,8 +63,7 @@ class SharedHorizon:
     def __init__(self, controller: HorizonController) -> None:
         if isinstance(controller, SharedHorizon):
             raise ConfigError("controller is shared already; use it as it is")
-        if not is_controller(controller):
-            raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
+        check_controller(controller)
         self._keys: tuple[str, ...] | None = None  # of the info that is handed over; None if all episodes have one K
         if per_episode_rule(controller) is None:
             episode_horizon(controller, {}, None)  # raises if K is not a number of steps

@@ -38,6 +38,11 @@ from harness.model.head import Head, token_scores
 from harness.model.lora import has_lora, plain_parameters
 from harness.settings.model import Model
 
+_GIVE = (
+    "give a folder with config.json, model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a "
+    "new model, with 'tiny'"
+)
+
 
 @runtime_checkable
 class _Sharded(Protocol):
@@ -190,9 +195,7 @@ def load_policy(
         ) from error
     except (OSError, ValueError) as error:  # transformers raises ValueError for a folder without tokenizer files
         raise ConfigError(
-            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with "
-            "config.json, model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, "
-            "with 'tiny'"
+            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); {_GIVE}"
         ) from error
     torch.nn.Module.to(model, torch.device(device))
     choose_attention(model, packing=packing)
@@ -222,11 +225,7 @@ def _find(path: str | Path) -> None:
         unreachable = isinstance(error, ConnectionError) or "Connect" in type(error).__name__
         if unreachable or isinstance(error, RepositoryNotFoundError):
             why = str(error).splitlines()[0] if unreachable else "it is not there, or needs a token"
-            raise ConfigError(
-                f"no folder {name}, and the hub gives no such model ({why}); give a folder with config.json, "
-                "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with "
-                "'tiny'"
-            ) from error
+            raise ConfigError(f"no folder {name}, and the hub gives no such model ({why}); {_GIVE}") from error
 
 
 def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:

@@ -226,7 +226,7 @@ def _texts(kind: Any) -> Mapping[str, str]:
 
 
 def _json(words: Sequence[str]) -> dict[str, Any]:
-    return json_object(words[0], "the value", '{"name": 1}')
+    return json_object(words[0], "the value")
 
 
 def _stages(words: Sequence[str]) -> dict[int, int]:
