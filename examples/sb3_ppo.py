@@ -62,19 +62,12 @@ def lake(size: int) -> gym.Env:
     return SilentHoles(gym.make("FrozenLake-v1", desc=fields, success_rate=0.9, max_episode_steps=-1))
 
 
-def reached(observation: int, reward: float, *_: object) -> bool:
-    """Returns whether an ended episode is a success, because the lake's info does not say."""
-    return reward > 0
-
-
-def elastic_lake(size: int, controller: HorizonController) -> gym.Env:
-    """Makes a lake with the controller's K as its limit."""
-    return eh_gym.ElasticTimeLimit(lake(size), controller, success=reached)
-
-
-def fixed_lake(size: int, limit: int) -> gym.Env:
-    """Makes a lake with gymnasium's own limit."""
-    return gym.wrappers.TimeLimit(lake(size), limit)
+def limited_lake(size: int, limit: int, controller: HorizonController | None) -> gym.Env:
+    """Makes a lake with the controller's K as its limit, or without one with gymnasium's own limit."""
+    if controller is None:
+        return gym.wrappers.TimeLimit(lake(size), limit)
+    # The lake's info does not say which episodes succeed.
+    return eh_gym.ElasticTimeLimit(lake(size), controller, success=lambda field, reward, *_: reward > 0)
 
 
 class Watch(BaseCallback):
@@ -101,17 +94,13 @@ class Watch(BaseCallback):
             self.logger.record("horizon/k", self.k)
 
 
-def train(
-    limit: int, *, elastic: bool, seed: int, steps: int, size: int, count: int, processes: bool
-) -> list[tuple[int, int, float]]:
-    """Trains one run with `count` environments and returns its log. With `elastic`, `limit` is K0."""
+def train(limit: int, seed: int, options: argparse.Namespace, *, elastic: bool) -> list[tuple[int, int, float]]:
+    """Trains one run with the options of `main`, and returns its log. With `elastic`, `limit` is K0."""
     torch.set_num_threads(1)
     shared = SharedHorizon(ElasticHorizon(k0=limit, k_max=max(150, limit))) if elastic else None
-    make = (
-        functools.partial(fixed_lake, size, limit) if shared is None else functools.partial(elastic_lake, size, shared)
-    )
-    vector: type[VecEnv] = SubprocVecEnv if processes else DummyVecEnv
-    envs = vector([make] * count)
+    make = functools.partial(limited_lake, options.size, limit, shared)
+    vector: type[VecEnv] = SubprocVecEnv if options.processes else DummyVecEnv
+    envs = vector([make] * options.envs)
     try:
         model = PPO(
             "MlpPolicy",
@@ -125,7 +114,7 @@ def train(
             device="cpu",
         )
         watch = Watch(shared, limit)
-        model.learn(steps, callback=watch)
+        model.learn(options.steps, callback=watch)
     finally:
         envs.close()
         if shared is not None:
@@ -150,8 +139,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, f
     runs = {}
     for elastic, limit in [*((True, k0) for k0 in args.k0), *((False, limit) for limit in args.limits)]:
         name = f"elastic from K0 = {limit}" if elastic else f"TimeLimit {limit}"
-        about = {"steps": args.steps, "size": args.size, "count": args.envs, "processes": args.processes}
-        runs[name] = [train(limit, elastic=elastic, seed=seed, **about) for seed in range(args.seeds)]
+        runs[name] = [train(limit, seed, args, elastic=elastic) for seed in range(args.seeds)]
         for log in runs[name]:
             late, total = np.mean([row[2] for row in log[-10:]]), args.steps / 1000 * np.mean([row[2] for row in log])
             print(

@@ -69,11 +69,9 @@ class ElasticRollout:
     episode of its group.
     """
 
-    def __init__(
-        self, env_id: str, env_args: dict[str, Any], policy: Policy, controller: HorizonController, **about: Any
-    ):
+    def __init__(self, env_id: str, policy: Policy, controller: HorizonController, **about: Any):
         self.policy, self.controller, self.about = policy, controller, about
-        self.envs = eh_gym.make_vec(env_id, about["slots"], controller, record=False, max_workers=8, **env_args)
+        self.envs = eh_gym.make_vec(env_id, about["slots"], controller, record=False, max_workers=8, split="train")
         # One position is reserved for the token that marks a truncated episode.
         positions = policy.model.config.max_position_embeddings
         self.sampler = TransformersSampler(policy.model, max_context=positions - 1)
@@ -137,10 +135,9 @@ def reward(
 ) -> list[float | None]:
     """Returns the environment's verdict as TRL's reward, and logs success, truncation, length and K of the episodes."""
     known = [v for v in verdict if v is not None]
-    trl["log_metric"]("rollout/success", float(np.mean(known)) if known else float("nan"))
-    trl["log_metric"]("rollout/truncated", float(np.mean(truncated)))
-    trl["log_metric"]("rollout/length_mean", float(np.mean(length)))
-    trl["log_metric"]("rollout/k", float(np.mean(horizon)))
+    about = {"success": known or [float("nan")], "truncated": truncated, "length_mean": length, "k": horizon}
+    for name, values in about.items():
+        trl["log_metric"](f"rollout/{name}", float(np.mean(values)))
     return verdict
 
 
@@ -185,7 +182,6 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> Log:
     controller = ElasticHorizon(k0=k0, min_successes=settings.min_successes)
     play = ElasticRollout(
         env_id,
-        {"split": "train"},
         policy,
         controller,
         slots=episodes,

@@ -1,8 +1,7 @@
 """Changes the source in one place at a time, and runs the tests of its folder: which changes does no test notice?
 
-    python tools/mutate.py harness/update -n 20 --seed 1            # 20 random mutants of harness/update
+    python tools/mutate.py harness/update -n 20 --seed 1 -- -k "not slow"  # 20 random mutants; pytest's flags after --
     python tools/mutate.py harness/update -n 20 --seed 1 --only 3 7  # two of them again, after a new test
-    python tools/mutate.py harness/types/trajectory.py -n 5 -- -k "not slow"    # what follows -- is pytest's
 
 It works in a copy of the tree, and runs the tests of the mirrored folder, the likeliest file first, until one fails. If
 a mutant survives, read it before you write a test: it may be equivalent, so that no input shows it.

@@ -146,6 +146,15 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
     return int(k)
 
 
+def kind_in(info: Mapping[str, Any], key: str) -> str:
+    """The task's kind in a reset's info, or a ConfigError if it has no such key."""
+    if key not in info:
+        raise ConfigError(
+            f"the reset's info has no {key!r} to tell the task's kind by (it has {sorted(info)}); choose another key"
+        )
+    return str(info[key])
+
+
 def check_outcome(outcome: object) -> EpisodeOutcome:
     """Returns `outcome`, or raises a ConfigError if it is not an EpisodeOutcome."""
     if not isinstance(outcome, EpisodeOutcome):

@@ -1,8 +1,7 @@
 """Samples with the same module that is trained, through transformers. It works on any device and needs no engine.
 
 The key-value cache is kept over the turns of an episode. A common beginning of several episodes, such as the prompt of
-a group, is computed once. For paged memory, CUDA graphs and tensor parallelism, use vLLM
-(`harness.sampling.vllm.engine`).
+a group, is computed once.
 """
 
 from collections.abc import Hashable
@@ -96,7 +95,7 @@ class TransformersSampler:
 
     @torch.inference_mode()
     def submit(self, request: SampleRequest) -> None:
-        check_request(request, self._running, vocab_size=self._vocab_size, max_context=self.max_context)
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context, running=self._running)
         session = self._sessions.get(request.session)
         if session is None:
             session = self._sessions[request.session] = _Session(row=len(self._rows))

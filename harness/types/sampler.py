@@ -162,8 +162,13 @@ def checked_context(max_context: int | None, most: int, why: str = "the model's 
     return max_context or most
 
 
-def check_request(request: SampleRequest, running: Container[Hashable], *, vocab_size: int, max_context: int) -> None:
-    """Raises ConfigError for a request that no sampler can serve. An id out of range would crash or hang an engine."""
+def check_request(
+    request: SampleRequest, *, vocab_size: int, max_context: int, running: Container[Hashable] = ()
+) -> None:
+    """Raises ConfigError for a request that no sampler can serve. An id out of range would crash or hang an engine.
+
+    `running` are the sessions that have a request.
+    """
     ids = request.prompt_ids
     if not len(ids):
         raise ConfigError("prompt_ids is empty; a request needs at least one token")

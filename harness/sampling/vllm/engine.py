@@ -1,8 +1,7 @@
 """Samples with a vLLM engine inside the trainer's process, on the trainer's own GPU (or CPU).
 
 The engine starts with random weights, and takes over the policy's weights from memory, at the start and after every
-update. Only the model's configuration is on disk. Between rollouts the engine sleeps, so that the trainer has the whole
-GPU. To sample on other GPUs, or on several for one model, use `harness.sampling.vllm.server`.
+update. Only the model's configuration is on disk.
 """
 
 import contextlib
@@ -127,7 +126,7 @@ class VLLMSampler:
         from vllm.sampling_params import RequestOutputKind
 
         assert not self._asleep, "weights_changed() wakes the sampler"
-        check_request(request, self._names, vocab_size=self._vocab_size, max_context=self.max_context)
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context, running=self._names)
         parameters = SamplingParams(**sampling_parameters(request), output_kind=RequestOutputKind.DELTA)
         name = str(next(self._numbers))
         prompt = {"prompt_token_ids": list(request.prompt_ids)}

@@ -1,7 +1,6 @@
 """Samples with vLLM servers, on other GPUs or machines than the trainer's.
 
-An episode stays with one server, which caches its earlier turns. If a server dies, its requests go to other servers
-with the same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command.
+docs/vllm.md has the command, and says how requests and weights reach the servers.
 """
 
 import itertools
@@ -98,7 +97,7 @@ class VLLMServerSampler:
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:
-        check_request(request, self._names, vocab_size=self._vocab_size, max_context=self.max_context)
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context, running=self._names)
         self._send(request, next(self._numbers))
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:
