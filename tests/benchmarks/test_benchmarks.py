@@ -2,11 +2,10 @@ import importlib.util
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child import python
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("flags", "played"))
@@ -76,22 +75,12 @@ def test_a_missing_package_is_told_in_one_line(run, name, package):
 
 def test_serving_needs_no_extra_for_training():
     code = "import sys; sys.modules['tyro'] = None; import served_envs"
-    subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT / "benchmarks", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
-    )
+    python("-c", code, cwd=ROOT / "benchmarks", env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def smoke_in_a_process(name, *more):
-    done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", "--smoke", *more],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return python(f"benchmarks/{name}.py", "--smoke", *more, cwd=ROOT, env=env)
 
 
 def test_a_run_that_fails_says_why(run, tmp_path):

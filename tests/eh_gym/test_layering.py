@@ -1,11 +1,11 @@
 """harness -> envs -> eh_gym, and nothing points back."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from child import python
 
 import eh_gym
 
@@ -78,7 +78,4 @@ def test_no_file_imports_what_its_layer_may_not(package):
 )
 def test_a_fresh_interpreter_loads_nothing_of_another_layer_and_warns_of_nothing(package, forbidden):
     code = _WALK.format(package=package, forbidden=forbidden)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
+    python("-W", "error", "-c", code, cwd=ROOT)

@@ -3,7 +3,6 @@ import functools
 import json
 import random
 import signal
-import subprocess
 import sys
 from configparser import ConfigParser
 from dataclasses import replace
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from child import python
 from quiet_run import untimed
 
 from eh_gym import ElasticHorizon, FixedHorizon
@@ -285,9 +285,7 @@ def test_a_script_needs_no_main_block(child_env, tmp_path):
         "print(len(result.history), result.folder)\n"
     )
     env = child_env | {"EH_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run([sys.executable, script], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == "1 runs/EH-Cabinet-v0-elastic-seed0"
+    assert python(script, env=env, cwd=tmp_path).splitlines()[-1] == "1 runs/EH-Cabinet-v0-elastic-seed0"
 
 
 def test_the_package_lists_its_commands_and_scripts_find_theirs(capsys):
