@@ -45,6 +45,11 @@ def from_clone(short, trained_folder):
     return changed(short, model=str(trained_folder), **{"warm_start.episodes": 0})
 
 
+def assert_same(result, other):
+    assert untimed(result.history) == untimed(other.history)
+    assert result.evaluations == other.evaluations
+
+
 def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(from_clone, tmp_path):
     async def cell():
         return [train(changed(from_clone, out=tmp_path / name, threads=1), show=False) for name in "ab"]
@@ -54,8 +59,7 @@ def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_o
     first, second = asyncio.run(cell())
     after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), torch.get_num_threads()
     torch.set_num_threads(1)
-    assert untimed(first.history) == untimed(second.history)
-    assert first.evaluations == second.evaluations
+    assert_same(first, second)
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]
     assert [row["update"] for row in first.history] == [0, 1]
@@ -85,9 +89,7 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(from_clone
         train(resume=stopped.folder, on_update=lambda *_: 1 / 0, show=False)
     # The evaluation of two updates is gone: a run that has one has ended.
     assert not (stopped.folder / "evaluation.json").exists()
-    resumed = train(resume=stopped.folder, show=False)
-    assert untimed(resumed.history) == untimed(whole.history)
-    assert resumed.evaluations == whole.evaluations
+    assert_same(train(resume=stopped.folder, show=False), whole)
 
 
 @pytest.mark.usefixtures("signals_are_heard")
@@ -114,9 +116,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(from_clone, t
             train(changed(config, out=out), on_update=trains, show=False)
         assert updates == [0, 1]
         updates.clear()
-        resumed = train(resume=out, show=False)
-        assert untimed(resumed.history) == untimed(whole.history)
-        assert resumed.evaluations == whole.evaluations
+        assert_same(train(resume=out, show=False), whole)
 
 
 @pytest.mark.usefixtures("signals_are_heard")

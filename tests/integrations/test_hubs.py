@@ -18,6 +18,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
+from child import python
 
 import eh_gym
 from envs.cache import cache_dir
@@ -51,9 +52,7 @@ def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made):
 
 
 def install(folder, target):
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, folder)
-    done = subprocess.run([str(word) for word in pip], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--target", target, folder)
 
 
 # OpenEnv

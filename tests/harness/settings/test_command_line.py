@@ -63,7 +63,6 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         ("--steps 9", "did you mean --updates?"),
         ("evaluate --K=20", "no flag --K; did you mean --horizon?"),
         ("evaluate --seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
-        ("--seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
         ("--updates 3 4", "4 belongs to no flag"),
         ("--xyzzy 3", "no flag --xyzzy; --help-all shows all flags"),
         ("--adam-beta2 0.9", "adam_beta2 has no flag; give it in a recipe or in a Python program"),
