@@ -10,7 +10,7 @@ import gymnasium as gym
 from eh_gym.checked import said_by
 from eh_gym.errors import EHError
 from eh_gym.testing import ExpertEnvContract, TextEnvContract
-from envs.make import make_environment, read_env_args
+from envs.make import json_object, make_environment
 
 _EXPERT = ("expert", "random_action")
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    args = {**read_env_args(options.env_args), "split": options.split}
+    args = {**json_object(options.env_args, "--env-args"), "split": options.split}
 
     def make() -> gym.Env[str, str]:
         return make_environment(options.env, args)

@@ -135,15 +135,11 @@ def checked_environment(env: str | EnvSpec, args: Mapping[str, Any], success_thr
     return CheckedEnv(make_environment(env, args), success_threshold, f"; {tests} says what else the environment needs")
 
 
-def read_env_args(text: str) -> dict[str, Any]:
-    return json_object(text, "--env-args", '{"categories": ["base"]}')
-
-
-def json_object(text: str, flag: str, example: str) -> dict[str, Any]:
+def json_object(text: str, flag: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{flag} is not JSON ({error}); write {flag} '{example}'") from error
+        raise ConfigError(f"""{flag} is not JSON ({error}); write {flag} '{{"name": 1}}'""") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{flag} must be a JSON object, got {text!r}")
     return value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -12,6 +14,41 @@ from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish, also in grey print.
 BLUE, ORANGE, GREEN, PURPLE, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"
+
+Log = list[dict[str, float]]
+"""A run's metrics, a row for each update."""
+Logs = dict[tuple[str, int], list[Log]]
+"""For each environment and K0 the logs of its runs."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The settings that runs under GRPO share."""
+
+    k0: tuple[int, ...] = (10, 50)
+    """The values of K at the start, with one run for each."""
+    seeds: int = 1
+    """The number of runs for each environment and K0."""
+    tasks_per_update: int = 8
+    """The number of groups in an update."""
+    group_size: int = 8
+    """The number of episodes in a group."""
+    min_successes: int = 20
+    """The number of remembered successes from which on K moves."""
+    out: Path | None = None
+    """The file for the figure."""
+
+
+def train_all(train: Callable[[str, int, int], Log], envs: Iterable[str], k0s: Sequence[int], seeds: int) -> Logs:
+    """Trains a run for each environment, seed and K0 with `train(env, k0, seed)`, and prints how each ended."""
+    logs: Logs = {}
+    for env, seed, k0 in itertools.product(envs, range(seeds), k0s):
+        log = train(env, k0, seed)
+        logs.setdefault((env, k0), []).append(log)
+        first, last = (np.mean([row["rollout/success"] for row in part]) for part in (log[:5], log[-5:]))
+        k = log[-1]["horizon/k"]
+        print(f"{env} K0={k0} seed={seed}: K = {k:.1f}, success {first:.2f} -> {last:.2f}", flush=True)
+    return logs
 
 
 def panels(count: int, columns: int = 1, *, title: str) -> tuple[Figure, np.ndarray]:
@@ -47,17 +84,8 @@ def smooth(values: Sequence[float], width: int) -> np.ndarray:
     return np.array([np.mean(values[max(0, i - width + 1) : i + 1]) for i in range(len(values))])
 
 
-def draw_k_and_success(
-    logs: dict[tuple[str, int], list[list[dict[str, float]]]], title: str, k_name: str, path: Path
-) -> None:
-    """Draws K and success by update, with one column for each environment.
-
-    Args:
-        logs: For each environment and K0 the logs of its runs: one row per update, with `k_name` and "rollout/success".
-        title: The figure's title.
-        k_name: K's name in the rows.
-        path: Where the figure goes.
-    """
+def draw_k_and_success(logs: Logs, title: str, k_name: str, path: Path) -> None:
+    """Draws K, whose name in the rows is `k_name`, and success by update, with one column for each environment."""
     names = list(dict.fromkeys(env for env, _ in logs))
     figure, axes = panels(2, len(names), title=title)
     for (env, k0), runs in logs.items():

@@ -4,9 +4,8 @@
     python examples/llm_agent.py --base-url http://localhost:8000/v1 --model Qwen/Qwen2.5-7B-Instruct --env
     EH-Cabinet-v0
 
-To measure a model, use `python -m harness.evaluate --policy openai`: it plays many episodes at once, retries, and
-counts tokens. This script does the same for one episode. Change it as you like: another prompt, a scratchpad, another
-client.
+To measure a model, use `python -m harness.evaluate --policy openai`. Change this script as you like: another prompt, a
+scratchpad, another client.
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 from pathlib import Path
 
 import torch
-from drawing import BLUE, ORANGE, band, panels, save, smooth
+from drawing import Log, draw_k_and_success, train_all
 
 import eh_gym
 
@@ -44,11 +45,11 @@ class Reader:
         return CALLS[call].format(self.name)
 
 
-def train(k0: int, seed: int, updates: int, slots: int = 64) -> list[tuple[float, float]]:
-    """Trains one run; returns (K, share of successes) for each update."""
+def train(env_id: str, k0: int, seed: int, updates: int, slots: int = 64) -> Log:
+    """Trains one run; returns K and the share of successes for each update."""
     torch.manual_seed(seed)
     controller = eh_gym.ElasticHorizon(k0=k0)
-    envs = eh_gym.make_vec("EH-Cabinet-v0", slots, controller, max_workers=0)
+    envs = eh_gym.make_vec(env_id, slots, controller, max_workers=0)
     logits = torch.nn.EmbeddingBag(len(ANSWERS) + len(CALLS) + 1, len(CALLS), mode="sum")
     torch.nn.init.zeros_(logits.weight)
     optimizer = torch.optim.Adam(logits.parameters(), lr=0.05)
@@ -74,7 +75,7 @@ def train(k0: int, seed: int, updates: int, slots: int = 64) -> list[tuple[float
         loss.backward()
         optimizer.step()
         controller.update()  # K moves once per update
-        history.append((float(k), rewards.mean().item()))
+        history.append({"horizon/k": float(k), "rollout/success": rewards.mean().item()})
     return history
 
 
@@ -85,17 +86,8 @@ def main(argv: list[str] | None = None) -> None:
     flags.add_argument("--updates", type=int, default=150)
     flags.add_argument("--out", type=Path, default=Path("reinforce.svg"))
     args = flags.parse_args(argv)
-    figure, axes = panels(2, title="REINFORCE on EH-Cabinet: mean and range of the seeds")
-    for k0, color in ((10, BLUE), (50, ORANGE)):
-        runs = [train(k0, seed, args.updates) for seed in range(args.seeds)]
-        print(f"K0 = {k0}: K = {[run[-1][0] for run in runs]}, success {[round(run[-1][1], 2) for run in runs]}")
-        for axis, column in ((axes[0, 0], 0), (axes[1, 0], 1)):
-            lines = [smooth([row[column] for row in run], 1 + 4 * column) for run in runs]
-            band(axis, range(args.updates), lines, f"from K0 = {k0}", color)
-    axes[0, 0].set(ylabel="K, steps")
-    axes[1, 0].set(ylabel="success, mean of 5 updates", xlabel="update (64 episodes)")
-    axes[0, 0].legend(fontsize=8, frameon=False)
-    save(figure, args.out)
+    logs = train_all(partial(train, updates=args.updates), ["EH-Cabinet-v0"], (10, 50), args.seeds)
+    draw_k_and_success(logs, "REINFORCE: mean and range of the seeds", "horizon/k", args.out)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,13 @@ This draws the figure, with 3 seeds of each limit (one CPU core, about 5 minutes
 
     python examples/sb3_ppo.py --seeds 3 --out examples/figures/sb3.svg
 
-The environment is gymnasium's FrozenLake on a map of 14 x 14 fields. The goal is in a corner, and an episode starts
-anywhere. One step in ten slips sideways. 4 % of the fields are holes. A hole has no way out, does not end the episode,
-and does not tell the
-agent: it is like a mistake that an agent can't undo and doesn't notice. The reward is 1 at the goal and 0 elsewhere.
-With a small limit, an episode with a far start never reaches the goal. A large limit wastes the rest of every lost
-episode.
+The environment is gymnasium's FrozenLake. One step in ten slips sideways. 4 % of the fields are holes. A hole has no
+way out, does not end the episode, and does not tell the agent: it is like a mistake that an agent can't undo and
+doesn't notice. With a small limit, an episode with a far start never reaches the goal. A large limit wastes the rest of
+every lost episode.
 
-`--processes` puts the environments into SubprocVecEnv. They all read K from one SharedHorizon. When a limit cuts an
-episode, PPO bootstraps the value of the last observation. SB3 uses `info["TimeLimit.truncated"]` and
-`info["terminal_observation"]` for that, and ElasticTimeLimit sets the first as gymnasium's wrapper does. Put SB3's
-`Monitor` outside the wrapper.
+`--processes` puts the environments into SubprocVecEnv, where they all read K from one SharedHorizon. examples/README.md
+says what to copy.
 """
 
 from __future__ import annotations
@@ -66,19 +62,12 @@ def lake(size: int) -> gym.Env:
     return SilentHoles(gym.make("FrozenLake-v1", desc=fields, success_rate=0.9, max_episode_steps=-1))
 
 
-def reached(observation: int, reward: float, *_: object) -> bool:
-    """Returns whether an ended episode is a success, because the lake's info does not say."""
-    return reward > 0
-
-
-def elastic_lake(size: int, controller: HorizonController) -> gym.Env:
-    """Makes a lake with the controller's K as its limit."""
-    return eh_gym.ElasticTimeLimit(lake(size), controller, success=reached)
-
-
-def fixed_lake(size: int, limit: int) -> gym.Env:
-    """Makes a lake with gymnasium's own limit."""
-    return gym.wrappers.TimeLimit(lake(size), limit)
+def limited_lake(size: int, limit: int, controller: HorizonController | None) -> gym.Env:
+    """Makes a lake with the controller's K as its limit, or without one with gymnasium's own limit."""
+    if controller is None:
+        return gym.wrappers.TimeLimit(lake(size), limit)
+    # The lake's info does not say which episodes succeed.
+    return eh_gym.ElasticTimeLimit(lake(size), controller, success=lambda field, reward, *_: reward > 0)
 
 
 class Watch(BaseCallback):
@@ -105,17 +94,13 @@ class Watch(BaseCallback):
             self.logger.record("horizon/k", self.k)
 
 
-def train(
-    limit: int, *, elastic: bool, seed: int, steps: int, size: int, count: int, processes: bool
-) -> list[tuple[int, int, float]]:
-    """Trains one run with `count` environments and returns its log. With `elastic`, `limit` is K0."""
+def train(limit: int, seed: int, options: argparse.Namespace, *, elastic: bool) -> list[tuple[int, int, float]]:
+    """Trains one run with the options of `main`, and returns its log. With `elastic`, `limit` is K0."""
     torch.set_num_threads(1)
     shared = SharedHorizon(ElasticHorizon(k0=limit, k_max=max(150, limit))) if elastic else None
-    make = (
-        functools.partial(fixed_lake, size, limit) if shared is None else functools.partial(elastic_lake, size, shared)
-    )
-    vector: type[VecEnv] = SubprocVecEnv if processes else DummyVecEnv
-    envs = vector([make] * count)
+    make = functools.partial(limited_lake, options.size, limit, shared)
+    vector: type[VecEnv] = SubprocVecEnv if options.processes else DummyVecEnv
+    envs = vector([make] * options.envs)
     try:
         model = PPO(
             "MlpPolicy",
@@ -129,7 +114,7 @@ def train(
             device="cpu",
         )
         watch = Watch(shared, limit)
-        model.learn(steps, callback=watch)
+        model.learn(options.steps, callback=watch)
     finally:
         envs.close()
         if shared is not None:
@@ -154,8 +139,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[tuple[int, int, f
     runs = {}
     for elastic, limit in [*((True, k0) for k0 in args.k0), *((False, limit) for limit in args.limits)]:
         name = f"elastic from K0 = {limit}" if elastic else f"TimeLimit {limit}"
-        about = {"steps": args.steps, "size": args.size, "count": args.envs, "processes": args.processes}
-        runs[name] = [train(limit, elastic=elastic, seed=seed, **about) for seed in range(args.seeds)]
+        runs[name] = [train(limit, seed, args, elastic=elastic) for seed in range(args.seeds)]
         for log in runs[name]:
             late, total = np.mean([row[2] for row in log[-10:]]), args.steps / 1000 * np.mean([row[2] for row in log])
             print(

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import openai
-from drawing import draw_k_and_success
+from drawing import Log, Logs, draw_k_and_success, train_all
 
 from eh_gym import ElasticHorizon
 from harness import Environment, Evaluation, GRPOConfig, Loss, Model, Optimizer, Rollout, WarmStart, train
@@ -89,8 +88,8 @@ def clone(folder: Path, seed: int, settings: WarmStart) -> None:
     policy.tokenizer.save_pretrained(folder)
 
 
-def run(k0: int, seed: int, updates: int, settings: WarmStart) -> list[dict[str, float]]:
-    """Trains one run; returns its metrics, a row for each update."""
+def run(k0: int, seed: int, updates: int, settings: WarmStart) -> Log:
+    """Trains one run; returns its metrics."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         clone(folder / "clone", seed, settings)
@@ -112,7 +111,7 @@ def run(k0: int, seed: int, updates: int, settings: WarmStart) -> list[dict[str,
         return train(config, show=False).history
 
 
-def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[dict[str, float]]]]:
+def main(argv: Sequence[str] | None = None) -> Logs:
     """Trains every run, prints how each ended, and draws them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=1)
@@ -123,14 +122,9 @@ def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[d
     args = parser.parse_args(argv)
     clone = GRPOConfig.recipe("quickstart").warm_start
     settings = replace(clone, max_optimal_steps=9, max_batches=args.batches)  # longer episodes than the quick start's
-    logs: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
-    for k0 in args.k0:
-        for seed in range(args.seeds):
-            rows = run(k0, seed, args.updates, settings)
-            logs.setdefault(("an agent with functions", k0), []).append(rows)
-            first, last = (np.mean([row["rollout/success"] for row in part]) for part in (rows[:3], rows[-3:]))
-            k = rows[-1]["horizon/k"]
-            print(f"K0={k0} seed={seed}: K = {k:.0f}, success of 3 updates {first:.2f} to {last:.2f}", flush=True)
+    logs = train_all(
+        lambda _, k0, seed: run(k0, seed, args.updates, settings), ["an agent with functions"], args.k0, args.seeds
+    )
     draw_k_and_success(logs, "An agent program under GRPO: mean and range of the seeds", "horizon/k", args.out)
     return logs
 

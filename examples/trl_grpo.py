@@ -7,10 +7,8 @@ start):
     python examples/trl_grpo.py --envs EH-Cabinet-v0 --seeds 2 --out examples/figures/trl-cabinet.svg
     python examples/trl_grpo.py --envs EH-BFCL-v0 --seeds 1 --out examples/figures/trl-bfcl.svg
 
-TRL plays the episodes through its public `rollout_func`, which is `ElasticRollout` below. TRL's `environment_factory`
-can't express them. Its loop continues only while the model writes tool calls in its template's format, and a BFCL user
-speaks again exactly when there is no call. Its limit of turns is one number for all episodes. An episode that it stops
-ends in an end-of-sequence token, so it counts as complete. examples/README.md has the whole list.
+TRL plays the episodes through its public `rollout_func`, which is `ElasticRollout` below. examples/README.md says how
+it works, and why TRL's `environment_factory` can't express these episodes.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -27,7 +25,7 @@ import numpy as np
 import torch
 import tyro
 from datasets import Dataset
-from drawing import draw_k_and_success
+from drawing import Log, Logs, Runs, draw_k_and_success, train_all
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -46,7 +44,7 @@ from harness.types.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Runs):
     """The settings of the runs. All others are those of a recipe: quickstart, bfcl, or paper for a model that is not
     tiny.
     """
@@ -55,25 +53,13 @@ class Settings:
     """The environments to train on, one after the other."""
     model: str = "tiny"
     """tiny (a small new model), a Hugging Face folder, or a hub id."""
-    k0: tuple[int, ...] = (10, 50)
-    """The values of K at the start, with one run for each."""
-    seeds: int = 1
-    """The number of runs for each environment and K0."""
     updates: int = 0
     """The number of GRPO updates; 0 for the quick start's."""
-    tasks_per_update: int = 8
-    """The number of groups in an update."""
-    group_size: int = 8
-    """The number of episodes in a group."""
     warm_start: bool = True
     """Clone the environment's expert first. Without this a new tiny model never succeeds."""
     mask_truncated: bool = False
     """Leave truncated episodes out of the loss (they still count in their group's mean). The paper keeps them, with
     reward 0."""
-    min_successes: int = 20
-    """The number of remembered successes from which on K moves."""
-    out: Path | None = None
-    """The file for the figure."""
 
 
 class ElasticRollout:
@@ -83,11 +69,9 @@ class ElasticRollout:
     episode of its group.
     """
 
-    def __init__(
-        self, env_id: str, env_args: dict[str, Any], policy: Policy, controller: HorizonController, **about: Any
-    ):
+    def __init__(self, env_id: str, policy: Policy, controller: HorizonController, **about: Any):
         self.policy, self.controller, self.about = policy, controller, about
-        self.envs = eh_gym.make_vec(env_id, about["slots"], controller, record=False, max_workers=8, **env_args)
+        self.envs = eh_gym.make_vec(env_id, about["slots"], controller, record=False, max_workers=8, split="train")
         # One position is reserved for the token that marks a truncated episode.
         positions = policy.model.config.max_position_embeddings
         self.sampler = TransformersSampler(policy.model, max_context=positions - 1)
@@ -151,10 +135,9 @@ def reward(
 ) -> list[float | None]:
     """Returns the environment's verdict as TRL's reward, and logs success, truncation, length and K of the episodes."""
     known = [v for v in verdict if v is not None]
-    trl["log_metric"]("rollout/success", float(np.mean(known)) if known else float("nan"))
-    trl["log_metric"]("rollout/truncated", float(np.mean(truncated)))
-    trl["log_metric"]("rollout/length_mean", float(np.mean(length)))
-    trl["log_metric"]("rollout/k", float(np.mean(horizon)))
+    about = {"success": known or [float("nan")], "truncated": truncated, "length_mean": length, "k": horizon}
+    for name, values in about.items():
+        trl["log_metric"](f"rollout/{name}", float(np.mean(values)))
     return verdict
 
 
@@ -179,7 +162,7 @@ class HorizonCallback(TrainerCallback):
                 row.update(self.metrics)
 
 
-def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str, float]]:
+def train(settings: Settings, env_id: str, k0: int, seed: int) -> Log:
     """Trains one run; returns TRL's log, with one row per update."""
     torch.set_num_threads(1)
     quick = from_recipe("paper" if settings.model != "tiny" else "bfcl" if "BFCL" in env_id else "quickstart")
@@ -199,7 +182,6 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str,
     controller = ElasticHorizon(k0=k0, min_successes=settings.min_successes)
     play = ElasticRollout(
         env_id,
-        {"split": "train"},
         policy,
         controller,
         slots=episodes,
@@ -241,19 +223,10 @@ def train(settings: Settings, env_id: str, k0: int, seed: int) -> list[dict[str,
     return [row for row in trainer.state.log_history if "rollout/k" in row]
 
 
-def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[dict[str, float]]]]:
+def main(argv: Sequence[str] | None = None) -> Logs:
     """Trains every run, prints how each ended, and draws them."""
     settings = tyro.cli(Settings, args=argv)
-    logs: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
-    for env in settings.envs:
-        for k0 in settings.k0:
-            for seed in range(settings.seeds):
-                log = train(settings, env, k0, seed)
-                logs.setdefault((env, k0), []).append(log)
-                success = float(np.mean([row["rollout/success"] for row in log[-5:]]))
-                print(
-                    f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {success:.2f}", flush=True
-                )
+    logs = train_all(partial(train, settings), settings.envs, settings.k0, settings.seeds)
     if settings.out is not None:
         draw_k_and_success(
             logs, "TRL's GRPOTrainer with an elastic horizon: mean and range of the seeds", "rollout/k", settings.out

@@ -27,42 +27,31 @@ import torch
 import trl
 import tyro
 from datasets import Dataset
-from drawing import draw_k_and_success
+from drawing import Log, Logs, Runs, draw_k_and_success, train_all
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2ForCausalLM
 from transformers.utils import get_json_schema
 
 from eh_gym import ElasticHorizon
 from eh_gym.integrations.tools import ToolEnvironment
 from eh_gym.integrations.trl import ElasticToolCalls
+from harness.model.fresh import fresh_qwen2
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Runs):
     """The settings of the runs."""
 
     envs: tuple[str, ...] = ("EH-Cabinet-v0", "Taxi")
     """The environments to train on, one after the other."""
-    k0: tuple[int, ...] = (10, 50)
-    """The values of K at the start, with one run for each."""
-    seeds: int = 1
-    """The number of runs for each environment and K0."""
     clone_until: float = 0.015
     """The mean loss of ten batches, in nats per token, at which the clone is good enough."""
     updates: int = 40
     """The number of GRPO updates."""
-    tasks_per_update: int = 8
-    """The number of groups in an update."""
-    group_size: int = 8
-    """The number of episodes in a group."""
-    min_successes: int = 20
-    """The number of remembered successes from which on K moves."""
-    out: Path | None = None
-    """The file for the figure."""
 
 
 class Cabinet(ToolEnvironment):
@@ -166,7 +155,7 @@ def new_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|endoftext|>")
 
 
-@functools.cache
+@functools.lru_cache(1)
 def cloned(env: str, until: float, seed: int) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
     """A tiny Qwen2 that has learnt the expert's calls to a mean loss of `until` nats per token, and its tokenizer."""
     make, tool, _ = ENVIRONMENTS[env]
@@ -183,21 +172,18 @@ def cloned(env: str, until: float, seed: int) -> tuple[Qwen2ForCausalLM, PreTrai
     whole.sort(key=lambda episode: len(episode["input_ids"]))  # neighbours need little padding
     tokenizer.chat_template = template
 
-    torch.manual_seed(seed)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=160,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            initializer_range=0.1,  # with the usual 0.02, such a narrow model does not learn
-            tie_word_embeddings=True,
-            max_position_embeddings=8192,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
+    model = fresh_qwen2(
+        len(tokenizer),
+        width=64,
+        ffn=160,
+        layers=2,
+        heads=2,
+        kv_heads=2,
+        positions=8192,
+        eos_id=tokenizer.eos_token_id,
+        pad_id=tokenizer.pad_token_id,
+        initializer_range=0.1,  # with the usual 0.02, such a narrow model does not learn
+        seed=seed,
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     rng = np.random.default_rng(seed)
@@ -219,7 +205,7 @@ def cloned(env: str, until: float, seed: int) -> tuple[Qwen2ForCausalLM, PreTrai
     return model, tokenizer
 
 
-def train(settings: Settings, env: str, k0: int, seed: int) -> list[dict[str, float]]:
+def train(settings: Settings, env: str, k0: int, seed: int) -> Log:
     """Trains one run; returns TRL's log, with one row per update."""
     torch.set_num_threads(1)
     make, _, learning_rate = ENVIRONMENTS[env]
@@ -259,22 +245,10 @@ def train(settings: Settings, env: str, k0: int, seed: int) -> list[dict[str, fl
     return [row for row in trainer.state.log_history if "horizon/k" in row]
 
 
-def main(argv: Sequence[str] | None = None) -> dict[tuple[str, int], list[list[dict[str, float]]]]:
+def main(argv: Sequence[str] | None = None) -> Logs:
     """Trains every run, prints how each ended, and draws them."""
     settings = tyro.cli(Settings, args=argv)
-    logs: dict[tuple[str, int], list[list[dict[str, float]]]] = {}
-    for env in settings.envs:
-        for seed in range(settings.seeds):
-            for k0 in settings.k0:
-                log = train(settings, env, k0, seed)
-                logs.setdefault((env, k0), []).append(log)
-                first, last = (float(np.mean([row["rollout/success"] for row in part])) for part in (log[:5], log[-5:]))
-                print(
-                    f"{env} K0={k0} seed={seed}: K = {log[-1]['horizon/k_real']:.1f}, success {first:.2f} -> "
-                    f"{last:.2f}",
-                    flush=True,
-                )
-            cloned.cache_clear()
+    logs = train_all(functools.partial(train, settings), settings.envs, settings.k0, settings.seeds)
     if settings.out is not None:
         draw_k_and_success(logs, "ElasticToolCalls in TRL's GRPOTrainer", "horizon/k", settings.out)
     return logs

@@ -82,9 +82,9 @@ def make(out: Path) -> list[Path]:
             "VERSION": setup["metadata"]["version"],
             "NAME": name,
             "DASHED": name.replace("_", "-"),
+            "CLASS": name.title().replace("_", ""),
+            "BACKEND": name.removeprefix("eh_"),
         }
-        words["CLASS"] = name.title().replace("_", "")
-        words["BACKEND"] = name.removeprefix("eh_")
         folder = out / "openenv" / f"{name}_env"
         _fill(HUBS / "openenv", folder, words)
         if not texts["ACTIONS"]:  # a container that installs when it starts is not ready when the validator asks

@@ -54,11 +54,6 @@ def appworld_python(installed):
     return installed("EH-AppWorld-v0")
 
 
-@pytest.fixture(scope="session")
-def tau2_python(installed):
-    return installed("EH-Tau2-v0")
-
-
 @pytest.fixture
 def chat_server(monkeypatch):
     """The module with the local chat endpoint; proxies that the machine may name are not asked for it."""

@@ -1,12 +1,10 @@
 """Changes the source in one place at a time, and runs the tests of its folder: which changes does no test notice?
 
-    python tools/mutate.py harness/update -n 20 --seed 1            # 20 random mutants of harness/update
+    python tools/mutate.py harness/update -n 20 --seed 1 -- -k "not slow"  # 20 random mutants; pytest's flags after --
     python tools/mutate.py harness/update -n 20 --seed 1 --only 3 7  # two of them again, after a new test
-    python tools/mutate.py harness/types/trajectory.py -n 5 -- -k "not slow"    # what follows -- is pytest's
 
 It works in a copy of the tree, and runs the tests of the mirrored folder, the likeliest file first, until one fails. If
-a mutant
-survives, read it before you write a test: it may be equivalent, so that no input shows it.
+a mutant survives, read it before you write a test: it may be equivalent, so that no input shows it.
 """
 
 from __future__ import annotations
@@ -28,18 +26,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-_OTHER = {
-    "Lt": "LtE",
-    "LtE": "Lt",
-    "Gt": "GtE",
-    "GtE": "Gt",
-    "Eq": "NotEq",
-    "NotEq": "Eq",
-    "Is": "IsNot",
-    "IsNot": "Is",
-}
-_OTHER |= {"In": "NotIn", "NotIn": "In", "And": "Or", "Or": "And", "BitOr": "BitAnd", "BitAnd": "BitOr"}
-_OTHER |= {"Add": "Sub", "Sub": "Add", "Mult": "Div", "Div": "Mult", "FloorDiv": "Mult", "Mod": "Mult", "Pow": "Mult"}
+_PAIRS = ("Lt LtE", "Gt GtE", "Eq NotEq", "Is IsNot", "In NotIn", "And Or", "BitOr BitAnd", "Add Sub", "Mult Div")
+_OTHER = {one: another for pair in map(str.split, _PAIRS) for one, another in (pair, pair[::-1])}
+_OTHER |= dict.fromkeys(("FloorDiv", "Mod", "Pow"), "Mult")
 _MESSAGE = re.compile(r"(Error|Warning|warn|print|log|info|debug)$")  # what only builds a message is left as it is
 
 
@@ -87,14 +76,9 @@ def mutants(source: bytes) -> list[tuple[int, int, int, bytes]]:
 
     def visit(node: ast.AST) -> None:
         match node:
-            case (
-                ast.JoinedStr()
-                | ast.Raise()
-                | ast.Assert()
-                | ast.Import()
-                | ast.ImportFrom()
-                | ast.Expr(ast.Constant())
-            ):
+            case ast.JoinedStr() | ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom():
+                return
+            case ast.Expr(ast.Constant()):
                 return
             case ast.Call(ast.Name(name) | ast.Attribute(_, name)) if _MESSAGE.search(name):
                 return
@@ -138,13 +122,11 @@ def run(tests: list[Path], tree: Path, pytest: list[str], limit: float) -> tuple
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             [*command, *pytest, *map(str, tests)],
-            **{
-                "cwd": tree,
-                "env": environment,
-                "stdout": output,
-                "stderr": subprocess.STDOUT,
-                "start_new_session": True,
-            },
+            cwd=tree,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             code = process.wait(limit)

@@ -111,8 +111,8 @@ def _flag(name: str) -> str:
     return f"`--{name.replace('_', '-')}`"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |".replace("\n", " ")
 
 
 def flags_markdown() -> str:
@@ -147,8 +147,7 @@ def flags_markdown() -> str:
                 if other != command and its is not None and its.kind == flag.kind:
                     same = its.default == flag.default
                     defaults.append(other.removeprefix("harness.") + ("" if same else f" `{its.default}`"))
-            cells = (" ".join((name, flag.kind)).strip(), ", ".join(defaults), flag.text)
-            lines.append(f"| {' | '.join(map(_cell, cells))} |")
+            lines.append(_row(f"{name} {flag.kind}".strip(), ", ".join(defaults), flag.text))
         lines += _chosen_flags(its_flags) if command == "harness.grpo" else []
     return "\n".join(lines) + "\n"
 
@@ -161,9 +160,7 @@ def _chosen_flags(shown: dict[str, Flag]) -> list[str]:
             its_flags = flags(COMMANDS["harness.grpo"](["--recipe", "paper", f"--{choice.flag}", name]))
             new = [flag for key, flag in its_flags.items() if flag not in seen and key != f"`--{choice.flag}`"]
             seen += new
-            for flag in new:
-                cells = (f"{flag.name} {flag.kind}".strip(), f"`{flag.default}` with {name}", flag.text)
-                lines.append(f"| {' | '.join(map(_cell, cells))} |")
+            lines += [_row(f"{f.name} {f.kind}".strip(), f"`{f.default}` with {name}", f.text) for f in new]
     return lines
 
 

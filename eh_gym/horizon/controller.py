@@ -134,7 +134,7 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
     Raises:
         ConfigError: The controller's answer is not a whole number >= 1.
     """
-    decide: HorizonFor | None = getattr(controller, "horizon_for", None)
+    decide = per_episode_rule(controller)
     k = controller.horizon if decide is None else decide(info, seed)
     if type(k) is int and k > 0:
         return k
@@ -144,6 +144,15 @@ def episode_horizon(controller: HorizonController, info: Mapping[str, Any], seed
             f"the {source} of {controller!r} must be a whole number of steps >= 1, got {k!r}; round it there"
         )
     return int(k)
+
+
+def kind_in(info: Mapping[str, Any], key: str) -> str:
+    """The task's kind in a reset's info, or a ConfigError if it has no such key."""
+    if key not in info:
+        raise ConfigError(
+            f"the reset's info has no {key!r} to tell the task's kind by (it has {sorted(info)}); choose another key"
+        )
+    return str(info[key])
 
 
 def check_outcome(outcome: object) -> EpisodeOutcome:
@@ -165,3 +174,12 @@ def is_whole(value: object) -> bool:
 def is_controller(value: object) -> TypeGuard[HorizonController]:
     """Whether `value` has a controller's five members. A class that has them does not count."""
     return isinstance(value, HorizonController) and not isinstance(value, type)
+
+
+def check_controller(controller: object) -> None:
+    """Raises a ConfigError if this is not a controller."""
+    if not is_controller(controller):
+        raise ConfigError(
+            f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "
+            "eh_gym.FixedHorizon(K) is the simplest"
+        )

@@ -11,6 +11,7 @@ from eh_gym.horizon.controller import (
     check_outcome,
     episode_horizon,
     is_controller,
+    kind_in,
 )
 from eh_gym.horizon.saved import Saved
 
@@ -59,12 +60,12 @@ class KeyedHorizon(Saved):
     def horizon_for(self, info: Mapping[str, Any], seed: int | None) -> int:
         """The K of one episode: that of its task's kind."""
         with self._lock:
-            controller = self._controllers.get(self._kind(info), self._fresh)
+            controller = self._controllers.get(kind_in(info, self._key), self._fresh)
         return episode_horizon(controller, info, seed)
 
     def record(self, outcome: EpisodeOutcome) -> None:
         """Tells the controller of the task's kind. Thread-safe."""
-        kind = self._kind(check_outcome(outcome).info)
+        kind = kind_in(check_outcome(outcome).info, self._key)
         with self._lock:
             controller = self._controllers.get(kind) or self._controllers.setdefault(kind, self._make())
         controller.record(outcome)
@@ -91,14 +92,6 @@ class KeyedHorizon(Saved):
             loaded[key].load_state_dict(inner)
         with self._lock:
             self._controllers = loaded
-
-    def _kind(self, info: Mapping[str, Any]) -> str:
-        if self._key not in info:
-            raise ConfigError(
-                f"the reset's info has no {self._key!r} to tell the task's kind by (it has {sorted(info)}); choose "
-                "another key"
-            )
-        return str(info[self._key])
 
     def _settings(self) -> dict[str, Any]:
         fresh = self._fresh.state_dict()

@@ -27,9 +27,10 @@ from eh_gym.horizon.controller import (
     HorizonController,
     HorizonFor,
     ReadsInfo,
+    check_controller,
     check_outcome,
     episode_horizon,
-    is_controller,
+    kind_in,
     per_episode_rule,
 )
 
@@ -63,8 +64,7 @@ class SharedHorizon:
     def __init__(self, controller: HorizonController) -> None:
         if isinstance(controller, SharedHorizon):
             raise ConfigError("controller is shared already; use it as it is")
-        if not is_controller(controller):
-            raise ConfigError(f"controller must be a HorizonController, got {controller!r}; pass ElasticHorizon()")
+        check_controller(controller)
         self._keys: tuple[str, ...] | None = None  # of the info that is handed over; None if all episodes have one K
         if per_episode_rule(controller) is None:
             episode_horizon(controller, {}, None)  # raises if K is not a number of steps
@@ -112,12 +112,7 @@ class SharedHorizon:
             OSError: The file system is full; the outcome is not counted.
         """
         check_outcome(outcome)
-        keys = self._keys or ()
-        if missing := [key for key in keys if key not in outcome.info]:
-            raise ConfigError(
-                f"the reset's info has no {missing[0]!r} (it has {sorted(outcome.info)}); choose another key"
-            )
-        info = {key: str(outcome.info[key]) for key in keys}
+        info = {key: kind_in(outcome.info, key) for key in self._keys or ()}
         texts = json.dumps([outcome.task_id, info]) if info or outcome.task_id is not None else "[null, {}]"
         numbers = outcome.length, outcome.horizon, outcome.success, outcome.truncated
         # With O_APPEND and one write, only SIGKILL at a page boundary can cut a line. The newline in front separates it

@@ -93,7 +93,9 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         rows = zip(*[rule(**columns) for rule in self._rules], strict=True)
         k, scored, outcomes = self._trainer.max_tool_calling_iterations, [], []
         for i, row in enumerate(rows):
-            length, cut, verdict = self._ending(i, columns)
+            environment = columns["environments"][i] if "environments" in columns else None
+            told = columns["completions"][i], columns["completion_ids"][i]
+            length, cut, verdict = ending(*told, environment, self._trainer.eos_token_ids)
             known = [w * score for w, score in zip(weights, row, strict=True) if score is not None]
             total = sum(known)
             less = earned(total, ended=not cut, keep=self._keep) != total
@@ -105,10 +107,6 @@ class ElasticToolCalls(TrainerCallback, ExportableState):
         self._scores = [list(column) for column in zip(*scored, strict=True)]
         if self._trainer.model.training:
             self._move(outcomes, columns["log_metric"])
-
-    def _ending(self, i: int, columns: dict[str, Any]) -> tuple[int, bool, bool | None]:
-        environment: Any = columns["environments"][i] if "environments" in columns else None
-        return ending(columns["completions"][i], columns["completion_ids"][i], environment, self._trainer.eos_token_ids)
 
     def _move(self, local: list[EpisodeOutcome], log: Callable[[str, float], None]) -> None:
         k = self._trainer.max_tool_calling_iterations

@@ -298,15 +298,12 @@ class Worker:
             yield
         except WorkerError as error:
             self._reap(f"{type(error).__name__}: {error}")
-            error.args = (f"{error}{self._last_words()}",)
+            if said := self.stderr.strip():
+                error.args = (f"{error}\nThe worker's last output:\n{said[-_SHOWN_STDERR:]}",)
             raise
         except BaseException as error:
             self._reap(f"it was interrupted by {type(error).__name__}")
             raise
-
-    def _last_words(self) -> str:
-        text = self.stderr.strip()
-        return f"\nThe worker's last output:\n{text[-_SHOWN_STDERR:]}" if text else ""
 
 
 def _environment() -> dict[str, str]:

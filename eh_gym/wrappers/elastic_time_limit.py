@@ -20,7 +20,7 @@ from eh_gym.answers import is_verdict, reset_fault, step_fault
 from eh_gym.checked import accepts, place
 from eh_gym.errors import ConfigError, UserCodeError
 from eh_gym.horizon.checks import positive_int
-from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, MadeIn, episode_horizon, is_controller
+from eh_gym.horizon.controller import EpisodeOutcome, HorizonController, MadeIn, check_controller, episode_horizon
 from eh_gym.rewards import earned
 
 ObsType = TypeVar("ObsType")
@@ -86,11 +86,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         record: bool = True,
         zero_reward_on_truncation: bool = True,
     ) -> None:
-        if not is_controller(controller):
-            raise ConfigError(
-                f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "
-                "eh_gym.FixedHorizon(K) is the simplest"
-            )
+        check_controller(controller)
         if not (isinstance(success, str) or callable(success)):
             raise ConfigError(
                 f"success must be a key of the info or a function, got {success!r}; the default is 'success'"

@@ -7,7 +7,6 @@ environment has BFCL's four multi-turn categories, but not `composite`, most of 
 import copy
 import functools
 import json
-import numbers
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
+from eh_gym.horizon.checks import is_number
 from eh_gym.horizon.controller import is_whole
 from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
@@ -134,7 +134,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             raise ConfigError(f"prompt must be one of {', '.join(_PROMPTS)}, got {prompt!r}")
         if action_format not in _ACTION_FORMATS:
             raise ConfigError(f"action_format must be one of {', '.join(_ACTION_FORMATS)}, got {action_format!r}")
-        if not _is_positive(step_timeout_s):
+        if not (is_number(step_timeout_s) and step_timeout_s > 0):
             raise ConfigError(f"step_timeout_s must be a number of seconds > 0, got {step_timeout_s!r}")
         if max_observation_chars is not None and not (is_whole(max_observation_chars) and max_observation_chars >= 200):
             raise ConfigError(
@@ -301,10 +301,6 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             return results
         half = (limit - 60) // 2  # the note takes less than 60 characters
         return f"{results[:half]}\n[{len(results) - 2 * half} characters left out]\n{results[-half:]}"
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, numbers.Real) and float(value) > 0  # nan is not
 
 
 def _ended(error: WorkerError, turn: int) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -249,10 +249,7 @@ class CabinetOpenEndedEnv(CabinetEnv):
     """
 
     _system_prompt = _RULES.format(more="", end="; a wrong code is final: no later code can be right")
-
-    def __init__(self, split: str = "train", longest: int | None = None, tasks: int | None = None) -> None:
-        super().__init__(split, longest, tasks)
-        self._spoiled = False
+    _spoiled = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         self._spoiled = False

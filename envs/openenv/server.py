@@ -27,7 +27,7 @@ from eh_gym.checked import place
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, UserCodeError, WorkerDied
 from eh_gym.surrogates import escaped
 from envs.ids import task_ids_of
-from envs.make import make_environment, read_env_args, registered, takes_split
+from envs.make import json_object, make_environment, registered, takes_split
 
 try:
     import uvicorn
@@ -274,7 +274,7 @@ def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
     """Serves until SIGINT or SIGTERM, and then closes every session. `options` are the command line."""
     app = make_app(
         options.env,
-        args=read_env_args(options.env_args),
+        args=json_object(options.env_args, "--env-args"),
         splits=options.split,
         sessions=options.max_sessions,
         idle_s=options.idle_timeout_s,

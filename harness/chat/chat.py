@@ -2,8 +2,6 @@
 
 An episode is one list of token ids that only grows. Sampled ids are kept; only new text is tokenised. A conversation of
 marker texts, rendered once, shows the template's text between two messages.
-
-Some templates strip the thinking of earlier replies, such as Qwen3's. Here it stays, and `ChatFormat.notes` says so.
 """
 
 import json

@@ -26,13 +26,13 @@ def clone_expert(
     The folder is in the cache's ``clones``, or in the run's folder for a Python program's own environment, whose code
     can't be compared.
 
-    With LoRA, a pretrained model learns in its adapters, which keeps the optimizer small. They are merged into the
-    weights, so the reference of the KL term includes the clone. A tiny model has random weights, from which adapters
-    alone learn little, so all of its weights are trained.
+    With LoRA, a pretrained model learns in its adapters. They are merged into the weights, so the reference of the KL
+    term includes the clone. From a tiny model's random weights, adapters alone learn little, so all are trained.
     """
     check_expert(env, "the warm start", "leave it out with --warm-start.episodes 0")
     start = config.warm_start
-    seed, rank = start.seed_for(config.seed), config.optimizer.lora_rank if is_pretrained(policy) else 0
+    seed = config.seed if start.seed < 0 else start.seed
+    rank = config.optimizer.lora_rank if is_pretrained(policy) else 0
     folder = run / "clone"
     if not config.environment.env.startswith(GIVEN):
         make_folder(cache_dir() / "clones", "EH_CACHE_DIR")

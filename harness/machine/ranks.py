@@ -1,10 +1,7 @@
 """The processes of a run: one, or with `torchrun -m harness.grpo …` several ("ranks") that train one policy together.
 
-Each rank plays its share of the episodes, with servers or with a whole copy of the policy. Then every rank gathers all
-trajectories, and computes the same controller state, advantages and metrics by itself. The policy is sharded over the
-ranks (FSDP2), and only the forward and backward passes of the update are split. Rank 0 alone loads the policy, into the
-memory of its host. Without torchrun, the same code runs with `Ranks()`, which does nothing. There is no tensor or
-context parallelism.
+docs/multi-gpu.md, "How ranks share the work", has the table. Rank 0 alone loads the policy, into the memory of its
+host. Without torchrun, the same code runs with `Ranks()`, which does nothing.
 """
 
 import copy

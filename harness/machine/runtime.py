@@ -65,7 +65,7 @@ def pick_dtype(name: str, device: str) -> torch.dtype:
             RuntimeWarning,
             stacklevel=2,
         )
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def _computes_bfloat16(device: str) -> bool:

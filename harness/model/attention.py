@@ -219,8 +219,9 @@ def packed_attention(
         The output, [1, T, heads, dim], and None in place of the attention weights.
     """
     if segments is None:
-        if _fits_grouped(query, key, attention_mask, dropout):
-            assert attention_mask is not None
+        grouped = query.shape[1] != key.shape[1] and not query.is_cuda and not dropout
+        if grouped and attention_mask is not None and attention_mask.ndim == 4:
+            # On a CPU, SDPA would copy the keys for each head.
             return _grouped(query, key, value, attention_mask, scaling), None
         return sdpa_attention_forward(
             module,
@@ -260,12 +261,6 @@ def packed_attention(
         )
         outputs.append(out.transpose(1, 2))
     return torch.cat(outputs, dim=1), None
-
-
-def _fits_grouped(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) -> bool:
-    """Whether heads share keys on a CPU, where SDPA would copy the keys for each head."""
-    masked = mask is not None and mask.ndim == 4
-    return not query.is_cuda and query.shape[1] != key.shape[1] and masked and not dropout
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:

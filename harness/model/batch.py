@@ -1,8 +1,7 @@
 """Turns episodes into tensors: which episodes go through the model together, and how they are laid out.
 
-`pack` puts the episodes one after the other in a single row, without padding. The episodes of a group begin with the
-same tokens, mostly the prompt of their task. If these are many, they are in the row only once. `collate` pads the
-episodes on the right, for models that can't be packed. Only the tokens that the model wrote are scored.
+`pack` puts the episodes one after the other in a single row, where the common beginning of a group is only once;
+docs/training.md explains it. `collate` pads the episodes on the right, for models that can't be packed.
 """
 
 from collections.abc import Iterator, Sequence

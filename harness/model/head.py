@@ -3,10 +3,9 @@ memory.
 
 All logits, [tokens, vocabulary] in float32, take 10 GB for 16k tokens and a vocabulary of 152k; their gradient takes as
 much again. Here the output layer computes one chunk of tokens at a time, and the backward pass computes each chunk
-again. So only one chunk is in memory at any time. The price is a fourth matrix product in addition to the usual three.
+again, a fourth matrix product.
 
-Logits are float32 even if the model is narrower, here and in the samplers. Rounded on both sides, they make up half of
-the variance of the ratios between trainer and sampler (docs/vllm.md, "Logits in float32").
+Logits are float32 even if the model is narrower, here and in the samplers (docs/vllm.md, "Logits in float32").
 
 Liger's fused kernels need only three products, but they need a GPU and return only their own loss. They give no
 entropy, and no log-probability of a token with its gradient, which truncated importance weights and the KL term need.

@@ -1,9 +1,8 @@
 """LoRA (arXiv 2106.09685) through peft: the model's own weights are frozen, and a small pair of matrices per weight is
 trained.
 
-Every plain linear layer except the output layer gets adapters of the same rank, scaled by 2 (alpha = 2 rank). Experts
-and routers of a mixture get none. The model keeps its class, so scoring, sampling and the optimizer work as without
-adapters. To copy the weights elsewhere, read `plain_parameters`, which merges the adapters into them.
+docs/training.md says which layers get adapters. The model keeps its class, so scoring, sampling and the optimizer work
+as without adapters. To copy the weights elsewhere, read `plain_parameters`, which merges the adapters into them.
 """
 
 from collections.abc import Iterator

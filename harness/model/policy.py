@@ -42,6 +42,11 @@ from harness.settings.model import Model
 STORED_SHARE = 0.7
 """In a feed-forward part with a gate, two of three tensors that torch.compile stores are outputs of products."""
 
+_GIVE = (
+    "give a folder with config.json, model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a "
+    "new model, with 'tiny'"
+)
+
 
 @runtime_checkable
 class _Sharded(Protocol):
@@ -199,9 +204,7 @@ def load_policy(
         ) from error
     except (OSError, ValueError) as error:  # transformers raises ValueError for a folder without tokenizer files
         raise ConfigError(
-            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); give a folder with "
-            "config.json, model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, "
-            "with 'tiny'"
+            f"no model can be loaded from {str(path)!r} ({str(error).splitlines()[0]}); {_GIVE}"
         ) from error
     torch.nn.Module.to(model, torch.device(device))
     choose_attention(model, packing=packing)
@@ -231,11 +234,7 @@ def _find(path: str | Path) -> None:
         unreachable = isinstance(error, ConnectionError) or "Connect" in type(error).__name__
         if unreachable or isinstance(error, RepositoryNotFoundError):
             why = str(error).splitlines()[0] if unreachable else "it is not there, or needs a token"
-            raise ConfigError(
-                f"no folder {name}, and the hub gives no such model ({why}); give a folder with config.json, "
-                "model.safetensors and tokenizer files, or a hub id; harness.grpo can also make a new model, with "
-                "'tiny'"
-            ) from error
+            raise ConfigError(f"no folder {name}, and the hub gives no such model ({why}); {_GIVE}") from error
 
 
 def _without_dropout(config: PreTrainedConfig) -> PreTrainedConfig:

@@ -101,15 +101,14 @@ def sync(path: Path) -> None:
 
 def make_folder(folder: Path, flag: str) -> None:
     """Makes a folder and its parents if need be. If it can't be made or written to, a ConfigError names the `flag`."""
+    what = "made"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"the folder {folder} can't be made ({error.strerror}); give another {flag}") from error
-    try:
+        what = "written to"
         with room_for(folder), TemporaryFile(dir=folder):  # os.access tells root that it may write into /proc
             pass
     except OSError as error:
-        raise ConfigError(f"the folder {folder} can't be written to ({error.strerror}); give another {flag}") from error
+        raise ConfigError(f"the folder {folder} can't be {what} ({error.strerror}); give another {flag}") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -79,12 +79,8 @@ LOOK_AT = ("rollout/success", "horizon/k", "rollout/truncated", "train/zero_adva
 """The metrics to look at first."""
 
 
-def _row(line: str) -> tuple[str, tuple[str, str]]:
-    name, unit, what = line.split(" | ", 2)
-    return name, (unit, what)
-
-
-GLOSSARY: dict[str, tuple[str, str]] = dict(map(_row, _TABLE.strip().splitlines()))
+_ROWS = (line.split(" | ", 2) for line in _TABLE.strip().splitlines())
+GLOSSARY: dict[str, tuple[str, str]] = {name: (unit, what) for name, unit, what in _ROWS}
 """The unit of each metric, and what it is. If a logged name has three parts, its first two are the key."""
 
 for _bin, _ in LENGTH_BINS:

@@ -1,8 +1,7 @@
 """Samples with the same module that is trained, through transformers. It works on any device and needs no engine.
 
 The key-value cache is kept over the turns of an episode. A common beginning of several episodes, such as the prompt of
-a group, is computed once. For paged memory, CUDA graphs and tensor parallelism, use vLLM
-(`harness.sampling.vllm.engine`).
+a group, is computed once.
 """
 
 from collections.abc import Hashable
@@ -18,7 +17,7 @@ from eh_gym.errors import ConfigError
 from harness.model.attention import attention_windows
 from harness.model.head import float32_head, float32_logits
 from harness.sampling.slot_cache import SlotCache
-from harness.types.sampler import Sample, SampleRequest, check_request, sample_of, spans
+from harness.types.sampler import Sample, SampleRequest, check_request, checked_context, sample_of, spans
 from harness.types.seeding import uniforms
 
 # Fewer common tokens are not shared: the extra forward pass would cost more than it saves.
@@ -78,13 +77,10 @@ class TransformersSampler:
                 f"TransformersSampler needs layers with full or sliding attention, got {kinds} in "
                 f"{config.model_type!r}; use --sampler vllm, or another model"
             )
-        positions = config.max_position_embeddings
-        if max_context is not None and not 1 < max_context <= positions:
-            raise ConfigError(f"max_context must be in 2..{positions} (the model's positions), got {max_context}")
+        self.max_context = checked_context(max_context, config.max_position_embeddings)
         self._model = model
         self._windows = set(windows)
         self._vocab_size = int(config.vocab_size)
-        self.max_context = max_context or positions
         self._max_prefill_tokens = max_prefill_tokens
         self._version = version
         self._cache = SlotCache(self.max_context)
@@ -99,9 +95,7 @@ class TransformersSampler:
 
     @torch.inference_mode()
     def submit(self, request: SampleRequest) -> None:
-        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
-        if request.session in self._running:
-            raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context, running=self._running)
         session = self._sessions.get(request.session)
         if session is None:
             session = self._sessions[request.session] = _Session(row=len(self._rows))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import tyro
 from rich.console import Console
@@ -123,15 +123,11 @@ def errors_in_one_line(console: Console) -> Iterator[None]:
     except EHError as error:
         if "TORCHELASTIC_RUN_ID" in os.environ and os.environ["LOCAL_RANK"] != "0":
             time.sleep(_OTHERS_S)  # a rank that is still alive then has an error of its own
-        end_with_error(console, str(error), code=1 if isinstance(error, UserCodeError) else 2)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(1 if isinstance(error, UserCodeError) else 2)
     except KeyboardInterrupt as stop:
         console.print("; ".join(["stopped", *map(str, stop.args)]), highlight=False, soft_wrap=True, markup=False)
         sys.exit(130)
-
-
-def end_with_error(console: Console, text: str, code: int = 2) -> NoReturn:
-    console.print(f"[red]error:[/red] {escape(text)}", highlight=False, soft_wrap=True)
-    sys.exit(code)
 
 
 def _check_names(default: Any, words: Sequence[str]) -> None:
@@ -226,7 +222,7 @@ def _texts(kind: Any) -> Mapping[str, str]:
 
 
 def _json(words: Sequence[str]) -> dict[str, Any]:
-    return json_object(words[0], "the value", '{"name": 1}')
+    return json_object(words[0], "the value")
 
 
 def _stages(words: Sequence[str]) -> dict[int, int]:

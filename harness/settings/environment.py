@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from eh_gym.answers import MOST_REWARD
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
-from envs.make import absolute, has_splits, read_env_args
+from envs.make import absolute, has_splits
 from envs.mixed import read_environments
 from harness.settings.section import FIRST, Changes, Section
 
@@ -67,14 +67,9 @@ class Environment(Section):
     def __post_init__(self) -> None:
         if callable(self.env):
             raise ConfigError(f"env must be an id, got {self.env!r}; a function belongs into train(env=...)")
-        if isinstance(self.env, str):
-            object.__setattr__(self, "env", absolute(self.env))
-        args: object = self.env_args
-        if isinstance(args, str):
-            args = read_env_args(args)
-        if isinstance(args, Mapping):
-            object.__setattr__(self, "env_args", {absolute(name): value for name, value in args.items()})
         super().__post_init__()
+        object.__setattr__(self, "env", absolute(self.env))
+        object.__setattr__(self, "env_args", {absolute(name): value for name, value in self.env_args.items()})
         if self.env.startswith(GIVEN) and self.env_workers != "local":
             raise ConfigError(
                 "an environment that a Python program gives must be on this machine, got --env-workers "

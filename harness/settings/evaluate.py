@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
 from envs.description import Description, description_of, descriptions
-from envs.make import json_object
 from harness.settings.environment import Environment
 from harness.settings.model import Model
 from harness.settings.rollout import Rollout
@@ -39,9 +38,6 @@ class Endpoint(Section):
     '{"seed": null}'."""
 
     def __post_init__(self) -> None:
-        given: object = self.extra_body
-        if isinstance(given, str):
-            object.__setattr__(self, "extra_body", json_object(given, "--extra-body", '{"seed": null}'))
         super().__post_init__()
         if taken := [name for name in ("messages", "model", "n", "stream", "tools") if name in self.extra_body]:
             raise ConfigError(f"--extra-body must not have {', '.join(taken)}; leave it out")

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from eh_gym.errors import ConfigError
 from eh_gym.ranges import Range
-from envs.make import json_object
 from harness.settings.section import FIRST, Changes, Section
 
 REASONING_FORMATS = ("auto", "none", "tags", "opened", "harmony")
@@ -41,10 +40,6 @@ class Model(Section):
     other tags, such as '<seed:think> </seed:think>'. auto finds it."""
 
     def __post_init__(self) -> None:
-        given: object = self.chat_template_kwargs
-        if isinstance(given, str):
-            read = json_object(given, "--chat-template-kwargs", '{"enable_thinking": false}')
-            object.__setattr__(self, "chat_template_kwargs", read)
         super().__post_init__()
         if taken := [name for name in self.chat_template_kwargs if name in _OURS]:
             raise ConfigError(f"--chat-template-kwargs must not have {', '.join(taken)}; leave it out")

@@ -16,10 +16,11 @@ import enum
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from eh_gym.errors import ConfigError, EHError
 from eh_gym.ranges import check_fields, hints_of, near
+from envs.make import json_object
 
 T = TypeVar("T")
 
@@ -69,10 +70,15 @@ class Section:
                 value = _part(choice, _default(field), value, f"{field.name}.")
             elif isinstance(value, str) and Path in get_args(hints[field.name]):
                 value = Path(value) if value else None
+            elif isinstance(value, str) and get_origin(hints[field.name]) is Mapping:
+                value = json_object(value, self._flag(field.name))
             if choice:
                 choice.check(value)
             object.__setattr__(self, field.name, value)
-        check_fields(self, self.prefix, lambda name: f"--{self.prefix}{name}".replace("_", "-"))
+        check_fields(self, self.prefix, self._flag)
+
+    def _flag(self, name: str) -> str:
+        return f"--{self.prefix}{name}".replace("_", "-")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,9 +45,6 @@ class WarmStart(Section):
     polish_learning_rate: NoFlag[Annotated[float, Range(0)]] = 0.0
     """The learning rate of these last batches. 0 takes a third of `learning_rate`."""
 
-    def seed_for(self, run: int) -> int:
-        return run if self.seed < 0 else self.seed
-
     def rate(self, parameters: int, *, lora: bool) -> float:
         """Returns the learning rate for a model of this size, its frozen parameters included; `lora` trains adapters
         alone.

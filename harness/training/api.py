@@ -15,7 +15,7 @@ from eh_gym import HorizonController
 from eh_gym.answers import is_verdict
 from eh_gym.checked import accepts
 from eh_gym.errors import ConfigError
-from eh_gym.horizon.controller import is_controller
+from eh_gym.horizon.controller import check_controller
 from envs.make import absolute, takes_split
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import saved_config
@@ -105,11 +105,8 @@ def train(
             f"on_update and callbacks must be functions of an update and its metrics, got {wrong[0]!r}; write "
             "def on_update(update, metrics): ..."
         )
-    if controller is not None and not is_controller(controller):
-        raise ConfigError(
-            f"controller must have horizon, record, update, state_dict and load_state_dict, got {controller!r}; "
-            "eh_gym.FixedHorizon(K) is the simplest"
-        )
+    if controller is not None:
+        check_controller(controller)
     if resume is not None:
         if config is not None:
             raise ConfigError("a resumed run has its own settings, got config and resume; leave one of them out")

@@ -25,6 +25,7 @@ from harness.training.checkpoint import save_checkpoint, write_training_state
 from harness.types.trajectory import Trajectory
 from harness.update.learner import Learner
 from harness.update.try_update import try_update
+from harness.update.update import select_episodes
 
 
 @dataclass
@@ -79,7 +80,9 @@ class TrainingRun:
         if self.log is None:
             return
         self.log.write(update, metrics)
-        write_episodes(self.folder / "episodes", update, trajectories, self.learner.selected(trajectories))
+        write_episodes(
+            self.folder / "episodes", update, trajectories, select_episodes(trajectories, self.config.loss)[0]
+        )
 
     def remember(self, update: int) -> None:
         """Remembers where to go on if all episodes of this update and the next are lost. Call it before K moves."""

@@ -4,7 +4,7 @@ A sampler runs only when it is asked: `submit` hands over one turn of an episode
 handles text; `harness.chat.chat` turns texts into ids.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -155,8 +155,20 @@ class CacheMetrics(Protocol):
     def cache_metrics(self) -> dict[str, float]: ...
 
 
-def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) -> None:
-    """Raises ConfigError for a request that no sampler can serve. An id out of range would crash or hang an engine."""
+def checked_context(max_context: int | None, most: int, why: str = "the model's positions") -> int:
+    """Returns the most tokens of an episode, by default `most`."""
+    if max_context is not None and not 1 < max_context <= most:
+        raise ConfigError(f"max_context must be in 2..{most} ({why}), got {max_context}")
+    return max_context or most
+
+
+def check_request(
+    request: SampleRequest, *, vocab_size: int, max_context: int, running: Container[Hashable] = ()
+) -> None:
+    """Raises ConfigError for a request that no sampler can serve. An id out of range would crash or hang an engine.
+
+    `running` are the sessions that have a request.
+    """
     ids = request.prompt_ids
     if not len(ids):
         raise ConfigError("prompt_ids is empty; a request needs at least one token")
@@ -174,6 +186,8 @@ def check_request(request: SampleRequest, *, vocab_size: int, max_context: int) 
             f"prompt ({len(ids)} tokens) and max_tokens ({request.max_tokens}) exceed the context of {max_context}; "
             "end the episode or lower max_tokens"
         )
+    if request.session in running:
+        raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
 
 
 def sample_of(

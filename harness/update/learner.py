@@ -13,7 +13,7 @@ from harness.settings.optimizer import Optimizer
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 from harness.update.optimizer import HostMoments
-from harness.update.update import select_episodes, update_policy
+from harness.update.update import update_policy
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,3 @@ class Learner:
             self.moments.to_host()
         return_memory(self.policy.model.device)
         return metrics | {"train/lr": learning_rate}
-
-    def selected(self, trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, float]]:
-        return select_episodes(trajectories, self.loss)[0]

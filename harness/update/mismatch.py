@@ -1,8 +1,7 @@
 """Measures how far the trainer's log-probabilities are from the sampler's, by episode length.
 
-An engine rounds differently from the trainer, and with `--max-staleness` it is also some updates behind. The later a
-token comes in an episode, the more both affect the tokens that it was conditioned on. The correction for the mismatch
-is `importance_weights` in `harness.update.loss`.
+docs/harness.md, "Two sets of log-probabilities", says where they come from. The correction is `importance_weights` in
+`harness.update.loss`.
 """
 
 from __future__ import annotations

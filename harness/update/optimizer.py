@@ -1,10 +1,8 @@
-"""AdamW over float32 weights, whatever type the model computes with.
+"""AdamW over float32 weights, whatever type the model computes with; docs/training.md says why.
 
-At a learning rate of 1e-6, a step moves a weight by about 1e-6. But bfloat16 has only 8 significant bits: adding less
-than 6e-5 to a weight of 0.02 changes nothing. So the optimizer works on float32 copies of the weights ("master
-weights", arXiv 1710.03740). It sums the gradients of all micro-batches in float32, and writes the rounded weights back
-into the model after each step. The model itself stays in bfloat16, so a sampler that uses it or a copy of it computes
-as the trainer does. A model in float32 needs no copies.
+The optimizer works on float32 copies of the weights ("master weights", arXiv 1710.03740), sums the gradients of all
+micro-batches in float32, and writes the rounded weights back into the model after each step. The model itself stays in
+bfloat16, so a sampler that uses it or a copy of it computes as the trainer does.
 """
 
 from typing import Any

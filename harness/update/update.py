@@ -4,13 +4,8 @@ This is GRPO as the paper uses it (arXiv 2402.03300, KL coefficient 0). The adva
 relative to the other episodes of its task. There is no value function and no GAE: with gamma = lambda = 1 and one
 reward at the end, GAE gives the same advantage.
 
-The denominator of the ratio can come from two policies:
-
-- By default it is the policy that sampled, with the log-probabilities that the sampler reported. Clipping then also
-  bounds the effect of a sampler that is behind or rounds differently.
-- With `tis_cap` it is the trainer's policy before the first optimizer step, and the loss of each token is weighted by
-  trainer's / sampler's probability, bounded by the cap (`importance_weights`). The clipping then bounds only the steps
-  of this update, and the weight corrects the difference between sampler and trainer.
+The denominator of the ratio comes from the sampler or, with `tis_cap`, from the trainer before its first step:
+docs/harness.md, "Two sets of log-probabilities".
 
 If an agent program changes its history, an episode has several sequences of tokens. Each is scored by itself. All have
 the episode's advantage, and in every mean over episodes they count as one.

@@ -1,14 +1,11 @@
-"""Every benchmark explains itself, runs for seconds with --smoke, and refuses what it cannot do in one line."""
-
 import importlib.util
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child import python
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("flags", "played"))
@@ -34,7 +31,7 @@ SLOW = {
     "train": "plain / chunked, mib",
     "trl_cpu": "tokens/s / TRL's: median",
 }
-NEEDS = {"appworld": "appworld_python", "bfcl": "bfcl_python", "ray_envs": "ray", "tau2": "tau2_python"}
+NEEDS = {"appworld": "EH-AppWorld-v0", "bfcl": "EH-BFCL-v0", "tau2": "EH-Tau2-v0"}
 ELSEWHERE = ("logits", "served_envs")  # other tox environments have what they need, and name their tests
 
 
@@ -47,11 +44,11 @@ def test_smoke(run, name):
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", SLOW)
-def test_smoke_of_what_starts_processes(request, tmp_path, name):
+def test_smoke_of_what_starts_processes(installed, tmp_path, name):
     if name == "ray_envs":
         pytest.importorskip("ray")
     elif name in NEEDS:
-        request.getfixturevalue(NEEDS[name])
+        installed(NEEDS[name])
     runs = ["--runs", str(tmp_path)] if name in ("settling", "false_plateau", "learning") else []
     assert SLOW[name] in smoke_in_a_process(name, *runs)
 
@@ -78,22 +75,12 @@ def test_a_missing_package_is_told_in_one_line(run, name, package):
 
 def test_serving_needs_no_extra_for_training():
     code = "import sys; sys.modules['tyro'] = None; import served_envs"
-    subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT / "benchmarks", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
-    )
+    python("-c", code, cwd=ROOT / "benchmarks", env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def smoke_in_a_process(name, *more):
-    done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", "--smoke", *more],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return python(f"benchmarks/{name}.py", "--smoke", *more, cwd=ROOT, env=env)
 
 
 def test_a_run_that_fails_says_why(run, tmp_path):

@@ -1,5 +1,3 @@
-"""The documentation says what the code does: the reference pages, the errors, the flags, the links."""
-
 import ast
 import json
 import re

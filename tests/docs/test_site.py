@@ -1,15 +1,25 @@
-"""The built site (EH_SITE, which tox run -e docs sets): it asks no other host for anything, and nothing is left
-unrendered."""
+"""The built site (EH_SITE, which tox run -e docs sets): it asks no other host for anything, nothing is left unrendered,
+and first screens and phones in a headless Chromium."""
 
+import functools
 import os
 import re
+import threading
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from chromium import chromium
 
 SITE = Path(os.environ.get("EH_SITE", ""))
 pytestmark = pytest.mark.skipif("EH_SITE" not in os.environ, reason="tox run -e docs builds it")
+SCREEN = (1280, 800)  # pixels
+NO_COMMAND = {"arms.html", "comparison.html", "reference/flags.html", "reference/metrics.html"}  # tables
+FIRST = """sel => {
+  const found = document.querySelector(`article ${sel}`);
+  return found && {top: found.getBoundingClientRect().top, cut: found.scrollWidth - found.clientWidth};
+}"""
 
 
 class _Requests(HTMLParser):
@@ -82,3 +92,57 @@ def test_code_is_shown_as_it_is_written():
     text = re.sub(r"</?span[^>]*>", "", (SITE / "environments.html").read_text())
     assert "<code>&lt;tool_call&gt;</code>" in text
     assert "<code>python -m envs install bfcl</code>" in text
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def url():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(SITE)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
+
+
+def _own_pages():
+    pages = [page.relative_to(SITE).as_posix() for page in _pages()]
+    own = [page for page in pages if page != "404.html" and not page.startswith("repository/")]
+    assert len(own) > 25
+    return own
+
+
+def _open(browser, width, height):
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.set_default_timeout(120_000)
+    return page
+
+
+def test_a_first_screen_says_what_the_page_gives_and_has_a_command_that_is_not_cut_off(browser, url):
+    page = _open(browser, *SCREEN)
+    for name in _own_pages():
+        page.goto(f"{url}/{name}")
+        assert page.evaluate(FIRST, "p")["top"] < SCREEN[1], name
+        command = page.evaluate(FIRST, "table" if name in NO_COMMAND else "pre > code")
+        assert command["top"] < SCREEN[1], name
+        assert command["cut"] <= 0, name
+    page.close()
+
+
+def test_no_page_is_wider_than_a_phone(browser, url):
+    page = _open(browser, 390, 844)
+    for name in _own_pages():
+        page.goto(f"{url}/{name}")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, name
+    page.close()

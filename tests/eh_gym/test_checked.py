@@ -1,5 +1,3 @@
-"""Answers of an environment that are not what the harness needs, and environments that raise."""
-
 import math
 
 import gymnasium as gym

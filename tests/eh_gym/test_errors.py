@@ -1,5 +1,3 @@
-"""The exception tree: complete, and with every error of the project in it."""
-
 import ast
 import inspect
 from pathlib import Path

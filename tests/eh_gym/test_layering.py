@@ -1,18 +1,18 @@
 """harness -> envs -> eh_gym, and nothing points back."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from child import python
 
 import eh_gym
 
 ROOT = Path(eh_gym.__file__).resolve().parents[1]
 
 # What each package may import besides the standard library and itself.
-ALLOWED = {"eh_gym": {"numpy", "gymnasium"}, "envs": {"numpy", "gymnasium", "eh_gym"}}
+ALLOWED = {"eh_gym": {"numpy", "gymnasium"}, "eh_gym/worker": {"eh_gym"}, "envs": {"numpy", "gymnasium", "eh_gym"}}
 # What runs in a backend's own virtualenv may import what is installed there; the fresh interpreters below show that
 # importing the environment does not.
 _WITH_APPWORLD = {
@@ -69,12 +69,6 @@ def test_no_file_imports_what_its_layer_may_not(package):
         assert not wrong, f"{file.relative_to(ROOT)} imports {wrong}"
 
 
-def test_the_worker_protocol_needs_the_standard_library_alone():
-    for file in sorted((ROOT / "eh_gym" / "worker").rglob("*.py")):
-        wrong = set(_imported(file.read_text("utf-8"))) - sys.stdlib_module_names - {"eh_gym"}
-        assert not wrong, f"{file.relative_to(ROOT)} imports {wrong}"
-
-
 @pytest.mark.parametrize(
     ("package", "forbidden"),
     [
@@ -84,7 +78,4 @@ def test_the_worker_protocol_needs_the_standard_library_alone():
 )
 def test_a_fresh_interpreter_loads_nothing_of_another_layer_and_warns_of_nothing(package, forbidden):
     code = _WALK.format(package=package, forbidden=forbidden)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
+    python("-W", "error", "-c", code, cwd=ROOT)

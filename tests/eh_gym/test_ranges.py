@@ -1,5 +1,3 @@
-"""The check of a dataclass's fields."""
-
 import json
 import math
 from dataclasses import asdict, dataclass

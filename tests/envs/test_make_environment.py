@@ -1,6 +1,3 @@
-"""The names of environments: ids of gymnasium, MODULE:ID, and classes that are not registered, by their file or
-module."""
-
 import os
 import pickle
 import re

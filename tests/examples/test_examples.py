@@ -24,13 +24,13 @@ def test_each_is_executable_and_says_its_command(path):
 
 def test_reinforce_learns_and_moves_k_from_both_sides(example, tmp_path):
     reinforce = example("reinforce", "torch", "matplotlib")
-    high = reinforce.train(50, seed=0, updates=25)
-    assert high == reinforce.train(50, seed=0, updates=25)
-    k, success = np.array(high).T
+    high = reinforce.train("EH-Cabinet-v0", 50, seed=0, updates=25)
+    assert high == reinforce.train("EH-Cabinet-v0", 50, seed=0, updates=25)
+    k, success = np.array([list(row.values()) for row in high]).T
     assert success[-5:].mean() > success[:5].mean() + 0.2
     assert k[0] == 50 > k[-1]
-    low = reinforce.train(10, seed=0, updates=20)
-    assert low[0][0] == 10 < low[-1][0]
+    low = reinforce.train("EH-Cabinet-v0", 10, seed=0, updates=20)
+    assert low[0]["horizon/k"] == 10 < low[-1]["horizon/k"]
     reinforce.main(["--updates", "2", "--out", str(tmp_path / "figure.svg")])
     assert (tmp_path / "figure.svg").read_text().endswith("</svg>\n")
 

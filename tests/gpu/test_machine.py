@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gpus import TINY, assert_sound, in_own_process, model_flops, need_gpu, new_episodes, new_policy
+from gpus import TINY, assert_sound, model_flops, need_gpu, new_episodes, new_policy
 
 
 @pytest.mark.parametrize(
@@ -19,15 +19,6 @@ def test_a_gpu_that_torch_cannot_use_is_a_failure(monkeypatch, tool, hidden, out
     with pytest.raises(BaseException, match="GPU") as raised:
         need_gpu()
     assert type(raised.value).__name__ == outcome
-
-
-def _fail():
-    raise SystemExit(3)
-
-
-def test_a_process_of_its_own_that_fails_fails_the_test():
-    with pytest.raises(AssertionError, match="it failed"):
-        in_own_process(_fail)
 
 
 def test_model_flops_by_hand():

@@ -1,21 +1,15 @@
 """Short runs of the tiny model on every path of the harness."""
 
-import contextlib
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 
 import pytest
 import torch
 from gpus import assert_sound, train
+from vllm_process import Server
 
 from harness.machine.runtime import visible_gpus
-from harness.sampling.vllm.settings import FLOAT32_LOGITS, WORKER_EXTENSION
+from harness.sampling.vllm.settings import WORKER_EXTENSION
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 
@@ -61,34 +55,16 @@ def test_a_server_takes_the_weights(tmp_path):
     pytest.importorskip("vllm")
     over_nccl = torch.cuda.device_count() > 1
     train(tmp_path / "other")  # the server begins with other weights
-    with server(tmp_path / "other" / "model", over_nccl) as url:
-        device = "cuda" if over_nccl else "cpu"
-        assert_sound(train(tmp_path / "run", "--sampler", "vllm-server", "--url", url, device=device))
-
-
-@contextlib.contextmanager
-def server(model, over_nccl):
-    with socket.socket() as kept:  # bound and not listening, it keeps the port for the server
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{kept.getsockname()[1]}"
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-        command += ["--host", "127.0.0.1", "--port", url.rpartition(":")[2], "--gpu-memory-utilization", "0.3"]
-        command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"]
-        command += ["--hf-overrides", json.dumps(FLOAT32_LOGITS)]
-        if over_nccl:
-            command += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
-        else:
-            command += ["--worker-extension-cls", WORKER_EXTENSION]
-        settings = {"VLLM_SERVER_DEV_MODE": "1", "CUDA_VISIBLE_DEVICES": visible_gpus()[-1]}
-        process = subprocess.Popen(command, env={**os.environ, **settings})
-        try:
-            while True:  # the test's own time limit ends it
-                assert process.poll() is None, "the server ended; its output is captured"
-                with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
-                    break
-                time.sleep(0.5)
-            yield url
-        finally:
-            process.terminate()
-            process.wait(30)
+    words = ["--gpu-memory-utilization", "0.3"]
+    if over_nccl:
+        words += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
+    else:
+        words += ["--worker-extension-cls", WORKER_EXTENSION]
+    gpu = {"CUDA_VISIBLE_DEVICES": visible_gpus()[-1]}
+    server = Server(tmp_path / "other" / "model", tmp_path / "server.log", *words, **gpu)
+    try:
+        server.wait()
+        flags = ["--sampler", "vllm-server", "--url", server.url]
+        assert_sound(train(tmp_path / "run", *flags, device="cuda" if over_nccl else "cpu"))
+    finally:
+        server.stop()

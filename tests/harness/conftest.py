@@ -1,5 +1,3 @@
-"""Small settings and models that every test of the harness shares."""
-
 import fcntl
 import os
 import signal

@@ -1,12 +1,8 @@
-"""Training and evaluating from Python: in a notebook's loop, twice in one process, with objects, callbacks and
-interrupts."""
-
 import asyncio
 import functools
 import json
 import random
 import signal
-import subprocess
 import sys
 from configparser import ConfigParser
 from dataclasses import replace
@@ -17,6 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from child import python
+from quiet_run import untimed
 
 from eh_gym import ElasticHorizon, FixedHorizon
 from eh_gym.errors import ConfigError, EHError
@@ -25,6 +23,7 @@ from harness import GRPOConfig, WarmStart, evaluate_policy, train
 from harness.__main__ import COMMANDS
 from harness.agents.env import AgentEnv
 from harness.agents.program import find_agent
+from harness.records.episode_log import read_episodes
 from harness.records.run_folder import prepare
 from harness.rollout.rollout import rollout
 from harness.settings.section import changed, in_python, python_names
@@ -32,9 +31,7 @@ from harness.settings.section import changed, in_python, python_names
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(cache, monkeypatch):
-    monkeypatch.setattr("harness.clone.clones.cache_dir", lambda: cache)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -48,8 +45,9 @@ def from_clone(short, trained_folder):
     return changed(short, model=str(trained_folder), **{"warm_start.episodes": 0})
 
 
-def without_times(result):
-    return [{name: x for name, x in row.items() if not name.startswith("time/")} for row in result.history]
+def assert_same(result, other):
+    assert untimed(result.history) == untimed(other.history)
+    assert result.evaluations == other.evaluations
 
 
 def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_outside(from_clone, tmp_path):
@@ -61,8 +59,7 @@ def test_twice_in_a_process_whose_loop_runs_gives_the_same_and_changes_nothing_o
     first, second = asyncio.run(cell())
     after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), torch.get_num_threads()
     torch.set_num_threads(1)
-    assert without_times(first) == without_times(second)
-    assert first.evaluations == second.evaluations
+    assert_same(first, second)
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]
     assert [row["update"] for row in first.history] == [0, 1]
@@ -92,9 +89,7 @@ def test_callbacks_hear_each_update_and_end_a_run_that_can_be_resumed(from_clone
         train(resume=stopped.folder, on_update=lambda *_: 1 / 0, show=False)
     # The evaluation of two updates is gone: a run that has one has ended.
     assert not (stopped.folder / "evaluation.json").exists()
-    resumed = train(resume=stopped.folder, show=False)
-    assert without_times(resumed) == without_times(whole)
-    assert resumed.evaluations == whole.evaluations
+    assert_same(train(resume=stopped.folder, show=False), whole)
 
 
 @pytest.mark.usefixtures("signals_are_heard")
@@ -121,9 +116,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(from_clone, t
             train(changed(config, out=out), on_update=trains, show=False)
         assert updates == [0, 1]
         updates.clear()
-        resumed = train(resume=out, show=False)
-        assert without_times(resumed) == without_times(whole)
-        assert resumed.evaluations == whole.evaluations
+        assert_same(train(resume=out, show=False), whole)
 
 
 @pytest.mark.usefixtures("signals_are_heard")
@@ -143,8 +136,7 @@ def test_an_environment_and_a_controller_may_be_objects(from_clone, tmp_path):
     controller = ElasticHorizon(k0=10, min_successes=2)
     given = train(from_clone, env=make_cabinet, controller=controller, show=False)
     named = train(changed(from_clone, out=tmp_path / "named"), show=False)
-    assert without_times(given) == without_times(named)
-    assert given.history[-1]["horizon/k"] == named.history[-1]["horizon/k"]
+    assert untimed(given.history) == untimed(named.history)
     kept = json.loads((given.folder / "config.json").read_text())
     assert (kept["environment"]["env"], kept["horizon"]["wrapper"]) == ("given:make_cabinet", "given:ElasticHorizon")
     with pytest.raises(ConfigError, match=r"make_cabinet.*train\(resume=..., env=...\)"):
@@ -245,7 +237,7 @@ def test_graded_rewards_are_summed_and_a_success_is_a_sum_above_the_threshold(ke
     config = changed(from_clone, updates=1)
     result = train(changed(config, **own), env=Graded, show=False)
     [row] = result.history
-    lines = [json.loads(line) for line in (result.folder / "episodes" / "update-000000.jsonl").open()]
+    lines = read_episodes(result.folder / "episodes" / "update-000000.jsonl")
     for line in lines:
         earned = 0.01 * line["length"] + line["success"]
         assert line["reward"] == pytest.approx(0.0 if line["end"] == "horizon" and not kept else earned)
@@ -293,9 +285,7 @@ def test_a_script_needs_no_main_block(child_env, tmp_path):
         "print(len(result.history), result.folder)\n"
     )
     env = child_env | {"EH_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run([sys.executable, script], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == "1 runs/EH-Cabinet-v0-elastic-seed0"
+    assert python(script, env=env, cwd=tmp_path).splitlines()[-1] == "1 runs/EH-Cabinet-v0-elastic-seed0"
 
 
 def test_the_package_lists_its_commands_and_scripts_find_theirs(capsys):

@@ -1,5 +1,3 @@
-"""The files in recipes/cluster: their commands, as each machine runs them, are understood."""
-
 import os
 import re
 import shlex

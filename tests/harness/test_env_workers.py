@@ -1,5 +1,3 @@
-"""Training on environments in Ray actors: the same run as with environments here, also while nodes are lost."""
-
 import itertools
 from dataclasses import replace
 

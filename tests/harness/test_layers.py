@@ -1,11 +1,10 @@
 """The rooms of harness/: a folder has one subject, and each folder imports only those below it."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child import python
 
 import harness
 from harness.__main__ import COMMANDS as LISTED
@@ -88,8 +87,7 @@ def test_the_package_loads_nothing_and_its_settings_and_commands_no_torch():
     imports = "; ".join(f"import {name.removesuffix('.__init__')}" for name in modules)
     code = "import sys, harness; assert not {'torch', 'transformers', 'rich', 'tyro'} & {*sys.modules}; "
     code += "from harness import GRPOConfig, WarmStart, evaluate_policy, train; GRPOConfig.recipe('quickstart'); "
-    command = [sys.executable, "-W", "error", "-c", f"{code}{imports}; print(*sys.modules)"]
-    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(python("-W", "error", "-c", f"{code}{imports}; print(*sys.modules)").split())
     assert {"tyro", "harness.grpo", "harness.settings.grpo"} <= loaded
     assert not loaded & {"torch", "transformers", "tokenizers", "tensorboard", "matplotlib", "jinja2"}
 

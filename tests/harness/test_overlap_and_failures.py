@@ -1,6 +1,3 @@
-"""Training while episodes are sampled, and training on environments that fail."""
-
-import gymnasium as gym
 import pytest
 from quiet_run import rows_of_run as run
 
@@ -48,21 +45,15 @@ class FlakyCabinet(CabinetEnv):
         return super().step(action)
 
 
+FLAKY = f"{__file__}:FlakyCabinet"
 NO_SUCCESS = {"warm_start.episodes": 20, "warm_start.max_batches": 1, "warm_start.polish_batches": 0}
 """Enough where success plays no part: every environment id is cloned anew, which takes 8 s."""
 
 
-@pytest.fixture
-def flaky():
-    gym.register("Flaky-Cabinet-v0", entry_point=lambda **arguments: FlakyCabinet(**arguments))
-    yield "Flaky-Cabinet-v0"
-    del gym.registry["Flaky-Cabinet-v0"]
-
-
-def test_training_goes_on_when_environments_fail(quick, flaky, tmp_path):
+def test_training_goes_on_when_environments_fail(quick, tmp_path):
     config = changed(quick, updates=2, eval_tasks=0, slots=4, **NO_SUCCESS)
     sound = run(changed(config, out=tmp_path / "sound", env="EH-Cabinet-v0"))
-    rows = run(changed(config, env=flaky))
+    rows = run(changed(config, env=FLAKY))
     for row, expected in zip(rows, sound, strict=True):
         assert row["rollout/environment_errors"] == 0
         assert row["rollout/environment_retries"] > 0
@@ -81,18 +72,14 @@ class DeadCabinet(CabinetEnv):
 
 
 def test_an_environment_that_stays_dead_ends_the_run(quick):
-    gym.register("Dead-Cabinet-v0", entry_point=lambda **arguments: DeadCabinet(**arguments))
-    try:
-        with pytest.raises(UserCodeError, match=r"all 16 episodes .*machine is gone.* step 0"):
-            run(changed(quick, updates=9, eval_tasks=0, env="Dead-Cabinet-v0", **NO_SUCCESS))
-    finally:
-        del gym.registry["Dead-Cabinet-v0"]
+    with pytest.raises(UserCodeError, match=r"all 16 episodes .*machine is gone.* step 0"):
+        run(changed(quick, updates=9, eval_tasks=0, env=f"{__file__}:DeadCabinet", **NO_SUCCESS))
     assert len(read_metrics(quick.out / "metrics.jsonl")) == 2
 
 
-def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(quick, flaky, monkeypatch):
+def test_episodes_that_fail_after_every_retry_are_counted_and_training_goes_on(quick, monkeypatch):
     monkeypatch.setattr("harness.rollout.episode.RETRIES", 0)
-    rows = run(changed(quick, updates=2, eval_tasks=0, env=flaky, **NO_SUCCESS))
+    rows = run(changed(quick, updates=2, eval_tasks=0, env=FLAKY, **NO_SUCCESS))
     assert [row["rollout/environment_retries"] for row in rows] == [0, 0]
     assert rows[0]["rollout/environment_errors"] == 16  # every slot's first reset
     assert rows[0]["rollout/episodes"] == 0

@@ -1,6 +1,3 @@
-"""One run on several environments: their shares, a K and metrics of each; the same in every way to play, and after a
-resume."""
-
 import json
 import shutil
 
@@ -10,6 +7,7 @@ from quiet_run import metrics_of
 from quiet_run import run as run_in
 
 from harness.evaluate import main as evaluate
+from harness.records.episode_log import read_episodes
 from harness.settings.grpo import from_recipe
 from harness.settings.section import changed
 
@@ -40,7 +38,7 @@ def test_a_run_has_the_shares_the_metrics_and_a_k_of_each_also_resumed(mixed, tm
     ks = [(row[f"horizon/k_of/{PLAIN}"], row[f"horizon/k_of/{LOCKED}"]) for row in rows]
     assert any(plain != locked for plain, locked in ks), "each should follow its own successes"
     assert rows[-1]["horizon/k"] == max(ks[-2])
-    episodes = [json.loads(line) for line in (tmp_path / "a" / "episodes" / "update-000002.jsonl").open()]
+    episodes = read_episodes(tmp_path / "a" / "episodes" / "update-000002.jsonl")
     own = {PLAIN: ks[-2][0], LOCKED: ks[-2][1]}
     assert {(e["task_id"].split("/")[0], e["horizon"]) for e in episodes} == set(own.items())
     parts = {part["name"]: part for part in evaluations["after"]["sampled"]["parts"]}

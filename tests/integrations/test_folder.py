@@ -1,5 +1,3 @@
-"""Processes that share K through a folder."""
-
 import json
 import os
 import pickle
@@ -8,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from child import python
 
 from eh_gym import ElasticHorizon, EpisodeOutcome, SharedHorizon
 from eh_gym.errors import ConfigError, StateError
@@ -31,11 +30,7 @@ def elastic(**told):
 
 
 def worker(path):
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", WORKER, str(path)], capture_output=True, text=True, env=env, check=True
-    )
-    return done.stdout.split()
+    return python("-c", WORKER, path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}).split()
 
 
 def test_the_first_process_owns_k_and_hears_all(tmp_path):

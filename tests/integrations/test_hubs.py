@@ -18,14 +18,14 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
+from child import python
 
 import eh_gym
 from envs.cache import cache_dir
 
 ROOT = Path(__file__).parents[2]
-BACKENDS = {"eh_cabinet": None, "eh_bfcl": "bfcl_python", "eh_appworld": "appworld_python", "eh_tau2": "tau2_python"}
-SPLIT = {"eh_cabinet": "dev", "eh_bfcl": "dev", "eh_appworld": "mini", "eh_tau2": "test"}
 IDS = {"eh_cabinet": "EH-Cabinet-v0", "eh_bfcl": "EH-BFCL-v0", "eh_appworld": "EH-AppWorld-v0", "eh_tau2": "EH-Tau2-v0"}
+SPLIT = {"eh_cabinet": "dev", "eh_bfcl": "dev", "eh_appworld": "mini", "eh_tau2": "test"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def made(tmp_path_factory):
 def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made):
     folders = sorted(str(path.relative_to(made)) for path in made.glob("*/*"))
     assert folders == [
-        *(f"openenv/{name}_env" for name in sorted(BACKENDS)),
+        *(f"openenv/{name}_env" for name in sorted(IDS)),
         "verifiers/eh_appworld",
         "verifiers/eh_bfcl",
         "verifiers/eh_tau2",
@@ -52,9 +52,7 @@ def test_each_folder_has_a_page_of_its_own_and_no_word_of_the_template(made):
 
 
 def install(folder, target):
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target, folder)
-    done = subprocess.run([str(word) for word in pip], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--target", target, folder)
 
 
 # OpenEnv
@@ -120,14 +118,13 @@ class Loopback:
 
 
 @pytest.mark.filterwarnings("default::DeprecationWarning")  # from within OpenEnv's validator
-@pytest.mark.parametrize("name", BACKENDS)
-def test_openenv_validates_the_folder_and_its_client_solves_a_task(name, openenv, tmp_path, request, monkeypatch):
+@pytest.mark.parametrize("name", IDS)
+def test_openenv_validates_the_folder_and_its_client_solves_a_task(name, openenv, installed, tmp_path, monkeypatch):
     from openenv import AutoAction, AutoEnv
     from openenv.auto._discovery import reset_discovery
     from openenv.validation import Level, run_validation
 
-    if BACKENDS[name]:
-        request.getfixturevalue(BACKENDS[name])
+    installed(IDS[name])
     folder, split = openenv / f"{name}_env", SPLIT[name]
     monkeypatch.setenv("EH_CACHE_DIR", str(cache_dir()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # OpenEnv notes there which packages it has found
@@ -178,9 +175,9 @@ def answers_of_the_expert(name, split, tasks):
 
 
 @pytest.mark.parametrize("name", ["eh_bfcl", "eh_appworld", "eh_tau2"])
-def test_vf_eval_plays_the_first_tasks_of_the_folder_s_environment(name, made, chat_server, tmp_path, request):
+def test_vf_eval_plays_the_first_tasks_of_the_folder_s_environment(name, made, installed, chat_server, tmp_path):
     pytest.importorskip("verifiers.v1", reason="tox run -e integration-verifiers has verifiers")
-    request.getfixturevalue(BACKENDS[name])
+    installed(IDS[name])
     install(made / "verifiers" / name, tmp_path / "site")
     answers = answers_of_the_expert(name, SPLIT[name], 2)
 

@@ -17,7 +17,7 @@ if sys.version_info < (3, 12):  # SkyRL's messages are typing.TypedDict, which p
     typing.TypedDict = pytest.importorskip("typing_extensions").TypedDict
 
 import skyrl_gym
-from alone import cabinet_lengths, update_alone
+from alone import QUICK, cabinet_lengths, update_alone
 from byte_tokenizer import CHATML, byte_tokenizer
 from endings import ENDS, Heard, K
 from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
@@ -25,8 +25,6 @@ from skyrl.train.generators.base import BatchMetadata, TrajectoryID
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 from eh_gym.integrations.skyrl import ElasticGymGenerator, GymTextEnv
-
-SETTINGS = {"k0": 10, "k_min": 2, "k_max": 60, "alpha": 0.9, "min_successes": 2}
 
 
 class Pressing(BaseTextEnv):
@@ -89,7 +87,7 @@ def made(tokenizer, agent, folder, *, update_every=4, controller=None, zero=True
     told = {"max_turns": 99, "max_input_length": 100_000, "use_conversation_multi_turn": True, "batched": False, **told}
     config = GeneratorConfig(**told)
     return ElasticGymGenerator(
-        controller or ElasticHorizon(**SETTINGS),
+        controller or ElasticHorizon(**QUICK),
         folder=folder,
         update_every=update_every,
         zero_reward_on_truncation=zero,
@@ -120,7 +118,7 @@ def total(reward):
 @pytest.mark.parametrize("step_wise", [False, True])
 def test_k_moves_as_the_controller_alone_does_and_a_later_run_goes_on(tokenizer, chat_server, tmp_path, step_wise):
     generator = made(tokenizer, chat_server.cabinet_agent, tmp_path, step_wise_trajectories=step_wise)
-    alone, shown = ElasticHorizon(**SETTINGS), set()
+    alone, shown = ElasticHorizon(**QUICK), set()
     for first in (0, 4, 8):
         seeds, k = range(first, first + 4), alone.horizon
         out = play(generator, "eh", [{"gym_id": "EH-Cabinet-v0", "seed": seed} for seed in seeds])
@@ -154,7 +152,7 @@ def test_an_environment_of_theirs_gets_k_and_earns_nothing_where_k_stopped_it(to
     ]
     assert turns == [3, 10, 10, 10]
     assert [round(total(reward), 6) for reward in out["rewards"]] == [1.1, 1.45, 0.0, 0.0]
-    alone = ElasticHorizon(**SETTINGS)
+    alone = ElasticHorizon(**QUICK)
     update_alone(alone, goals)
     assert generator._horizon.horizon == alone.horizon
 

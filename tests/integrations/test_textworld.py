@@ -1,5 +1,3 @@
-"""examples/textworld.py on the real TextWorld."""
-
 from __future__ import annotations
 
 import os

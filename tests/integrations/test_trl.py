@@ -15,12 +15,12 @@ from alone import update_alone
 from byte_tokenizer import byte_tokenizer
 from datasets import Dataset
 from endings import ENDS, Heard, K
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from eh_gym import ElasticHorizon, EpisodeOutcome, KeyedHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.integrations.tools import ToolEnvironment
 from eh_gym.integrations.trl import ElasticToolCalls
+from harness.model.fresh import fresh_qwen2
 
 # Each GRPOTrainer with environments says so.
 pytestmark = pytest.mark.filterwarnings("ignore:You are using 'environment_factory', which is an experimental")
@@ -47,20 +47,8 @@ class Countdown:
 def policy():
     """A model that nobody listens to, and a tokenizer of bytes with the template of Qwen2.5 that TRL carries."""
     tokenizer = byte_tokenizer((Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text("utf-8"))
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=8,
-            intermediate_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            max_position_embeddings=16384,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-    return model, tokenizer
+    ends = {"eos_id": tokenizer.eos_token_id, "pad_id": tokenizer.pad_token_id}
+    return fresh_qwen2(len(tokenizer), 8, 8, 1, 1, 1, positions=16384, **ends), tokenizer
 
 
 def replied(tokenizer, ids, agent):

@@ -1,4 +1,5 @@
-"""The locks in requirements/ agree with setup.cfg's ranges, with docs/installation.md and with tox.ini."""
+"""The locks in requirements/ agree with setup.cfg's ranges, with docs/installation.md and with tox.ini; and every extra
+has a virtualenv of its own to be tried in."""
 
 import re
 from configparser import ConfigParser
@@ -8,6 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+
+import harness
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
@@ -121,3 +124,20 @@ def test_the_page_on_compatibility_says_what_is_locked_and_allowed():
     for trainer in sorted(TRAINERS):
         lock_name = "skyrl.txt" if trainer.startswith("skyrl") else f"{trainer}.txt"
         assert f"{trainer} {version(locked(lock_name)[trainer][0])}" in page
+
+
+def test_every_extra_is_tried_alone():
+    tox = ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    sections = [name for name in tox.sections() if name.startswith("testenv:extra-")]
+    tried = [name for section in sections for name in re.findall(r"\w+", section.partition("extra-")[2])]
+    assert sorted(tried) == sorted(["core", *setup()["options.extras_require"]])
+    for section in sections:
+        names = re.findall(r"\w+", section.partition("extra-")[2])
+        commands = set(re.findall(r"^(\w+): python ", tox[section]["commands"], re.MULTILINE))
+        assert commands == (set(names) if len(names) > 1 else set())
+
+
+def test_the_commands_ask_for_all_packages_of_their_extra():
+    train = {r.name for r in lines(setup()["options.extras_require"]["train"])}
+    assert sorted(harness._NEEDED) == sorted(train - {"tomli"})

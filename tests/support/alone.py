@@ -4,6 +4,8 @@ import gymnasium as gym
 
 import eh_gym
 
+QUICK = {"k0": 10, "k_min": 2, "k_max": 60, "alpha": 0.9, "min_successes": 2}  # an ElasticHorizon's
+
 
 def update_alone(controller, needs):
     """One update with episodes that succeed after so many steps, if K lets them; returns their outcomes."""

@@ -30,11 +30,14 @@ class End(NamedTuple):
         return not self.stopped and self.keep > 0
 
 
+_SOLVED = {"terminated": True, "truncated": True, "info": {"success": True}}
 ENDS = {
     "solved": End([0.3, 0.5], terminated=True, info={"success": True}, zero=0.8, keep=0.8, success=True),
     "failed": End([0.7, 0.5], terminated=True, info={"success": False}, zero=1.2, keep=1.2),
     "enough": End([0.9, 0.1 - 1e-12], terminated=True, zero=1.0, keep=1.0, success=True),
     "too little": End([0.5, 0.4], terminated=True, zero=0.9, keep=0.9),
+    "solved as a limit ended it": End([0.3, 0.5], **_SOLVED, zero=0.8, keep=0.8, success=True),
+    "solved on step K as a limit ended it": End([0.3, 0.4, 0.1], **_SOLVED, zero=0.8, keep=0.8, success=True),
     "on step K": End([0.5, 0.5, -3.0], terminated=True, info={"success": False}, zero=-2.0, keep=-2.0),
     "K": End([0.4, 0.4, 0.4, 0.4], keep=1.2, stopped=True),
     "K, in balance": End([1.0, -2.0, 1.0, 0.0], stopped=True),

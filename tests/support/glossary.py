@@ -1,5 +1,3 @@
-"""The check that every logged metric is explained."""
-
 from harness.records.glossary import GLOSSARY
 
 

@@ -1,5 +1,3 @@
-"""Settings with other values."""
-
 from contextlib import suppress
 from typing import TypeVar
 

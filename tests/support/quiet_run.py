@@ -25,7 +25,10 @@ def run(config, *, resume=False):
 
 
 def metrics_of(config):
-    rows = read_metrics(config.out / "metrics.jsonl")
+    return untimed(read_metrics(config.out / "metrics.jsonl"))
+
+
+def untimed(rows):
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 

@@ -1,5 +1,3 @@
-"""The page of flags has those of every horizon and every sampler."""
-
 import dataclasses
 import re
 import runpy

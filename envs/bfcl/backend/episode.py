@@ -1,12 +1,4 @@
-"""One BFCL episode by the official rules, with the official verdict.
-
-A turn is a user message and the steps that follow it. A step is one message of the agent with any number of calls. A
-message without a call ends the turn. More than 20 executed steps in a turn end the entry.
-
-The verdict is success if every turn with ground-truth calls passes three checks at its end: a step was executed, every
-public attribute of every simulator equals the ground truth's, and the results of the turn's ground-truth calls are
-among all results so far.
-"""
+"""One BFCL episode by the official rules, with the official verdict. docs/bfcl.md has the rules."""
 
 from __future__ import annotations
 

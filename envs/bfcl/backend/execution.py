@@ -1,8 +1,4 @@
-"""Carries out calls as bfcl-eval does, but without eval().
-
-bfcl-eval evaluates a model's text as Python, so everything runs, even open(). Here a call must be the bare name of a
-simulator's method, and its arguments must be literals or further such calls. This changes no ground-truth call.
-"""
+"""Carries out calls as bfcl-eval does, but without eval(): docs/bfcl.md, "Where we differ from upstream"."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Samples with a vLLM engine inside the trainer's process, on the trainer's own GPU (or CPU).
 
 The engine starts with random weights, and takes over the policy's weights from memory, at the start and after every
-update. Only the model's configuration is on disk. Between rollouts the engine sleeps, so that the trainer has the whole
-GPU. To sample on other GPUs, or on several for one model, use `harness.sampling.vllm.server`.
+update. Only the model's configuration is on disk.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ from envs.cache import cache_dir
 from harness.model.lora import plain_parameters
 from harness.sampling.vllm.settings import FLOAT32_LOGITS, cache_tokens, check_model, sampling_parameters
 from harness.sampling.vllm.worker import pack_on_cpu
-from harness.types.sampler import Sample, SampleRequest, check_request, sample_of, spans
+from harness.types.sampler import Sample, SampleRequest, check_request, checked_context, sample_of, spans
 
 _CPU_CACHE_BYTES = 512 << 20  # without a limit, vLLM takes most of the machine's memory
 
@@ -66,13 +65,10 @@ class VLLMSampler:
         version: int = 0,
     ) -> None:
         config = model.config.get_text_config()
-        positions = int(config.max_position_embeddings)
-        if max_context is not None and not 1 < max_context <= positions:
-            raise ConfigError(f"max_context must be in 2..{positions} (the model's positions), got {max_context}")
+        self.max_context = checked_context(max_context, int(config.max_position_embeddings))
         check_model(model)
         self._model = model
         self._vocab_size = int(config.vocab_size)
-        self.max_context = max_context or positions
         self._version = version
         self._numbers = itertools.count()
         self._running: dict[str, _Growing] = {}
@@ -130,9 +126,7 @@ class VLLMSampler:
         from vllm.sampling_params import RequestOutputKind
 
         assert not self._asleep, "weights_changed() wakes the sampler"
-        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
-        if request.session in self._names:
-            raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context, running=self._names)
         parameters = SamplingParams(**sampling_parameters(request), output_kind=RequestOutputKind.DELTA)
         name = str(next(self._numbers))
         prompt = {"prompt_token_ids": list(request.prompt_ids)}

@@ -1,7 +1,6 @@
 """Samples with vLLM servers, on other GPUs or machines than the trainer's.
 
-An episode stays with one server, which caches its earlier turns. If a server dies, its requests go to other servers
-with the same seeds. If it comes back, the next weight update includes it again. docs/vllm.md has the command.
+docs/vllm.md has the command, and says how requests and weights reach the servers.
 """
 
 import itertools
@@ -15,11 +14,11 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from eh_gym.errors import ConfigError, SamplerError
+from eh_gym.errors import SamplerError
 from harness.sampling.vllm.http import ServerGone, ServerRefused, VLLMServer
 from harness.sampling.vllm.settings import check_model, check_server, sampling_parameters
 from harness.sampling.vllm.transfer import NCCLSender, weights_file
-from harness.types.sampler import Sample, SampleRequest, check_request, sample_of
+from harness.types.sampler import Sample, SampleRequest, check_request, checked_context, sample_of
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -78,12 +77,7 @@ class VLLMServerSampler:
         for engine in self._engines:
             limit, engine.cache_tokens = check_server(engine.server, over_nccl=self._over_nccl)
             limits.append(limit)
-        if max_context is not None and not 1 < max_context <= min(limits):
-            raise ConfigError(
-                f"max_context must be in 2..{min(limits)}, which the servers allow, got {max_context}; "
-                "start them with another --max-model-len"
-            )
-        self.max_context = max_context or min(limits)
+        self.max_context = checked_context(max_context, min(limits), "the servers' --max-model-len")
         self._sends, self._sharers = sends, sharers
         self._sender: NCCLSender | None = None
         self._version = version
@@ -103,9 +97,7 @@ class VLLMServerSampler:
         return len(self._running)
 
     def submit(self, request: SampleRequest) -> None:
-        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context)
-        if request.session in self._names:
-            raise ConfigError(f"session {request.session!r} already has a request; wait for it or use another session")
+        check_request(request, vocab_size=self._vocab_size, max_context=self.max_context, running=self._names)
         self._send(request, next(self._numbers))
 
     def step(self) -> list[tuple[SampleRequest, Sample]]:

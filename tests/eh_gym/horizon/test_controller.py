@@ -1,5 +1,3 @@
-"""What a controller can be told, and what it refuses to hear."""
-
 import json
 
 import numpy as np

@@ -146,9 +146,8 @@ def test_many_threads_record_and_none_is_lost():
     "arguments",
     [
         *({"k0": k0} for k0 in (60, 3)),
-        *({"alpha": alpha} for alpha in (0, 1.5, float("nan"), None)),
-        *({"delta": delta} for delta in ("10", -1, float("inf"))),
-        *({"cold_growth": growth} for growth in (None, -1)),
+        *({"alpha": alpha} for alpha in (0, 1.5)),
+        *({name: -1} for name in ("delta", "cold_growth")),
         *({name: 0} for name in ("k_min", "buffer_size", "min_successes")),
         {"k_max": 2},
         {"min_successes": 20, "buffer_size": 10},

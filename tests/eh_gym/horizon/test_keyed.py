@@ -1,5 +1,3 @@
-"""Each kind of task has a K of its own."""
-
 import pytest
 
 from eh_gym.errors import ConfigError, StateError

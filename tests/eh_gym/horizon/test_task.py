@@ -1,5 +1,3 @@
-"""A horizon for each task, from its own successes."""
-
 import numpy as np
 import pytest
 

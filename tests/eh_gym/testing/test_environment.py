@@ -1,12 +1,11 @@
 """The environments' contract finds what is wrong with an environment, and says it; a right one passes every test."""
 
 import re
-import subprocess
-import sys
 import textwrap
 
 import gymnasium as gym
 import pytest
+from child import python
 
 import eh_gym
 from eh_gym.errors import UserCodeError
@@ -134,7 +133,7 @@ def test_a_limit_in_the_registration_is_found():
 
 def test_it_is_imported_without_pytest():
     code = "import sys; sys.modules['pytest'] = None; import eh_gym.testing; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    python("-c", code)
 
 
 def test_pytest_runs_it_as_the_docstring_says(tmp_path):
@@ -142,8 +141,6 @@ def test_pytest_runs_it_as_the_docstring_says(tmp_path):
     example = textwrap.dedent(eh_gym.testing.__doc__.split("::\n\n")[1].split("\n\nFor pytest")[0])
     example = example.replace("MyEnv-v0", "EH-Cabinet-v0").replace("MyController(", "ElasticHorizon(")
     file.write_text(f"from eh_gym import ElasticHorizon\n{example}\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout
+    said = python("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", file)
     names = [*contract_of(CabinetEnv), *(n for n in dir(eh_gym.testing.ControllerContract) if n.startswith("test_"))]
-    assert re.search(rf"\n{len(names)} passed", done.stdout), done.stdout
+    assert re.search(rf"\n{len(names)} passed", said), said

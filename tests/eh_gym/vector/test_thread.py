@@ -65,14 +65,6 @@ def toys(request):
     envs.close()
 
 
-def _cartpoles(n):
-    return [lambda: gym.make("CartPole-v1") for _ in range(n)]
-
-
-def _both(fns, max_workers):
-    return ThreadVectorEnv(fns, max_workers=max_workers), SyncVectorEnv(fns, autoreset_mode=AutoresetMode.DISABLED)
-
-
 def _assert_same(ours, theirs):
     assert data_equivalence(ours, theirs, exact=True), f"{ours}\n{theirs}"
 
@@ -80,7 +72,9 @@ def _assert_same(ours, theirs):
 @pytest.mark.parametrize("max_workers", WORKERS)
 @pytest.mark.parametrize("seed", [3, [7, 2, 1, 4]])
 def test_equals_gymnasiums_sync_vector_env(max_workers, seed):
-    ours, theirs = _both(_cartpoles(4), max_workers)
+    cartpoles = [lambda: gym.make("CartPole-v1")] * 4
+    ours = ThreadVectorEnv(cartpoles, max_workers=max_workers)
+    theirs = SyncVectorEnv(cartpoles, autoreset_mode=AutoresetMode.DISABLED)
     assert (ours.num_envs, ours.single_action_space) == (theirs.num_envs, theirs.single_action_space)
     assert (ours.observation_space, ours.action_space) == (theirs.observation_space, theirs.action_space)
     assert ours.metadata == theirs.metadata

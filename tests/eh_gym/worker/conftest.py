@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from eh_gym.worker import Worker, backend_command
+from eh_gym.worker import Session, Worker, backend_command
 
 ECHO = """
     import json, os, re, signal, struct, subprocess, sys, time
@@ -101,6 +101,15 @@ def holds_in_a_fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def patience():
+    """A busy machine may need more than the minute that a call has by default."""
+    with pytest.MonkeyPatch.context() as patch:  # its own: what a test patches is undone before its workers close
+        for kind in (Session, Worker):
+            patch.setattr(kind.call, "__defaults__", (None, 120.0))
+        yield
 
 
 @pytest.fixture

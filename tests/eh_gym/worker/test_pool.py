@@ -19,8 +19,8 @@ def test_sessions_go_where_the_fewest_are(pool):
     assert pool.pids == []  # workers start when they are needed
     sessions = [pool.session() for _ in range(6)]
     assert pool.loads == [2, 2, 2]
-    assert len({session.call("pid", timeout_s=120) for session in sessions}) == 3
-    assert sessions[0].call("echo", {"x": 1}, 120) == {"x": 1, "session": sessions[0].id}
+    assert len({session.call("pid") for session in sessions}) == 3
+    assert sessions[0].call("echo", {"x": 1}) == {"x": 1, "session": sessions[0].id}
     assert sessions[0].id != sessions[1].id
     sessions[1].close()
     sessions[1].close()  # counted once
@@ -37,12 +37,12 @@ def test_a_dead_worker_is_replaced_at_the_next_use(make_backend):
     assert not first.alive
     assert not neighbour.alive
     with pytest.raises(WorkerDied):
-        neighbour.call("pid", timeout_s=120)
+        neighbour.call("pid")
     fresh = pool.session()
     assert fresh.alive
-    assert fresh.call("pid", timeout_s=120) in pool.pids
+    assert fresh.call("pid") in pool.pids
     with pytest.raises(WorkerDied):  # a session never moves to another worker silently
-        neighbour.call("pid", timeout_s=120)
+        neighbour.call("pid")
     pool.close()
 
 
@@ -78,10 +78,10 @@ def test_a_slow_start_does_not_hold_up_the_other_workers(make_backend, tmp_path)
             deadline = time.monotonic() + 120
             while not (gate / "first").exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
-            quick = pool.session().call("pid", timeout_s=120)
+            quick = pool.session().call("pid")
             assert not slow.done()
             (gate / "open").touch()
-            assert slow.result(timeout=120).call("pid", timeout_s=120) != quick
+            assert slow.result(timeout=120).call("pid") != quick
     finally:
         (gate / "open").touch()
         pool.close()
@@ -90,7 +90,7 @@ def test_a_slow_start_does_not_hold_up_the_other_workers(make_backend, tmp_path)
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_pool_forked_while_its_locks_are_held_begins_anew(pool, holds_in_a_fork):
     session = pool.session()
-    pid = session.call("pid", timeout_s=120)
+    pid = session.call("pid")
     held, go = threading.Event(), threading.Event()
 
     def hold():
@@ -112,15 +112,15 @@ def test_a_pool_forked_while_its_locks_are_held_begins_anew(pool, holds_in_a_for
     assert holds_in_a_fork(check)
     go.set()
     thread.join()
-    assert session.call("pid", timeout_s=120) == pid
+    assert session.call("pid") == pid
 
 
 def test_equal_settings_share_a_pool(make_backend):
     command = make_backend()
     assert shared_pool(1, command) is shared_pool(1, command)
     assert shared_pool(2, command) is not shared_pool(1, command)
-    pid = shared_pool(1, command).session().call("pid", timeout_s=120)
+    pid = shared_pool(1, command).session().call("pid")
     close_shared_pools()
     assert shared_pool(1, command).pids == []
-    assert shared_pool(1, command).session().call("pid", timeout_s=120) != pid
+    assert shared_pool(1, command).session().call("pid") != pid
     close_shared_pools()

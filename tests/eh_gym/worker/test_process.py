@@ -33,9 +33,14 @@ FAKE = """
 """
 
 
+def fake(folder, script, **more):
+    (folder / "fake.py").write_text(textwrap.dedent(FAKE) + script)
+    return Worker([sys.executable, "-I", str(folder / "fake.py")], **more)
+
+
 def test_answers_sixteen_threads_each_their_own(worker):
     def count(thread):
-        return [worker.call("echo", {"value": [thread, i]}, timeout_s=120)["value"] for i in range(50)]
+        return [worker.call("echo", {"value": [thread, i]})["value"] for i in range(50)]
 
     with ThreadPoolExecutor(16) as threads:
         answers = list(threads.map(count, range(16)))
@@ -46,23 +51,21 @@ def test_answers_sixteen_threads_each_their_own(worker):
     "text", ["", "naïve 🧭", "\ud800 lone surrogate", "\x00\x01", "line\nbreak", pytest.param("x" * 300_000, id="long")]
 )
 def test_carries_every_text_unharmed(worker, text):
-    assert worker.call("echo", {"text": text}, timeout_s=120)["text"] == text
+    assert worker.call("echo", {"text": text})["text"] == text
 
 
 def test_a_hanging_call_is_killed_at_its_deadline_with_the_worker_s_children(worker):
-    pid, grandchild = worker.pid, worker.call("spawn", timeout_s=120)
+    pid, grandchild = worker.pid, worker.call("spawn")
     with pytest.raises(WorkerTimeout, match=r"0\.5 s .*'hang'"):
         worker.call("hang", timeout_s=0.5)
     assert gone(pid, grandchild)
     assert not worker.alive
     with pytest.raises(WorkerDied, match="WorkerTimeout"):
-        worker.call("pid", timeout_s=120)
+        worker.call("pid")
 
 
 def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
-    path = tmp_path / "stuck.py"
-    path.write_text(textwrap.dedent(FAKE) + "send({'protocol': 1}); send({'ready': True}); time.sleep(600)")
-    with Worker([sys.executable, "-I", str(path)]) as worker:
+    with fake(tmp_path, "send({'protocol': 1}); send({'ready': True}); time.sleep(600)") as worker:
         with pytest.raises(WorkerTimeout, match=r"0\.5 s .*'big'"):
             worker.call("big", {"text": "x" * 5_000_000}, timeout_s=0.5)
         assert gone(worker.pid)
@@ -78,7 +81,7 @@ def test_a_crash_says_how_it_ended(worker, method, how):
         os.kill(worker.pid, signal.SIGKILL)
         assert gone(worker.pid)
     with pytest.raises(WorkerDied, match=how):
-        worker.call(method or "pid", timeout_s=120)
+        worker.call(method or "pid")
     assert not worker.alive
 
 
@@ -89,36 +92,36 @@ def test_a_crash_says_how_it_ended(worker, method, how):
 def test_garbage_on_the_frame_stream_kills_the_worker(worker, method, message):
     pid = worker.pid
     with pytest.raises(WorkerProtocolError, match=message):
-        worker.call(method, timeout_s=120)
+        worker.call(method)
     assert gone(pid)
 
 
 def test_a_second_answer_is_never_taken_for_the_next_calls(worker):
-    assert worker.call("twice", {"id": 1}, timeout_s=120) == "early"
+    assert worker.call("twice", {"id": 1}) == "early"
     with pytest.raises(WorkerProtocolError, match=r"'late'.* to call 2 \('pid'\)"):
-        worker.call("pid", timeout_s=120)
+        worker.call("pid")
 
 
 def test_stray_prints_go_to_stderr_and_not_between_the_frames(worker):
-    assert worker.call("print", timeout_s=120) == "still fine"
-    assert worker.call("add", {"a": 1, "b": 2}, timeout_s=120) == 3
+    assert worker.call("print") == "still fine"
+    assert worker.call("add", {"a": 1, "b": 2}) == 3
     with pytest.raises(WorkerDied) as error:
-        worker.call("exit", timeout_s=120)
+        worker.call("exit")
     for words in ("a stray print", "stray bytes on fd 1", "from a child"):
         assert words in str(error.value)
 
 
 def test_a_megabyte_on_stderr_never_blocks_and_its_tail_is_kept(worker):
     for _ in range(5):
-        worker.call("chatter", {"size": 1_000_000}, timeout_s=120)
+        worker.call("chatter", {"size": 1_000_000})
     with pytest.raises(WorkerDied, match="last words"):
-        worker.call("exit", timeout_s=120)
+        worker.call("exit")
     assert len(worker.stderr) <= 64 * 1024
 
 
 def test_a_raising_backend_is_reported_and_lives_on(worker):
     with pytest.raises(WorkerCallError, match="'nothing' raised KeyError: 'nothing'") as error:
-        worker.call("nothing", timeout_s=120)
+        worker.call("nothing")
     assert "in handle" in str(error.value)  # the traceback
     for method, raised in (
         ("unserialisable", "not JSON serializable"),
@@ -126,23 +129,23 @@ def test_a_raising_backend_is_reported_and_lives_on(worker):
         ("mute", "'mute' raised Mute"),  # an exception whose text raises
     ):
         with pytest.raises(WorkerCallError, match=raised):
-            worker.call(method, timeout_s=120)
-    assert worker.call("stdin", timeout_s=120) == ""  # the backend cannot read the calls
-    assert worker.call("close_stdout", timeout_s=120) == "closed"
-    assert worker.call("add", {"a": 2, "b": 2}, timeout_s=120) == 4
+            worker.call(method)
+    assert worker.call("stdin") == ""  # the backend cannot read the calls
+    assert worker.call("close_stdout") == "closed"
+    assert worker.call("add", {"a": 2, "b": 2}) == 4
 
 
 def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_on(worker):
     with pytest.raises(WorkerCallError, match=r"70,000,0\d\d bytes.*67,108,864"):
-        worker.call("long", {"size": 70_000_000}, timeout_s=120)
+        worker.call("long", {"size": 70_000_000})
     with pytest.raises(WorkerCallError, match="'raise_many' raised ValueError: " + "\x00" * 50) as error:
-        worker.call("raise_many", {"size": 70_000_000}, timeout_s=120)
+        worker.call("raise_many", {"size": 70_000_000})
     assert len(str(error.value)) < 20_000
     with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*67,108,864"):
-        worker.call("echo", {"text": "x" * 70_000_000}, timeout_s=120)
+        worker.call("echo", {"text": "x" * 70_000_000})
     with pytest.raises(WorkerCallError, match=r"'echo' was not sent.*JSON"):
-        worker.call("echo", {"value": object()}, timeout_s=120)
-    assert len(worker.call("long", {"size": 9_000}, timeout_s=120)) == 9_000
+        worker.call("echo", {"value": object()})
+    assert len(worker.call("long", {"size": 9_000})) == 9_000
 
 
 @pytest.mark.parametrize(
@@ -155,9 +158,7 @@ def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_
     ],
 )
 def test_a_start_that_fails_is_reported_by_its_cause(tmp_path, script, error, message):
-    path = tmp_path / "fake.py"
-    path.write_text(textwrap.dedent(FAKE) + script)
-    worker = Worker([sys.executable, "-I", str(path)], start_timeout_s=120)
+    worker = fake(tmp_path, script, start_timeout_s=120)
     with pytest.raises(error, match=message):
         worker.start()
     assert not worker.alive
@@ -166,10 +167,8 @@ def test_a_start_that_fails_is_reported_by_its_cause(tmp_path, script, error, me
 
 @pytest.mark.parametrize(("script", "what"), [("", "its greeting"), ("send({'protocol': 1}); ", "the backend to load")])
 def test_a_start_that_takes_too_long_says_what_it_waited_for(tmp_path, script, what):
-    path = tmp_path / "fake.py"
-    path.write_text(textwrap.dedent(FAKE) + script + "time.sleep(600)")
     for limit_s in (0.7, 5.0, 60.0):  # on a busy machine a greeting takes longer than the shortest
-        worker = Worker([sys.executable, "-I", str(path)], start_timeout_s=limit_s)
+        worker = fake(tmp_path, f"{script}time.sleep(600)", start_timeout_s=limit_s)
         with pytest.raises(WorkerTimeout) as error:
             worker.start()
         assert not worker.alive
@@ -192,7 +191,7 @@ def test_the_backend_finds_its_siblings_without_shadowing_other_modules(tmp_path
         "import json\nfrom .json import NAME\ndef handle(method, params): return [NAME, json.loads('[1]')]"
     )
     with Worker(backend_command(sys.executable, tmp_path / "back.py")) as worker:
-        assert worker.call("x", timeout_s=120) == ["sibling", [1]]
+        assert worker.call("x") == ["sibling", [1]]
 
 
 @contextmanager
@@ -221,7 +220,7 @@ def test_closing_lets_a_call_end(worker):
     worker.close()
     assert gone(worker.pid)
     with pytest.raises(WorkerDied, match="it was closed"):
-        worker.call("pid", timeout_s=120)
+        worker.call("pid")
 
 
 def test_a_forgotten_worker_ends(make_backend):
@@ -392,7 +391,7 @@ def test_workers_agree_on_the_order_of_a_set_and_see_no_python_settings(make_wor
         def handle(method, params):
             return [str({"first", "economy", "business", "a", "b", "c"}), sys.path]
     """
-    answers = [make_worker(source).call("x", timeout_s=120) for _ in range(4)]
+    answers = [make_worker(source).call("x") for _ in range(4)]
     assert answers.count(answers[0]) == 4
     assert not [path for path in answers[0][1] if "no/such" in path or path.endswith("worker")]
 
@@ -400,7 +399,7 @@ def test_workers_agree_on_the_order_of_a_set_and_see_no_python_settings(make_wor
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_copy_forked_during_a_call_does_not_deadlock_and_may_neither_call_nor_kill_it(worker, holds_in_a_fork):
     def check():
-        for use in (worker.start, lambda: worker.call("pid", timeout_s=120)):
+        for use in (worker.start, lambda: worker.call("pid")):
             with pytest.raises(WorkerDied, match="belongs to process"):
                 use()
         worker.close()

@@ -1,5 +1,3 @@
-"""Environments in actors on two nodes, whose processes and nodes are killed."""
-
 import os
 import signal
 import time

@@ -1,5 +1,3 @@
-"""What a message may ask for, to the last character, step and bit."""
-
 import pytest
 
 from envs.bfcl.backend.calls import DecodeError, PlainCall, decode_python

@@ -32,13 +32,14 @@ REFUSED = [
 
 
 @pytest.fixture
-def make(tau2_python):
+def make(installed):
+    installed("EH-Tau2-v0")
     return lambda **kwargs: gym.make("EH-Tau2-v0", **{"split": "base", "actions": "native", **kwargs}).unwrapped
 
 
 @pytest.fixture(scope="module")
-def official(tau2_python):
-    with Worker(backend_command(tau2_python, Path(__file__).with_name("official.py"))) as worker:
+def official(installed):
+    with Worker(backend_command(installed("EH-Tau2-v0"), Path(__file__).with_name("official.py"))) as worker:
         yield worker
 
 

@@ -1,5 +1,3 @@
-"""Growing conversations: what is tokenised once stays, whatever the template."""
-
 import pytest
 from byte_tokenizer import CHATML, byte_tokenizer
 

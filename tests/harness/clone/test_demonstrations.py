@@ -1,5 +1,3 @@
-"""Expert episodes: when they end, what they draw, and that an environment's failure is told."""
-
 import gymnasium as gym
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""The tiny models and their tokenizers."""
-
 import gymnasium as gym
 import pytest
 import torch

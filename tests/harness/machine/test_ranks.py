@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from one_step import update
+from quiet_run import untimed
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
@@ -182,8 +183,7 @@ def test_an_update_is_the_same_on_any_number_of_ranks_however_it_is_split(traine
     for size, tokens in splits:
         for metrics, found in on_ranks(size, lambda ranks, n=tokens: one_update(trained, way, ranks, tokens=n)):
             assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6, nan_ok=True)
-            for a, b in zip(found, weights, strict=True):
-                np.testing.assert_allclose(a, b, atol=2e-6, rtol=1e-5)
+            torch.testing.assert_close(found, weights, atol=2e-6, rtol=1e-5)
 
 
 def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained):
@@ -239,14 +239,12 @@ def test_a_run_is_the_same_on_four_ranks_and_each_had_the_same_k(alone, slow, tm
     assert [row["horizon/k"] for row in expected[:-1]] != [10] * one.updates
     config = changed(one, out=tmp_path / "4")
     for found in on_ranks(4, lambda ranks: played(config, ranks)):
-        for row, other in zip(found, expected, strict=True):
-            assert_close(row, other)
+        assert_close(found, expected)
         # Every rank's episodes had the K of the one controller.
         assert all(row["horizon/k"] == row["horizon/k_mean"] for row in found[:-1])
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "4" / "model")
     plain = AutoModelForCausalLM.from_pretrained(one.out / "model")
-    for a, b in zip(saved.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-4, rtol=0)
+    torch.testing.assert_close([*saved.parameters()], [*plain.parameters()], atol=1e-4, rtol=0)
 
 
 def test_two_ranks_sample_while_they_train_and_resume(slow, tmp_path):
@@ -295,12 +293,11 @@ def test_two_ranks_sample_with_one_server_that_rank_0_sends_the_weights(slow, tr
     assert [body["method"] for path, body in server.calls if path == "/collective_rpc"] == ["load_policy"] * 4
     assert [where for _, where in found] == ["cpu", "meta"]  # the other rank holds no copy
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
-    for a, b in zip(server.model.parameters(), saved.parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6 if rank else 0, rtol=0)
+    off = 1e-6 if rank else 0
+    torch.testing.assert_close([*server.model.parameters()], [*saved.parameters()], atol=off, rtol=0)
     assert found[0][0][0]["train/grad_norm"] > 0
     for rows, _ in found:
-        for row, other in zip(rows, expected, strict=True):
-            assert_close(row, other)
+        assert_close(rows, expected)
     server.close()
 
 
@@ -315,7 +312,7 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained, tmp_p
         for parameter in policy.model.parameters():
             parameter.data *= scale if parameter.requires_grad else 1.0
         ranks.shard(policy, "cpu")
-        return policy, make_optimizer(policy.model, Optimizer(learning_rate=1e-3, adam_beta2=0.99, weight_decay=0.0))
+        return policy, make_optimizer(policy.model, Optimizer(learning_rate=1e-3))
 
     def state(policy, optimizer):
         moments = ("exp_avg", "exp_avg_sq", "step")
@@ -343,8 +340,7 @@ def test_a_checkpoint_of_two_ranks_is_the_same_on_one_and_on_four(trained, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["update-000007"]
     for size in (0, 1, 4):  # 0: without torchrun
         for loaded in on_ranks(size, load) if size else [load(Ranks())]:
-            for a, b in zip(saved, loaded, strict=True):
-                np.testing.assert_array_equal(a, b)
+            torch.testing.assert_close(loaded, saved, atol=0, rtol=0)
 
 
 def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_checkpoint(trained, tmp_path):
@@ -354,7 +350,7 @@ def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_check
     def train_twice(ranks, host, resumed):
         policy = Policy(copy.deepcopy(trained.model), trained.tokenizer, trained.chat)
         ranks.shard(policy, "cpu")
-        optimizer = make_optimizer(policy.model, Optimizer(learning_rate=1e-3, adam_beta2=0.99, weight_decay=0.01))
+        optimizer = make_optimizer(policy.model, Optimizer(learning_rate=1e-3))
         if resumed:
             load_training_state(tmp_path, model=policy.model, optimizer=optimizer, ranks=ranks)
         moments = HostMoments(optimizer) if host else None
@@ -370,8 +366,7 @@ def test_moments_in_host_memory_and_a_tried_update_change_no_update_and_no_check
     expected = on_ranks(2, lambda ranks: train_twice(ranks, False, False))[0]
     for host, resumed in ((True, False), (True, True), (False, True)):
         found = on_ranks(2, lambda ranks, how=(host, resumed): train_twice(ranks, *how))[0]
-        for a, b in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(a, b)
+        torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -389,16 +384,13 @@ def test_only_other_ranks_failures_are_called_theirs(group, said, told):
     assert type(error.value) is told
 
 
-def assert_close(row, other):
-    """Two rows of metrics, but for the clock's, are the same within rounding that a few updates have amplified."""
-    assert row.keys() == other.keys()
-    for name, value in other.items():
-        if not name.startswith(("time/", "train/logp_difference")):  # the second is rounding itself
-            assert row[name] == (value if value is None else pytest.approx(value, rel=5e-3, abs=1e-5)), name
-
-
-def untimed(rows):
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+def assert_close(rows, others):
+    """Rows of metrics, but for the clock's, are the same within rounding that a few updates have amplified."""
+    for row, other in zip(rows, others, strict=True):
+        assert row.keys() == other.keys()
+        for name, value in other.items():
+            if not name.startswith(("time/", "train/logp_difference")):  # the second is rounding itself
+                assert row[name] == (value if value is None else pytest.approx(value, rel=5e-3, abs=1e-5)), name
 
 
 def test_ranks_stop_together_with_the_one_that_is_interrupted_and_save(slow):
@@ -446,8 +438,7 @@ def test_a_killed_rank_stops_the_run_which_resumes_on_another_number_to_the_same
     assert re.search(r"SIGKILL|Signal 9", said)
     assert len(read_metrics(log)) < killed.updates
     (rows,) = on_ranks(1, lambda ranks: played(killed, ranks, resume=True))
-    for row, other in zip(rows, alone[1], strict=True):
-        assert_close(row, other)
+    assert_close(rows, alone[1])
 
 
 def test_a_rank_that_falls_silent_ends_the_others_with_a_sentence(slow, tmp_path, capfd):

@@ -1,5 +1,3 @@
-"""The device, the weight type and the threads of a run."""
-
 import pytest
 import torch
 

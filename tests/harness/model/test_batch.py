@@ -1,5 +1,3 @@
-"""Packed episodes against padded ones, and which go together."""
-
 import numpy as np
 import pytest
 import torch

@@ -1,5 +1,3 @@
-"""Compiled layers compute the same, and are compiled once for all layers and all numbers of tokens."""
-
 import copy
 import dataclasses
 

@@ -1,5 +1,3 @@
-"""Adapters: what is trained, what is handed over, and a reference without a second model."""
-
 import copy
 
 import pytest
@@ -22,7 +20,7 @@ def adapted(trained):
     pytest.importorskip("peft")
     policy = copied(trained)
     add_lora(policy.model, 4, seed=0)
-    optimizer = make_optimizer(policy.model, Optimizer(learning_rate=3e-3, adam_beta2=0.999, weight_decay=0.0))
+    optimizer = make_optimizer(policy.model, Optimizer(learning_rate=3e-3))
     assert sum(p.numel() for p in parameters_of(optimizer)) < 0.3 * trained.model.num_parameters()
     for _ in range(3):
         pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]

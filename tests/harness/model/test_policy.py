@@ -1,5 +1,3 @@
-"""Loading a model: what is turned off in it, and what is said of damaged files."""
-
 import json
 import os
 from pathlib import Path

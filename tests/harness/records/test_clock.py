@@ -1,5 +1,3 @@
-"""The clock of a run: what counts as training, and what a resumed run goes on from."""
-
 import pytest
 
 from harness.records import clock

@@ -1,5 +1,3 @@
-"""The episode log: what it says of each episode, shared system prompts, and reading it back after a kill."""
-
 import itertools
 
 import pytest

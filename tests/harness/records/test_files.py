@@ -1,5 +1,3 @@
-"""Files and folders of a run: what is read back, and what a full disk says."""
-
 import hashlib
 
 import pytest

@@ -1,5 +1,3 @@
-"""The log survives a kill, and goes on where the checkpoint does."""
-
 import json
 import math
 import os

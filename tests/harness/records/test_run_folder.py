@@ -1,10 +1,7 @@
-"""A run's folder is made once, and found again."""
-
 import json
-import subprocess
-import sys
 
 import pytest
+from child import python
 
 from eh_gym.errors import ConfigError, StateError
 from harness.evaluate import defaults
@@ -38,10 +35,7 @@ for _ in range(20):
 
 
 def test_of_20_runs_that_begin_at_once_in_a_folder_one_runs_and_the_others_write_nothing(quick):
-    started = subprocess.run(
-        [sys.executable, "-c", STARTS, quick.to_json()], stdout=subprocess.PIPE, text=True, check=True
-    )
-    words = started.stdout.split()
+    words = python("-c", STARTS, quick.to_json()).split()
     assert sorted(words)[1:] == ["ConfigError"] * 19
     (seed,) = (word for word in words if word.isdigit())
     assert json.loads((quick.out / "config.json").read_text())["seed"] == int(seed)

@@ -2,12 +2,6 @@
 
 import importlib
 import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from importlib.util import find_spec
 
 import pytest
@@ -15,6 +9,7 @@ import torch
 from small_model import STOP, VOCAB, new_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+from vllm_process import Server
 
 from harness.sampling.transformers import TransformersSampler
 from harness.sampling.vllm.engine import VLLMSampler
@@ -44,66 +39,12 @@ def real_vllm():
     need_vllm()
 
 
-class Server:
-    def __init__(self, folder, log):
-        self._folder, self._log = folder, log
-        # Bound and not listening, it keeps the port for the server, also while that is down, and from everybody else.
-        self._kept = socket.socket()
-        self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._kept.bind(("127.0.0.1", 0))
-        self._port = self._kept.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
-        self.start()
-
-    def start(self):
-        flags = {
-            "model": self._folder,
-            "port": self._port,
-            "hf-overrides": '{"head_dtype": "float32"}',
-            "kv-cache-memory-bytes": 64 << 20,
-            "worker-extension-cls": WORKER_EXTENSION,
-        }
-        # As `vllm serve` does; that command needs the name of the GPU package.
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", "--enable-scale-out"]
-        command += ["--no-enable-chunked-prefill"]  # docs/vllm.md says why
-        command += ["--host", "127.0.0.1", "--dtype", "float32", "--block-size", "32", "--generation-config", "vllm"]
-        command += ["--logprobs-mode", "processed_logprobs"]
-        on = ("VLLM_SERVER_DEV_MODE", "TORCHDYNAMO_DISABLE", "OMP_NUM_THREADS", "VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE")
-        settings = {**dict.fromkeys(on, "1"), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        self._process = subprocess.Popen(
-            [*command, *(word for name, value in flags.items() for word in (f"--{name}", str(value)))],
-            stdout=self._log.open("ab"),
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **settings},
-            start_new_session=True,
-        )
-
-    def wait(self, timeout_s=600):
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            assert self._process.poll() is None, f"the server ended:\n{self._log.read_text()[-4000:]}"
-            try:
-                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
-                    return
-            except OSError:
-                time.sleep(0.3)
-        raise AssertionError(f"the server did not come up:\n{self._log.read_text()[-4000:]}")
-
-    def stop(self):
-        self._process.terminate()
-        try:
-            self._process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._kept.close()
-
-    def hold(self):
-        os.killpg(self._process.pid, signal.SIGSTOP)
-
-    def kill(self):
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+@pytest.fixture
+def pair(stand_in_server):
+    servers = stand_in_server.StandIn(), stand_in_server.StandIn()
+    yield servers
+    for server in servers:
+        server.close()
 
 
 @pytest.fixture(scope="session")
@@ -114,7 +55,12 @@ def servers(tmp_path_factory):
     torch.manual_seed(1)
     Qwen2ForCausalLM(new_model().config).save_pretrained(folder)
     new_tokenizer().save_pretrained(folder)
-    started = [Server(folder, folder / f"server-{i}.log") for i in range(2)]
+    # docs/vllm.md says why without chunked prefill.
+    words = "--enforce-eager --no-enable-chunked-prefill --dtype float32 --block-size 32"
+    words += f" --kv-cache-memory-bytes {64 << 20} --worker-extension-cls {WORKER_EXTENSION}"
+    on = ("TORCHDYNAMO_DISABLE", "OMP_NUM_THREADS", "VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE")
+    settings = {**dict.fromkeys(on, "1"), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    started = [Server(folder, folder / f"server-{i}.log", *words.split(), **settings) for i in range(2)]
     try:
         for server in started:
             server.wait()

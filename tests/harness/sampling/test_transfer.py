@@ -1,7 +1,6 @@
 """How weights reach vLLM: what is moved, in which order, and what vLLM's own source says about it."""
 
 import contextlib
-import copy
 import dataclasses
 import sys
 import threading
@@ -208,32 +207,27 @@ def test_vllm_s_executor_reads_the_gpu_from_the_device(real_vllm):
     assert UniProcExecutor._distributed_args(stub)[2] == 1
 
 
-def test_a_server_that_fails_inside_the_group_ends_the_run(calls, stand_in_server, monkeypatch):
+def test_a_server_that_fails_inside_the_group_ends_the_run(calls, pair, monkeypatch):
 
     def refuse(_):
         raise OSError("500 Server Error")  # as requests, which vLLM's client uses
 
-    servers = [stand_in_server.StandIn() for _ in range(2)]
-    try:
-        sampler = VLLMServerSampler(copy.deepcopy(new_model()), [server.url for server in servers])
-        monkeypatch.setattr(sampler, "_over_nccl", True)
-        monkeypatch.setattr("harness.sampling.vllm.http.VLLMServer.world_size", lambda _: 1)
+    sampler = VLLMServerSampler(new_model(), [server.url for server in pair])
+    monkeypatch.setattr(sampler, "_over_nccl", True)
+    monkeypatch.setattr("harness.sampling.vllm.http.VLLMServer.world_size", lambda _: 1)
+    sampler.weights_changed()
+    assert [server.version for server in pair] == ["1", "1"]
+    pair[1].dead = True
+    sampler.weights_changed()  # found at the pause: a new group without it
+    assert [len(engine.client._clients) for engine in Engine.made] == [2, 1]
+    pair[1].dead = False
+    sampler.weights_changed()
+    pair[1].forget()  # started again while nobody asked it: it has left the group
+    sampler.weights_changed()
+    assert [len(engine.client._clients) for engine in Engine.made] == [2, 1, 2, 2]
+    sampler.weights_changed()
+    assert len(Engine.made) == 4
+    assert [server.version for server in pair] == ["5", "5"]
+    monkeypatch.setattr(Client, "start_weight_update", refuse)
+    with pytest.raises(Exception, match=r"start all servers.*--resume"):
         sampler.weights_changed()
-        assert [server.version for server in servers] == ["1", "1"]
-        servers[1].dead = True
-        sampler.weights_changed()  # found at the pause: a new group without it
-        assert [len(engine.client._clients) for engine in Engine.made] == [2, 1]
-        servers[1].dead = False
-        sampler.weights_changed()
-        servers[1].forget()  # started again while nobody asked it: it has left the group
-        sampler.weights_changed()
-        assert [len(engine.client._clients) for engine in Engine.made] == [2, 1, 2, 2]
-        sampler.weights_changed()
-        assert len(Engine.made) == 4
-        assert [server.version for server in servers] == ["5", "5"]
-        monkeypatch.setattr(Client, "start_weight_update", refuse)
-        with pytest.raises(Exception, match=r"start all servers.*--resume"):
-            sampler.weights_changed()
-    finally:
-        for server in servers:
-            server.close()

@@ -20,14 +20,6 @@ from harness.types.sampler import sample_all
 
 
 @pytest.fixture
-def pair(stand_in_server):
-    servers = stand_in_server.StandIn(), stand_in_server.StandIn()
-    yield servers
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
 def model(made):
     return copy.deepcopy(made("transformers")[0])
 

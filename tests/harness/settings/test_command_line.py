@@ -1,5 +1,3 @@
-"""The command line of every command: flags in panels, settings filled in, errors in one line."""
-
 import re
 import runpy
 from pathlib import Path
@@ -23,9 +21,8 @@ COMMANDS = REFERENCE["COMMANDS"]
 
 def test_a_value_that_is_missing_or_wrong_ends_the_command(capsys):
     for command, words, flag in (("export", ["bfcl", "x"], "--out"), ("evaluate", ["--seed", "many"], "--seed")):
-        with pytest.raises(SystemExit) as end:
+        with pytest.raises(SystemExit, match="2"):
             parse(COMMANDS[f"harness.{command}"]([]), words, prog="")
-        assert end.value.code == 2
         assert flag in capsys.readouterr().err
 
 
@@ -66,7 +63,6 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         ("--steps 9", "did you mean --updates?"),
         ("evaluate --K=20", "no flag --K; did you mean --horizon?"),
         ("evaluate --seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
-        ("--seed -1", "seed must be a whole number >= 0, got -1; change --seed"),
         ("--updates 3 4", "4 belongs to no flag"),
         ("--xyzzy 3", "no flag --xyzzy; --help-all shows all flags"),
         ("--adam-beta2 0.9", "adam_beta2 has no flag; give it in a recipe or in a Python program"),
@@ -86,13 +82,12 @@ def test_a_flag_that_there_is_not_or_that_another_choice_has_is_named(words, sai
 
 
 def test_an_error_is_one_line_as_it_is(capsys):
-    with pytest.raises(SystemExit) as end, errors_in_one_line(Console()):
+    with pytest.raises(SystemExit, match="2"), errors_in_one_line(Console()):
         raise ConfigError("run pip install -e '.[train]', see [/x]")
-    assert end.value.code == 2
     assert capsys.readouterr().out == "error: run pip install -e '.[train]', see [/x]\n"
-    with pytest.raises(SystemExit) as end, errors_in_one_line(Console()):
+    with pytest.raises(SystemExit, match="130"), errors_in_one_line(Console()):
         raise KeyboardInterrupt("go on with --out [x]")
-    assert (end.value.code, capsys.readouterr().out) == (130, "stopped; go on with --out [x]\n")
+    assert capsys.readouterr().out == "stopped; go on with --out [x]\n"
     with pytest.raises(ZeroDivisionError), errors_in_one_line(Console()):  # our own mistakes keep their traceback
         print(1 // 0)
 
@@ -112,18 +107,16 @@ def test_under_torchrun_only_a_machine_s_first_rank_tells_an_error(rank, monkeyp
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_of_80_columns(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit, match="0"):
         parse(COMMANDS[command]([]), ["--help"], prog=f"python -m {command}")
-    assert end.value.code == 0
     said = capsys.readouterr().out
     assert f"python -m {command}" in said
     assert max(map(len, said.splitlines())) == 80
 
 
 def page(capsys, *words):
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit, match="0"):
         main(list(words))
-    assert end.value.code == 0
     return capsys.readouterr().out
 
 

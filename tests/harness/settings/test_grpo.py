@@ -1,5 +1,3 @@
-"""The settings of a run: checks, the horizon, the learning rate, config.json, and the command line of harness.grpo."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -147,8 +145,6 @@ def test_a_controller_of_one_s_own_is_made_by_its_name():
         ({"chat_template_kwargs": {"tools": 1}}, "--chat-template-kwargs must not have tools"),
         ({"sampler": "vllm", "engine_args": {"dtype": "auto"}}, "--engine-args must not have dtype; give --dtype"),
         ({"reasoning_format": "<a> <a>"}, "--reasoning-format"),
-        ({"rollout": "bad"}, "rollout.*'streaming', 'lockstep'.*'bad'.*--rollout"),
-        ({"learning_rate": True}, "learning_rate must be a number"),
         ({"warm_start.polish_waste": 2.0}, "warm_start.polish_waste must be"),
     ],
 )

@@ -1,5 +1,3 @@
-"""Recipes: every one loads and says what its kind of run needs, flags override it, and a mistake has a correction."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""Sections: tables, flat names, changes, and a correction for every unknown name."""
-
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +13,6 @@ from harness import GRPOConfig, evaluate_policy
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import flat_settings
 from harness.settings.horizon import HORIZON, NamedHorizon
-from harness.settings.loss import Loss
 from harness.settings.sampling import SAMPLERS, Sampling
 from harness.settings.section import Section, changed, filled, flat, leaves, marks, python_names, table_of
 
@@ -169,10 +166,8 @@ def test_a_horizon_is_a_dataclass_with_a_controller_s_methods(horizon):
 
 
 def test_numpy_s_numbers_become_python_s_and_a_text_a_path():
-    config = GRPOConfig(updates=np.int64(3), seed=np.int32(2), out="x", loss=Loss(kl_coef=np.float64(0.5)))
-    assert [type(value) for value in (config.updates, config.seed, config.loss.kl_coef)] == [int, int, float]
-    assert config.out == Path("x")
-    assert json.loads(config.to_json())["out"] == "x"
+    config = GRPOConfig(updates=np.int64(3), out="x")
+    assert (type(config.updates), config.out) == (int, Path("x"))
 
 
 @dataclass

@@ -1,5 +1,3 @@
-"""What the terminal says of a run while it trains."""
-
 import pytest
 from rich.console import Console
 

@@ -1,5 +1,3 @@
-"""A signal stops a run at once, or where nothing is lost."""
-
 import signal
 
 import pytest

@@ -1,5 +1,3 @@
-"""Episodes, printed while they are played."""
-
 import pytest
 from rich.console import Console
 

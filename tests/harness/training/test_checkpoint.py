@@ -1,11 +1,8 @@
-"""A checkpoint is there whole or not at all, whenever the process is killed, and goes on exactly where it was saved."""
-
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from child import python
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig
 
 from eh_gym.errors import StateError
@@ -31,7 +28,7 @@ def tiny(seed=0, hidden_size=8, layers=1):
 
 
 def optimizer_of(model):
-    return make_optimizer(model, Optimizer(learning_rate=0.01, adam_beta2=0.99, weight_decay=0.0))
+    return make_optimizer(model, Optimizer(learning_rate=0.01))
 
 
 def train(model, optimizer, steps):
@@ -42,27 +39,14 @@ def train(model, optimizer, steps):
         optimizer.step()
 
 
-def same_weights(model, other):
-    found, expected = model.state_dict(), other.state_dict()
-    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
-
-
-def note(text):
-    return lambda folder: (folder / "note").write_text(text) and None
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 class TestSaveCheckpoint:
     def test_is_named_after_its_update_and_the_newest_is_found(self, tmp_path):
         folder = tmp_path / "new" / "checkpoints"
         for update in (0, 9, 10, 999_999, 1_000_000):
-            saved = save_checkpoint(folder, update, write=note(str(update)), keep=9)
+            saved = save_checkpoint(folder, update, write=lambda part: None, keep=9)
             assert latest_checkpoint(folder) == saved
-            assert (saved / "note").read_text() == str(update)
-        assert names(folder) == ["update-000000", "update-000009", "update-000010", "update-1000000", "update-999999"]
+        names = sorted(path.name for path in folder.iterdir())
+        assert names == ["update-000000", "update-000009", "update-000010", "update-1000000", "update-999999"]
 
     def test_every_file_is_on_disk_before_the_checkpoint_gets_its_name(self, tmp_path, monkeypatch):
         # Without it a power cut may keep the name and lose the contents.
@@ -101,7 +85,7 @@ from harness.update.optimizer import make_optimizer
 from harness.records.run_folder import latest_checkpoint
 root = Path(sys.argv[1])
 model, other = (torch.nn.Linear(2, 2) for _ in range(2))
-settings = Optimizer(learning_rate=1.0, adam_beta2=0.99, weight_decay=0.0)
+settings = Optimizer(learning_rate=1.0)
 optimizer, others = (make_optimizer(m, settings) for m in (model, other))
 
 def save(folder, update, keep):
@@ -159,11 +143,7 @@ print(kills)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks one process for each place to be killed at")
 def test_killed_at_any_moment_of_a_save_every_named_checkpoint_loads(tmp_path):
-    child = subprocess.run(
-        [sys.executable, "-c", _KILLED_SAVES, str(tmp_path)], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert child.returncode == 0, child.stderr
-    assert int(child.stdout) > 30  # so many places were tried
+    assert int(python("-c", _KILLED_SAVES, tmp_path)) > 30  # so many places were tried
 
 
 def test_another_models_checkpoint_and_a_damaged_file_are_refused_in_one_line(tmp_path, caplog):
@@ -209,5 +189,5 @@ def test_a_resumed_training_takes_the_same_steps(tmp_path, kind):
         load_frozen(tmp_path / "frozen.safetensors", resumed)
     assert load_training_state(tmp_path, model=resumed, optimizer=its_optimizer) == {"next_update": 3}
     train(resumed, its_optimizer, 3)
-    assert same_weights(resumed, model)
+    assert all(map(torch.equal, resumed.state_dict().values(), model.state_dict().values()))
     assert all(map(torch.equal, parameters_of(its_optimizer), parameters_of(optimizer)))

@@ -1,5 +1,3 @@
-"""What a run does between its settings and its model: in which order, and the same if it is stopped and goes on."""
-
 from contextlib import contextmanager
 
 import pytest

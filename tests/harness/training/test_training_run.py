@@ -1,5 +1,3 @@
-"""A run closes what it has opened, and no signal disturbs its checkpoints."""
-
 import signal
 from contextlib import nullcontext
 from types import SimpleNamespace

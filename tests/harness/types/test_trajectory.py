@@ -1,5 +1,3 @@
-"""An episode as it grows, and what the controller is told."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The loss against arithmetic done by hand."""
-
 import math
 
 import pytest

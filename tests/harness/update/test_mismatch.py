@@ -1,5 +1,3 @@
-"""Sums of the sampler's mismatch by episode length, against arithmetic done by hand."""
-
 import math
 
 import pytest
@@ -40,7 +38,3 @@ def test_a_difference_of_nan_is_reported():
     mismatch.add(torch.tensor([[math.nan]]), torch.tensor([[-1.0]]), mask, [1])
     found = mismatch.merged([filled()])
     assert math.isnan(found.metrics(weighted=False)["train/logp_difference_max"])
-
-
-def test_without_tokens_to_compare_the_difference_is_unknown_and_not_0():
-    assert all(math.isnan(value) for value in Mismatch().metrics(weighted=True).values())

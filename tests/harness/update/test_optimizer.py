@@ -1,5 +1,3 @@
-"""Small steps are kept whatever the model computes in, and a checkpoint keeps them too."""
-
 import torch
 
 from harness.settings.optimizer import Optimizer
@@ -7,7 +5,7 @@ from harness.update.optimizer import make_optimizer, parameters_of
 
 
 def adamw(model, rate=1e-6):
-    return make_optimizer(model, Optimizer(learning_rate=rate, adam_beta2=0.999, weight_decay=0.0))
+    return make_optimizer(model, Optimizer(learning_rate=rate, weight_decay=0.0))
 
 
 def line(dtype):

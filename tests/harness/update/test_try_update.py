@@ -1,6 +1,3 @@
-"""The update that is tried before the first rollout: nothing is another afterwards, and a lack of memory is one
-sentence."""
-
 import copy
 import random
 
@@ -25,7 +22,7 @@ CONFIG = changed(
 
 
 def learner_of(policy, *, offload=False, **changes):
-    optimizer = make_optimizer(policy.model, Optimizer(learning_rate=0.01, adam_beta2=0.999, weight_decay=0.1))
+    optimizer = make_optimizer(policy.model, Optimizer(learning_rate=0.01))
     config = changed(CONFIG, **changes)
     reference = copied(policy) if config.loss.kl_coef else None
     moments = HostMoments(optimizer) if offload else None

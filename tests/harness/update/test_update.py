@@ -1,5 +1,3 @@
-"""Which episodes enter the loss, and what one update does to the policy."""
-
 import math
 from typing import get_args
 
@@ -22,6 +20,11 @@ def policy(trained):
     return copied(trained)
 
 
+def group_of(policy, *rewards):
+    replies = ["open(a)", "open(b)", "open(c)", "open(d)"]
+    return [episode(policy, 0, reply, reward=reward) for reply, reward in zip(replies, rewards, strict=False)]
+
+
 def choose(trajectories, **changes):
     settings = Loss(**{"normalize_std": False, **changes})
     chosen, equal = select_episodes(trajectories, settings)
@@ -29,7 +32,7 @@ def choose(trajectories, **changes):
 
 
 def test_equal_groups_are_dropped_and_counted(policy):
-    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    group = group_of(policy, 1.0, 0.0)
     equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
     assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], 0.5)
     for t in group:
@@ -52,7 +55,7 @@ def test_the_kl_term_alone_trains(trained):
 
 
 def test_a_failed_environment_is_in_no_mean(policy):
-    group = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
+    group = group_of(policy, 1.0, 0.0)
     lost = episode(policy, 0, "open(c)", reward=0.0, end="environment-error")
     assert choose([*group, lost]) == choose(group)
 
@@ -126,10 +129,9 @@ def test_an_episode_of_several_sequences_counts_once(trained, aggregation, token
 
 
 def test_nothing_to_learn_is_no_step_and_finite_metrics(policy):
-    episodes = [episode(policy, 0, "open(a)", reward=0.0), episode(policy, 0, "open(b)", reward=0.0)]
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
     before = [p.clone() for p in policy.model.parameters()]
-    metrics = update(policy, optimizer, episodes)
+    metrics = update(policy, optimizer, group_of(policy, 0.0, 0.0))
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
     nothing = {name for name, value in metrics.items() if math.isnan(value)}
     compared = ("max", "mean", *(name for name, _ in LENGTH_BINS))
@@ -138,17 +140,15 @@ def test_nothing_to_learn_is_no_step_and_finite_metrics(policy):
 
 
 def test_a_gradient_that_is_not_finite_is_counted_and_steps_nothing(policy):
-    pair = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
-    pair[0].reward = math.nan  # stands for whatever overflows
+    overflowing = group_of(policy, math.nan, 0.0)  # stands for whatever overflows
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=1e-3)
     before = [p.clone() for p in policy.model.parameters()]
-    metrics = update(policy, optimizer, pair)
+    metrics = update(policy, optimizer, overflowing)
     assert metrics["train/skipped_steps"] == 1.0
     assert math.isnan(metrics["train/grad_norm"])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
     assert not optimizer.state  # nor has it a moment of it
-    sound = [episode(policy, 0, "open(a)", reward=1.0), episode(policy, 0, "open(b)", reward=0.0)]
-    assert update(policy, optimizer, sound)["train/skipped_steps"] == 0.0
+    assert update(policy, optimizer, group_of(policy, 1.0, 0.0))["train/skipped_steps"] == 0.0
     assert all(p.isfinite().all() for p in policy.model.parameters())
 
 
@@ -174,8 +174,7 @@ def moved(trained, by, *, more=0.0, minibatches=1, **changes):
 def test_importance_weights_scale_the_gradient_of_every_token(trained, by, weight):
     plain, _ = moved(trained, 0.0)
     weighted, metrics = moved(trained, by, tis_cap=2.0)
-    for a, b in zip(weighted, plain, strict=True):
-        torch.testing.assert_close(a, weight * b, atol=1e-6, rtol=1e-3)
+    torch.testing.assert_close(weighted, [weight * change for change in plain], atol=1e-6, rtol=1e-3)
     assert metrics["train/tis_weight_mean"] == pytest.approx(weight, rel=1e-3)
     assert metrics["train/tis_capped"] == float(weight == 2.0)
     assert metrics["train/clip_fraction"] == 0.0
