@@ -39,7 +39,7 @@ def add_lora(model: PreTrainedModel, rank: int, *, seed: int) -> None:
             raise ConfigError(
                 f"peft can't adapt {type(model).__name__} ({error}); leave --lora-rank out, which trains all weights"
             ) from error
-    adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    adapted: dict[str, Any] = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
     if adapted.keys() != set(linear):
         # peft confuses a shared expert's gate_proj with that of every expert.
         raise ConfigError(
