@@ -253,7 +253,7 @@ def test_waiting_for_ones_turn_does_not_count_against_the_deadline(worker, monke
     clock = Clock()
     set_clock(monkeypatch, clock)
     monkeypatch.setattr(worker, "_lock", Turn())
-    assert worker.call("sleep", {"s": 0.1}) is None
+    assert worker.call("sleep", {"s": 0.1}, timeout_s=60) is None
 
 
 def test_a_call_that_waits_for_one_that_fails_is_not_blamed_and_not_sent(worker):

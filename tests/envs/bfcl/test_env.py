@@ -115,11 +115,7 @@ def test_a_message_without_a_call_ends_the_users_turn(make, action_format, messa
     env = make(action_format=action_format)
     env.reset(options={"task_id": "multi_turn_base_0"})
     info = env.step(message)[4]
-    assert {name: info[name] for name in ("turn", "calls", "malformed")} == {
-        "turn": 1,
-        "calls": 0,
-        "malformed": malformed,
-    }
+    assert (info["turn"], info["calls"], info["malformed"]) == (1, 0, malformed)
 
 
 def test_many_environments_share_the_workers_and_keep_apart(make):
