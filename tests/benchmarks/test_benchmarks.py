@@ -32,7 +32,10 @@ SLOW = {
     "trl_cpu": "tokens/s / TRL's: median",
 }
 NEEDS = {"appworld": "EH-AppWorld-v0", "bfcl": "EH-BFCL-v0", "tau2": "EH-Tau2-v0"}
-ELSEWHERE = ("logits", "served_envs")  # other tox environments have what they need, and name their tests
+ELSEWHERE = [  # other tox environments have the packages, and name the test
+    ("vllm", "logits", " float32   float32 "),
+    ("openenv", "served_envs", r"^EH-Cabinet-v0 +4 at once( +[\d.]+x?){5}$"),
+]
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -53,22 +56,11 @@ def test_smoke_of_what_starts_processes(installed, tmp_path, name):
     assert SLOW[name] in smoke_in_a_process(name, *runs)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not there; tox run -e vllm")
-def test_the_logits_of_vllm_are_measured():
-    assert " float32   float32 " in smoke_in_a_process("logits")
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("openenv") is None, reason="OpenEnv is not there; tox run -e integration-trl"
-)
-def test_served_environments_are_measured():
-    assert re.search(r"^EH-Cabinet-v0 +4 at once( +[\d.]+x?){5}$", smoke_in_a_process("served_envs"), re.MULTILINE)
-
-
-@pytest.mark.parametrize(("name", "package"), [("logits", "vllm"), ("served_envs", "openenv")])
-def test_a_missing_package_is_told_in_one_line(run, name, package):
+@pytest.mark.parametrize(("package", "name", "shown"), ELSEWHERE, ids=["vllm", "openenv"])
+def test_smoke_of_what_needs_a_package_or_tells_so_in_one_line(run, package, name, shown):
     if importlib.util.find_spec(package):
-        pytest.skip(f"{package} is there")
+        assert re.search(shown, smoke_in_a_process(name), re.MULTILINE)
+        return
     with pytest.raises(SystemExit, match=rf"(?i)^error: .*{package}.* install"):
         run(name, "--smoke")
 
@@ -90,7 +82,7 @@ def test_a_run_that_fails_says_why(run, tmp_path):
 
 
 def test_every_benchmark_is_tried():
-    assert {*QUICK, *SLOW, *ELSEWHERE} == set(NAMES)
+    assert {*QUICK, *SLOW, *(name for _, name, _ in ELSEWHERE)} == {*NAMES}
 
 
 def cells(line):

@@ -4,6 +4,7 @@ import sys
 
 import gymnasium as gym
 import pytest
+from child import python
 
 import eh_gym
 from eh_gym.errors import MissingBackendError
@@ -22,9 +23,8 @@ def test_registering_again_keeps_the_users_own_entry(monkeypatch):
 
 
 def test_a_prefixed_id_needs_no_import():
-    done = _python("import gymnasium; print(gymnasium.make('eh_gym:EH-Cabinet-v0').reset(seed=0)[0])")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("start ")
+    code = "import gymnasium; print(gymnasium.make('eh_gym:EH-Cabinet-v0').reset(seed=0)[0])"
+    assert python("-c", code).startswith("start ")
 
 
 def test_importing_registers_and_does_nothing_else():

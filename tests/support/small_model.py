@@ -26,12 +26,18 @@ def wait(sampler):
     return ready
 
 
+def drain(sampler):
+    found = []
+    while sampler.pending:
+        found += sampler.step()
+    return found
+
+
 def plain_logprobs(model, ids, temperature=1.0):
     model.eval()
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1].float() / temperature
-    found = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
-    return found
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
 
 
 def forward_logprobs(model, prompt, ids, temperature=1.0):

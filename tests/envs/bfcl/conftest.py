@@ -57,7 +57,7 @@ def upstream(bfcl_python):
 @pytest.fixture(scope="session")
 def isolated(bfcl_python):
     with Worker(backend_command(bfcl_python, OFFICIAL)) as worker:
-        worker.call("isolate", timeout_s=60)
+        worker.call("isolate")
         yield worker
 
 

@@ -112,6 +112,11 @@ populate = _loader["populate_test_cases_with_predefined_functions"]
 with_hint = _loader["_func_doc_language_specific_pre_processing"]
 
 
+def response(**choice):
+    usage = SimpleNamespace(prompt_tokens=0, completion_tokens=0)
+    return SimpleNamespace(choices=[SimpleNamespace(**choice)], usage=usage)
+
+
 class Scripted(BaseHandler):
     def __init__(self, name, script):
         super().__init__(name, 0.0, name, False)
@@ -139,10 +144,7 @@ class Scripted(BaseHandler):
         return message, 0.0
 
     def _parse_query_response_prompting(self, message):
-        response = SimpleNamespace(
-            choices=[SimpleNamespace(text=message)], usage=SimpleNamespace(prompt_tokens=0, completion_tokens=0)
-        )
-        return QwenHandler._parse_query_response_prompting(None, response)
+        return QwenHandler._parse_query_response_prompting(None, response(text=message))
 
     def _add_assistant_message_prompting(self, data, response):
         return data
@@ -179,9 +181,7 @@ class Native(OpenAICompletionsHandler):
         turn, said = self.script[len(users) - 1], len([m for m in messages[users[-1] :] if m["role"] == "assistant"])
         message = self.said(turn[said] if said < len(turn) else "Done.")
         self.answers.append(plain(message))
-        return SimpleNamespace(
-            choices=[SimpleNamespace(message=message)], usage=SimpleNamespace(prompt_tokens=0, completion_tokens=0)
-        ), 0.0
+        return response(message=message), 0.0
 
     def said(self, text):
         try:

@@ -88,6 +88,12 @@ def perturb(rng, turns, functions):
     return script
 
 
+def perturbed_task(rng, env, upstream, task_id):
+    """A task's ground truth with random changes, and its functions."""
+    functions = upstream.call("entry", {"task_id": task_id})["functions"]
+    return perturb(rng, expert_calls(env, task_id), functions), functions
+
+
 def spellings(name, arguments):
     """The call in spellings whose source text Python or upstream's rewriting may read in another way: {what: call}."""
     wide = "".join(chr(ord(letter) + 0xFEE0) for letter in name)
@@ -131,6 +137,10 @@ def alter(rng, value):
     if isinstance(value, list) and value:
         return rng.choice([value[::-1], value[:-1], value + value[:1], [], value[0]])
     return rng.choice([None, [], {"a": 1}])
+
+
+def rendered(rng, turns, action_format):
+    return [[render(rng, step, action_format) for step in turn] for turn in turns]
 
 
 def render(rng, step, action_format):

@@ -33,14 +33,14 @@ def test_verdicts_and_results_are_bfcl_evals(batch, make, play, upstream, isolat
         task_id = f"multi_turn_{CATEGORIES[i % 4]}_{rng.randrange(200)}"
         action_format = rng.choice(FORMATS)
         if task_id not in tasks:
-            functions = upstream.call("entry", {"task_id": task_id}, timeout_s=60)["functions"]
+            functions = upstream.call("entry", {"task_id": task_id})["functions"]
             tasks[task_id] = perturbed.expert_calls(envs["python"], task_id), functions
         steps = perturbed.perturb(rng, *tasks[task_id])
-        script = [[perturbed.render(rng, step, action_format) for step in turn] for turn in steps]
+        script = perturbed.rendered(rng, steps, action_format)
 
         results, user, info, reward = play(envs[action_format], task_id, script)
         told = {"task_id": task_id, "script": script, "action_format": action_format}
-        expected = isolated.call("play", told, timeout_s=60)
+        expected = isolated.call("play", told)
         assert info["success"] == expected["valid"], (task_id, script, info, expected["error_type"])
         assert reward == float(expected["valid"])
         assert results == [shown(step, action_format) for step in expected["results"]], (task_id, script)
@@ -51,7 +51,7 @@ def test_verdicts_and_results_are_bfcl_evals(batch, make, play, upstream, isolat
                 assert ours == said[0]["content"]
         verdicts.append(expected["valid"])
 
-        as_it_is = upstream.call("play", told, timeout_s=60)
+        as_it_is = upstream.call("play", told)
         if (as_it_is["valid"], as_it_is["results"]) != (expected["valid"], expected["results"]):
             assert perturbed.aliasing_can_matter(task_id, tasks[task_id][1]), (task_id, script)
             aliased += 1

@@ -43,10 +43,8 @@ def perturbed_evaluation(out, make, perturbed, upstream, action_format, ids):
     settings = {"env": "EH-BFCL-v0", "env_args": kwargs, "split": "all", "seed": 0}
     folder, verdicts = EvaluationFolder(out, settings), {}
     for request in evaluation_requests(ids, 1, 0):
-        functions = upstream.call("entry", {"task_id": request.task_id}, timeout_s=60)["functions"]
-        steps = perturbed.perturb(rng, perturbed.expert_calls(plain, request.task_id), functions)
-        script = [[perturbed.render(rng, step, action_format) for step in turn] for turn in steps]
-        trajectory = played(env, request, script)
+        steps, functions = perturbed.perturbed_task(rng, plain, upstream, request.task_id)
+        trajectory = played(env, request, perturbed.rendered(rng, steps, action_format))
         folder.add(trajectory)
         verdicts[request.task_id] = trajectory.success, perturbed.aliasing_can_matter(request.task_id, functions)
     folder.close()
@@ -61,18 +59,17 @@ def test_an_entry_is_what_upstream_s_runner_returns(make, perturbed, isolated, t
         scripts = []
         for number, category in enumerate(CATEGORIES * 3):
             task_id = f"multi_turn_{category}_{number * 16}"
-            functions = isolated.call("entry", {"task_id": task_id}, timeout_s=60)["functions"]
-            steps = perturbed.perturb(rng, perturbed.expert_calls(plain, task_id), functions)
+            steps, _ = perturbed.perturbed_task(rng, plain, isolated, task_id)
             if number == 0:  # more steps than a turn may have
                 steps[0] = [[("pwd", {})]] * 30
-            scripts.append([[perturbed.render(rng, step, action_format) for step in turn] for turn in steps])
+            scripts.append(perturbed.rendered(rng, steps, action_format))
             folder.add(played(env, evaluation_requests([task_id], 1, 0)[0], scripts[-1]))
         folder.close()
         for script, line in zip(
             scripts, read_episodes(tmp_path / action_format / "episodes/evaluation.jsonl"), strict=True
         ):
             told = {"task_id": line["task_id"], "script": script, "action_format": action_format}
-            theirs = isolated.call("play", told, timeout_s=60)["messages"]
+            theirs = isolated.call("play", told)["messages"]
             ours = result_entry(line, action_format)
             assert ours["result"] == theirs
             assert [len(turn) for turn in ours["latency"]] == [len(turn) for turn in theirs]

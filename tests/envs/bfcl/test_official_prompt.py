@@ -15,7 +15,7 @@ def test_system_prompts_and_tools_are_upstream_s(make, upstream):
     envs = {name: make(action_format=name, prompt="official") for name in ("python", "hermes", "native")}
     tools = set()
     for task_id in [*SOME, *(f"multi_turn_base_{index}" for index in range(0, 200, 8))]:
-        wanted = upstream.call("system_prompts", {"task_id": task_id}, timeout_s=60)
+        wanted = upstream.call("system_prompts", {"task_id": task_id})
         infos = {name: env.reset(options={"task_id": task_id})[1] for name, env in envs.items()}
         assert {name: info["system_prompt"] for name, info in infos.items()} == {**wanted, "native": ""}
         assert infos["native"]["tools"] == wanted["native"]
@@ -33,7 +33,7 @@ def test_users_and_results_are_upstream_s(make, play, isolated, perturbed, actio
         script[0] += ["cd(folder='nowhere')", *CHATTER]  # an error, and messages without a call
         results, user, info, _ = play(env, task_id, script)
         episode = {"task_id": task_id, "script": script, "action_format": action_format}
-        theirs = isolated.call("play", episode, timeout_s=60)
+        theirs = isolated.call("play", episode)
         assert user == [message[0]["content"] for message in theirs["user"]]
         revealed += sum("I have updated some more functions" in text for text in user)
         assert info["success"] == theirs["valid"]
@@ -80,12 +80,10 @@ def test_function_calling_sends_what_upstream_s_handler_sends(bfcl_python, make,
     environments, plain = Environments("EH-BFCL-v0", args, slots=1, threads=1), make()
     rng, grown = random.Random("requests"), 0
     for task_id in SOME:
-        functions = isolated.call("entry", {"task_id": task_id}, timeout_s=60)["functions"]
-        steps = perturbed.perturb(rng, perturbed.expert_calls(plain, task_id), functions)
-        script = [[perturbed.render(rng, step, "native") for step in turn] for turn in steps]
+        script = perturbed.rendered(rng, perturbed.perturbed_task(rng, plain, isolated, task_id)[0], "native")
         script[0] += [native_call("cd", '{"folder": "nowhere"}'), native_call("cd", "{")]  # an error, and no call
         episode = {"task_id": task_id, "script": script, "action_format": "native"}
-        theirs = isolated.call("play", episode, timeout_s=60)
+        theirs = isolated.call("play", episode)
 
         def answer(request, before, answers=theirs["answers"]):
             body = chat_server.completion(request, None)

@@ -102,6 +102,10 @@ def chat_of(family):
     return ChatFormat(tokenizer_of(family))
 
 
+def ids_of(tokenizer, text):
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
 def has_tools(family):
     try:
         chat_of(family).tool_format()
@@ -133,7 +137,7 @@ def five_turns(family):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "start c"}]
     ids = chat.prompt_ids("Be brief.", "start c")
     for turn in range(5):
-        reply = tokenizer.encode(written(chat, f"Thought {turn}.", f"call({turn})"), add_special_tokens=False) + stop
+        reply = ids_of(tokenizer, written(chat, f"Thought {turn}.", f"call({turn})")) + stop
         read = chat.read(reply)
         assert (read.action, read.unfinished) == (f"call({turn})", False)
         ids = ids + reply + chat.observation_ids(f"answer {turn}", stopped=True)
@@ -173,7 +177,7 @@ def test_a_thought_is_no_part_of_the_action(family):
     demonstrated = chat.reply_ids("call(3)")
     assert demonstrated[-1] in chat.stop_ids
     assert (chat.read(demonstrated).action, chat.read(demonstrated).unfinished) == ("call(3)", False)
-    ids = tokenizer.encode(written(chat, "Maybe call(7)?", "call(3)"), add_special_tokens=False)
+    ids = ids_of(tokenizer, written(chat, "Maybe call(7)?", "call(3)"))
     assert chat.stop_ids.isdisjoint(ids), "the end of a thought is no end of the reply, as gpt-oss's was"
     read = chat.read(ids)
     assert read.action == "call(3)"
@@ -182,9 +186,8 @@ def test_a_thought_is_no_part_of_the_action(family):
         return
     assert read.reasoning == "Maybe call(7)?"
     assert chat.text(ids[read.thought_tokens :]).strip() == "call(3)"
-    unclosed = tokenizer.encode(
-        ("" if chat.reasoning.name == "opened" else chat.reasoning.opening) + "Maybe call(7)?", add_special_tokens=False
-    )
+    opening = "" if chat.reasoning.name == "opened" else chat.reasoning.opening
+    unclosed = ids_of(tokenizer, opening + "Maybe call(7)?")
     assert chat.read(unclosed).unfinished
     assert chat.read(unclosed).action == ""
 
@@ -267,7 +270,7 @@ def test_a_call_that_can_t_be_read_is_malformed():
         "<tool_call>\n[3]\n</tool_call>",
         '<tool_call>\n{"name": "f", "arguments": 3}\n</tool_call>',
     ):
-        read = chat.read(tokenizer.encode(text, add_special_tokens=False), TOOLS)
+        read = chat.read(ids_of(tokenizer, text), TOOLS)
         assert read.malformed
         assert "tool_calls" not in read.action
 
@@ -303,7 +306,7 @@ def test_tags_that_no_family_has_can_be_set():
         "{% else %}{{ '<|q|>' + m.content + '<|a|>' }}{% endif %}{% endfor %}"
     )
     chat = ChatFormat(tokenizer, Model(reasoning_format="<muse> </muse>"))
-    read = chat.read(tokenizer.encode("<muse>Where is c?</muse>open(c)", add_special_tokens=False))
+    read = chat.read(ids_of(tokenizer, "<muse>Where is c?</muse>open(c)"))
     assert (read.reasoning, read.action) == ("Where is c?", "open(c)")
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_model import ask, forward_logprobs
+from small_model import ask, drain, forward_logprobs
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from eh_gym.errors import ConfigError, SamplerError
@@ -79,8 +79,7 @@ def test_the_requests_of_a_dead_server_go_elsewhere_with_their_seeds(sampler, pa
     assert sampler.pending == 4
     pair[1].dead = True
     pair[1].go.set()
-    while sampler.pending:
-        done += sampler.step()
+    done += drain(sampler)
     assert sorted(r.session for r, _ in done) == list(range(8))
     assert all(sample.ids == [request.seed] * 6 for request, sample in done)
     assert sorted(pair[0].seeds) == list(range(8))
@@ -142,9 +141,7 @@ def test_a_server_that_fails_in_an_update_gives_up_its_requests(sampler, pair, c
         sampler.submit(ask(s, [s + 1], seed=s))
     pair[1].refuse[call] = 500
     sampler.weights_changed()
-    done = []
-    while sampler.pending:  # though the failed server does not answer
-        done += sampler.step()
+    done = drain(sampler)  # though the failed server does not answer
     pair[1].go.set()
     for _ in range(20):
         time.sleep(0.01)
@@ -236,8 +233,7 @@ def test_a_real_server_killed_midway_loses_nothing_and_comes_back(servers, model
     for request in requests[20:]:
         sampler.submit(request)
     servers[1].kill()
-    while sampler.pending:
-        done |= {request.session: sample for request, sample in sampler.step()}
+    done |= {request.session: sample for request, sample in drain(sampler)}
     assert [done[s].ids for s in range(40)] == [sample.ids for sample in undisturbed]
 
     servers[1].start()
