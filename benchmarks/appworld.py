@@ -55,6 +55,7 @@ BUSY = {
 TENTH = "time = __import__('time')\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
 PARTS = ("latencies", "busy", "memory")
 WORLDS = 16  # at once, to measure the memory of each
+WRITING_S = 0.5  # less than a model takes for its first message
 HERE = Path(__file__).resolve().parent
 
 
@@ -138,24 +139,32 @@ def table(title: str, columns: dict[str, Sequence[Sequence[float]]], rows: Seque
 
 
 def latencies(folder: Path, tasks: Sequence[str], rounds: int) -> None:
-    """Measures reset, steps and verdict, one episode at a time. A first round warms the caches, and does not count."""
+    """Measures reset, steps and verdict, one episode at a time. A first round warms the caches, and does not count.
+
+    Each step makes an API call. A model writes its message between the reset and the first one.
+    """
     rows = (
         "reset",
-        "reset and a first step without a call",
-        "the first step with an API call",
+        f"the first step, {WRITING_S:g} s later",
+        "reset and that step",
         "the same step again",
+        "the first step at once after a reset",
+        "reset and that step",
         "the last step with its verdict (plain: evaluating alone)",
     )
 
     def measured(player: Player, task_id: str) -> tuple[float, ...]:
         reset = player.call("open", task_id=task_id)[1]
-        step, first, again = (player.call("execute", code=code)[1] for code in (PRINT, CALL, CALL))
+        time.sleep(WRITING_S)
+        first, again = (player.call("execute", code=CALL)[1] for _ in range(2))
+        soon = player.call("open", task_id=task_id)[1]
+        at_once = player.call("execute", code=CALL)[1]
         last = play_to_the_last(player, task_id)
         if player is players["plain"]:
             player.call("execute", code=last)
         solved, verdict = player.call("evaluate") if player is players["plain"] else player.call("finish", code=last)
         assert solved
-        return reset, reset + step, first, again, verdict
+        return reset, first, reset + first, again, at_once, soon + at_once, verdict
 
     players = {"ours": ours(), "plain": plain(folder)}
     samples: dict[str, list[tuple[float, ...]]] = {name: [] for name in players}

@@ -179,7 +179,7 @@ class AppWorldEnv(gym.Env[str, str], EzPickle):
             result = world.execute(code)
             verdict = dict(world.verdict()) if result["completed"] else None
         except WorkerError as error:
-            self.close()  # shows whether the zygotes live
+            self._leave()
             return _over(error, world.host_failed)
         info: dict[str, Any] = {"malformed": result["malformed"], "api_calls": result["api_calls"]}
         if verdict is None:

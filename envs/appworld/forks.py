@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import shutil
@@ -19,22 +18,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError, WorkerTimeout
-from eh_gym.processes import lock
 from eh_gym.surrogates import escaped
 from eh_gym.worker import Worker, backend_command
 from envs.appworld.backend import link
-from envs.appworld.turns import Step
+from envs.appworld.turns import Step, turns
 
 _START_TIMEOUT_S = 180.0
 _SPAWN_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 10.0
-_PREFIX = "eh-appworld-"
 # The environment variables that a zygote gets. Agents' code can read them, so keys and tokens are left out.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 class Zygote:
-    """A process that has imported AppWorld, and the processes forked from it. Thread-safe.
+    """A process that has imported AppWorld, and the processes forked from it, which outlive it. Thread-safe.
 
     At every start, `start` returns the zygote's parameters (backend/zygote.py). `told` is its answer.
     """
@@ -43,26 +40,27 @@ class Zygote:
         self._start, self._lock = start, threading.Lock()
         command = backend_command(python, Path(__file__).parent / "backend" / "zygote.py")
         kept = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
-        # Sets keep their order between runs, and no .pyc is written into the user's data.
-        fixed = ["PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"]
+        # Sets keep their order between runs, no .pyc is written into the user's data, and threads share a heap.
+        fixed = ["PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1", "MALLOC_ARENA_MAX=1"]
         # `env` calls exec, so the worker's process is the zygote itself.
         self._worker = Worker(["env", "-i", *fixed, *kept, *command], start_timeout_s=_START_TIMEOUT_S)
-        self._folder: Path  # of the present process
+        self._home: _Home  # of the present process
         self._ready = self._closed = False
         self._abandoned: set[str] = set()  # forks that are to be ended
         self.told: Mapping[str, Any] = {}
-        self._end: Callable[[], object] = weakref.finalize(self, Worker.kill, self._worker)
+        self._end: Callable[[], object] = self._worker.kill  # all its forks
+        weakref.finalize(self, Worker.kill, self._worker)
 
     @property
     def alive(self) -> bool:
-        return self._ready and self._worker.alive and (self._folder / "socket").exists()
+        return self._ready and self._worker.alive and self._home.socket.exists()
 
     @property
     def pid(self) -> int | None:
         return self._worker.pid
 
     def start(self) -> None:
-        """Starts the zygote unless it can fork. One that can't is ended with its forks, and replaced."""
+        """Starts the zygote unless it can fork. One that can't is ended and replaced."""
         with self._lock:
             if self._closed:
                 raise WorkerDied("the environment's host was closed, as by close_hosts(); make the environment again")
@@ -70,16 +68,15 @@ class Zygote:
                 return
             self._ready = False
             self._worker.kill()
-            self._end()
             self._abandoned.clear()
             try:
-                self._folder, held = _folder()
+                self._home = _Home()
             except OSError as error:
                 raise WorkerDied(f"there can be no zygote: {error}") from error
-            self._end = weakref.finalize(self, _end, self._worker, self._folder, held, os.getpid())
+            self._end = self._home.end
             self._worker.start()
             try:
-                self._worker.call("load", {"folder": str(self._folder)}, _START_TIMEOUT_S)
+                self._worker.call("load", {"folder": str(self._home.folder)}, _START_TIMEOUT_S)
                 self.told = self._worker.call("start", self._start(), _START_TIMEOUT_S)
             except WorkerError:
                 self._worker.kill()
@@ -92,10 +89,10 @@ class Zygote:
         name = secrets.token_hex(16)
         connection = None
         try:
-            with self._lock:  # another thread's start() could change the folder
-                connection = socket.socket(socket.AF_UNIX)
+            with self._lock:  # another thread's start() could change the home
+                home, connection = self._home, socket.socket(socket.AF_UNIX)
                 connection.settimeout(_SPAWN_TIMEOUT_S)
-                connection.connect(str(self._folder / "socket"))
+                connection.connect(str(home.socket))
                 connection.sendall(name.encode("ascii"))
                 abandoned = sorted(self._abandoned)
                 request = {"name": name, "options": dict(options), "abandoned": abandoned}
@@ -103,7 +100,7 @@ class Zygote:
                 os.kill(self.pid, signal.SIGCONT)  # if somebody has stopped it
                 pid = self._worker.call("spawn", request, _SPAWN_TIMEOUT_S)
                 self._abandoned.difference_update(abandoned)
-            return Fork(self, connection, name, pid)
+            return Fork(self, home, connection, name, pid)
         except BaseException as error:
             if connection is not None:
                 connection.close()
@@ -118,7 +115,7 @@ class Zygote:
 
     def clear(self) -> None:
         abandoned = sorted(self._abandoned)
-        with contextlib.suppress(WorkerError):  # the forks die with their zygote
+        with contextlib.suppress(WorkerError):  # its guard knows them
             self._worker.call("end", {"names": abandoned}, _END_TIMEOUT_S)
         self._abandoned.difference_update(abandoned)
 
@@ -127,6 +124,7 @@ class Zygote:
         while not self._lock.acquire(timeout=0.1):
             self._worker.kill()  # makes a start in progress fail
         try:
+            self._worker.kill()
             self._end()
         finally:
             self._lock.release()
@@ -139,8 +137,8 @@ class Unread(WorkerDied):
 class Fork:
     """The parent's side of a forked process. Only one thread at a time may use it."""
 
-    def __init__(self, zygote: Zygote, connection: socket.socket, name: str, pid: int) -> None:
-        self._zygote, self._connection, self._name, self.pid = zygote, connection, name, pid
+    def __init__(self, zygote: Zygote, home: object, connection: socket.socket, name: str, pid: int) -> None:
+        self._zygote, self._home, self._connection, self._name, self.pid = zygote, home, connection, name, pid
         self._handle = _handle(pid)
         self._ended = False
         self._finalizer = weakref.finalize(self, zygote.abandon, name)
@@ -161,6 +159,7 @@ class Fork:
         """
         if self._ended:
             raise WorkerDied("the process was ended")
+        turns().used(self)
         try:
             return self._answer(message, timeout_s, step)
         except BaseException:  # a late answer would be taken for the next one
@@ -197,19 +196,25 @@ class Fork:
             return False
         return True
 
-    def times(self) -> tuple[float, float]:
-        """The processor seconds of all threads, and the seconds for which the main one waited for a processor."""
+    def times(self) -> tuple[float, float, float]:
+        """The processor seconds of all threads and of the main one, and the seconds for which that waited for one."""
         with contextlib.suppress(OSError, ValueError):  # it has ended, or the system does not tell
             if self._handle is not None:
                 cpu_s = time.clock_gettime(~self.pid << 3 | 2)  # as clock_getcpuclockid(3)
                 with open(f"/proc/{self.pid}/schedstat") as file:
-                    return cpu_s, int(file.read().split()[1]) / 1e9
-        return 0.0, 0.0
+                    main_s, delay_s, _ = (int(number) / 1e9 for number in file.read().split())
+                return cpu_s, main_s, delay_s
+        return 0.0, 0.0, 0.0
 
     def threads(self) -> int:
         with contextlib.suppress(OSError):  # it has ended
             return len(os.listdir(f"/proc/{self.pid}/task"))
         return 1
+
+    def warm_up(self) -> None:
+        """Tells the process that it has time to prepare for its first step (backend/apps.py)."""
+        with contextlib.suppress(OSError):  # the first step will show that it has ended
+            self._connection.sendall(link.frame({"warm_up": True}))
 
     def end(self) -> None:
         if not self._ended:
@@ -240,42 +245,22 @@ def _handle(pid: int) -> IO[bytes] | None:
         return None
 
 
-def _folder() -> tuple[Path, IO[str]]:
-    """Makes a private folder and locks a file beside it. Removes the folders of ended processes, whose locks are free.
+class _Home:
+    """The folder of a zygote and its forks. They end with it: at its `end`, or when nobody refers to it any more."""
 
-    Process ids would not do: another container may share the temporary folder. The file's name does not tell the
-    folder's, because unconfined code can list this process's open files.
-    """
-    parent = Path(tempfile.gettempdir())
-    for old in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), _lock_of(old).open("r+") as file:
-            if lock(file):
-                _remove(old)
-    folder = parent / f"{_PREFIX}{secrets.token_urlsafe(16)}"
-    folder.mkdir(mode=0o700)
-    if len(str(folder / "socket")) > 100:
-        folder.rmdir()
-        raise ConfigError(f"the path {folder} is too long for a socket; set TMPDIR to a shorter folder such as /tmp")
-    file = (folder / "unlocked").open("w")
-    try:
-        lock(file)
-        (folder / "unlocked").rename(_lock_of(folder))
-    except OSError:  # a file system without locks: the folder is never removed
-        file.close()
-    return folder, file
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="eh-appworld-"))
+        self.socket, owner = self.folder / "socket", self.folder / "owner"
+        if len(str(self.socket)) > 100:
+            self.folder.rmdir()
+            raise ConfigError(f"the path {self.socket} is too long; set TMPDIR to a shorter folder such as /tmp")
+        os.mkfifo(owner)
+        # When this is closed, the guard (backend/children.py) ends all that is left, also if this process is killed.
+        pipe = open(os.open(owner, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)  # noqa: SIM115
+        self.end: Callable[[], object] = weakref.finalize(self, _end, self.folder, pipe, os.getpid())
 
 
-def _lock_of(folder: Path) -> Path:
-    return folder.with_name(f"{_PREFIX}lock-{hashlib.sha256(folder.name.encode()).hexdigest()[:32]}")
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    _lock_of(folder).unlink(missing_ok=True)
-
-
-def _end(worker: Worker, folder: Path, held: IO[str], owner: int) -> None:
-    worker.kill()
-    held.close()
+def _end(folder: Path, pipe: IO[bytes], owner: int) -> None:
+    pipe.close()
     if os.getpid() == owner:
-        _remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -52,20 +52,16 @@ class Settings:
 class TaskWorld:
     """One episode's world: a process with the apps, and one for the agent's code. `about` describes the task.
 
-    A WorkerError means that the world is lost, because of the code unless `host_failed`.
+    A WorkerError means that the world is lost, because of the code unless `host_failed`: no processes could be made, or
+    new ones ended unread.
     """
 
     def __init__(self, host: Host, task_id: str, record: bool, processes: _Processes) -> None:
         self._host, self._task_id, self._record = host, task_id, record
-        self._apps, self._shell, self._zygotes, self.about = processes
+        self._apps, self._shell, self.about = processes
         self._new = True  # no code has run
         self._ran_s = 0.0  # in the last step
-        self._failed = False  # new processes could not be made, or ended unread, too
-
-    @property
-    def host_failed(self) -> bool:
-        """Whether the host, and not the agent's code, caused the last error."""
-        return self._failed or not self._host.alive or self._host.pids != self._zygotes
+        self.host_failed = False
 
     def execute(self, code: str) -> Mapping[str, Any]:
         """Runs code. Returns ``output``, ``malformed``, ``completed`` and ``api_calls`` (a number)."""
@@ -77,13 +73,13 @@ class TaskWorld:
                 raise WorkerDied(str(error)) from error
         # No code was read, so new processes can take over unnoticed.
         self.close()
-        self._failed = True
-        self._apps, self._shell, self._zygotes, _ = self._host.fork_world(self._task_id, self._record)
-        self._failed = False
+        self.host_failed = True
+        self._apps, self._shell, _ = self._host.fork_world(self._task_id, self._record)
+        self.host_failed = False
         try:
             return self._execute(code)
         except Unread:
-            self._failed = True
+            self.host_failed = True
             raise
 
     def _execute(self, code: str) -> Mapping[str, Any]:
@@ -176,10 +172,11 @@ class Host:
             apps.give(shell)
             about = apps.ask(timeout_s=_OPEN_TIMEOUT_S)["ready"]
             failed.pop_all()
-        return apps, shell, self.pids, about | {"difficulty": data.difficulty(self._root, task_id)}
+        turns().made(apps)
+        return apps, shell, about | {"difficulty": data.difficulty(self._root, task_id)}
 
 
-_Processes = tuple[Fork, Fork, tuple[int | None, int | None], Mapping[str, Any]]
+_Processes = tuple[Fork, Fork, Mapping[str, Any]]
 _hosts: dict[tuple[Any, ...], Host] = {}
 _hosts_lock = threading.Lock()
 

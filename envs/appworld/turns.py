@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import operator
 import os
 import select
 import signal
@@ -19,21 +20,26 @@ import weakref
 from collections.abc import Iterator
 from typing import Protocol
 
+from envs.appworld.backend.cgroups import processors
+
 _TURN_S = 0.1
 _LONG_CPU_S = 0.25  # processor time from which a step is long
 _FRESH_S = 1.0  # later, a step that is not long waits for something else
-_SHARE = 4  # of so many turns, long steps have one even if others wait
+_SHARE = 8  # of so many turns, long steps have one even if others wait
+_LONGEST_WAIT_S = 1.0  # for a processor
 _MOST_LOST = 10  # at most so many timeouts of lost time do not count against a step
 
 
 class Process(Protocol):
     """What a step needs of a process, such as `envs.appworld.forks.Fork`, which describes the methods."""
 
-    def times(self) -> tuple[float, float]: ...
+    def times(self) -> tuple[float, float, float]: ...
 
     def threads(self) -> int: ...
 
     def signal(self, number: int) -> bool: ...
+
+    def warm_up(self) -> None: ...
 
 
 class Step:
@@ -46,21 +52,33 @@ class Step:
         self._shell, self.timeout_s = shell, timeout_s
         self._processes = [apps] if shell is None else [apps, shell]
         self.began = time.monotonic()
-        self._before = self._times()
         self._stopped_at: float | None = None
         self._stopped_s = 0.0
+        self._seen = self._look()
+        self._cpu_s = self._waits_s = 0.0
         self.long, self.threads, self.ran_s, self.lost_s = False, 1, 0.0, 0.0
 
     def refresh(self) -> None:
         """Brings `long`, `threads`, `ran_s` and `lost_s` up to date.
 
-        The last are the seconds in which the step could run, and in which it was stopped or waited for a processor.
+        The last are the seconds in which the step could run, and in which others kept it from running. Neither has the
+        time in which this process itself stood still, as in a suspended container: that is nobody's.
         """
-        now, (cpu_s, delay_s) = time.monotonic(), self._times()
-        stopped_s = self._stopped_s + (0.0 if self._stopped_at is None else now - self._stopped_at)
-        self.lost_s = stopped_s + delay_s - self._before[1]
-        self.ran_s = now - self.began - min(self.lost_s, _MOST_LOST * self.timeout_s)
-        self.long = cpu_s - self._before[0] >= _LONG_CPU_S
+        seen = self._look()
+        passed_s, stopped_s, cpu_s, main_s, delay_s = map(operator.sub, seen, self._seen)
+        self._seen = seen
+        passed_s = min(passed_s, 2 * _TURN_S)  # this process looks every turn, if it does not stand still
+        # Other threads of the code keep the main ones, of two processes, waiting only while they use all processors.
+        # The system tells a wait at its end, so what exceeds the passed time, or those threads' own, is kept for later.
+        waits_s = self._waits_s + delay_s - 2 * max(0.0, cpu_s - main_s) / processors()
+        stopped_s = min(stopped_s, passed_s)
+        lost_s = min(passed_s, stopped_s + max(0.0, waits_s))
+        self._waits_s = max(-_LONGEST_WAIT_S, min(waits_s - (lost_s - stopped_s), _LONGEST_WAIT_S))
+        left_s = max(0.0, _MOST_LOST * self.timeout_s - self.lost_s)
+        self.ran_s += max(passed_s - min(lost_s, left_s), cpu_s / processors())
+        self.lost_s += lost_s
+        self._cpu_s += cpu_s
+        self.long = self._cpu_s >= _LONG_CPU_S
         if self.long and self._shell is not None:
             self.threads = self._shell.threads()
 
@@ -96,9 +114,11 @@ class Step:
                         self.lost_s,
                     )
 
-    def _times(self) -> tuple[float, float]:
-        times = [process.times() for process in self._processes]
-        return sum(cpu_s for cpu_s, _ in times), sum(delay_s for _, delay_s in times)
+    def _look(self) -> tuple[float, ...]:
+        """The seconds until now: of the clock, stopped, and the sums of `Process.times`."""
+        now, times = time.monotonic(), [process.times() for process in self._processes]
+        stopped_s = self._stopped_s + (0.0 if self._stopped_at is None else now - self._stopped_at)
+        return now, stopped_s, *map(sum, zip(*times, strict=True))
 
 
 class _Reset:
@@ -113,7 +133,17 @@ class Turns:
         # Weak, because an interrupt may come between any two lines.
         self._steps = weakref.WeakKeyDictionary[Step, None]()
         self._resets = weakref.WeakSet[_Reset]()
+        self._cold = weakref.WeakSet[Process]()  # of the apps of new worlds
         self._turn = 0
+
+    def made(self, apps: Process) -> None:
+        """Has a new world warm up when no reset goes on, unless it is used before."""
+        with self._lock:
+            self._cold.add(apps)
+
+    def used(self, apps: Process) -> None:
+        with self._lock:
+            self._cold.discard(apps)
 
     @contextlib.contextmanager
     def running(self, step: Step) -> Iterator[None]:
@@ -141,6 +171,8 @@ class Turns:
             with self._lock:
                 self._resets.discard(reset)
                 self._share()
+                while self._cold and not self._resets:
+                    self._cold.pop().warm_up()
 
     def share(self) -> None:
         """Begins the next turn if it is time."""
@@ -153,7 +185,7 @@ class Turns:
         self._turn = int(now / _TURN_S)
         long = [step for step in self._steps if step.long]
         waiting = len(self._resets) + sum(not step.long and now - step.began < _FRESH_S for step in self._steps)
-        room, going = len(os.sched_getaffinity(0)) - waiting, False
+        room, going = processors() - waiting, False
         first = self._turn // (_SHARE if waiting else 1) % len(long) if long else 0
         for step in long[first:] + long[:first]:
             # The first one may have more threads than there are processors.

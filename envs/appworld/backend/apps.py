@@ -8,6 +8,7 @@ import contextlib
 import copy
 import json
 import os
+import select
 import signal
 import socket
 from collections.abc import Iterator, Mapping
@@ -19,12 +20,15 @@ from . import adaptations, link
 _CALL_CPU_S = 10.0  # processor time of one call
 _COMPLETE_TASK = ("POST", "/supervisor/message")
 _HEADERS, _LONGEST_METHOD = 100, 20
+_WARM_UP = ("/supervisor/profile", "/api_docs/app_descriptions", "/spotify/songs/1", "/amazon/products/1")
+_PAUSE_MS = 5
 
 
 def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
     """Opens the task's world, gets the link to the code's process, and answers until the environment hangs up.
 
-    Requests are ``{"code"}``, and in the end ``{"save", "turns"}`` and ``{"verdict": True}``.
+    Requests are ``{"warm_up"}``, which gets no answer, ``{"code"}``, and in the end ``{"save", "turns"}`` and
+    ``{"verdict": True}``.
 
     `connection` goes to the environment, and first carries the link's descriptor. `options` are ``task_id``,
     ``max_api_calls`` (per step), ``max_output_chars`` and ``record`` (whether to keep the calls).
@@ -40,8 +44,13 @@ def serve(connection: socket.socket, options: Mapping[str, Any]) -> None:
         raise RuntimeError(f"the code's process: {told['error']}")
     connection.sendall(link.frame({"ready": world.about}))
     with world.guarded():
-        while (request := link.receive(connection)) is not None and "code" in request[0]:
-            connection.sendall(link.frame(world.step(code, request[0]["code"])))
+        while (request := link.receive(connection)) is not None:
+            if "code" in request[0]:
+                connection.sendall(link.frame(world.step(code, request[0]["code"])))
+            elif "warm_up" in request[0]:
+                world.warm_up(connection)
+            else:
+                break
     shell.close()
     calls.close()
     while request is not None:
@@ -90,11 +99,18 @@ class EpisodeApps:
     def guarded(self) -> Iterator[None]:
         self._world.safety_guard.enable()
         try:
-            for url in ("/supervisor/profile", "/amazon/products/1"):  # copies memory pages now, not in the first step
-                self._transport.handle_request(_request({"method": "GET", "url": url, "headers": []}, b"")).read()
             yield
         finally:
             self._world.safety_guard.disable()
+
+    def warm_up(self, caller: socket.socket) -> None:
+        """Makes calls that copy memory pages now, not in the first step. It stops when that comes."""
+        poll = select.poll()
+        poll.register(caller, select.POLLIN)
+        for url in _WARM_UP:
+            if poll.poll(_PAUSE_MS):
+                return
+            self._transport.handle_request(_request({"method": "GET", "url": url, "headers": []}, b"")).read()
 
     def step(self, code: link.Code, text: str) -> dict[str, Any]:
         """Has the code's process run a step, and answers its calls meanwhile.

@@ -2,10 +2,14 @@
 
 An environment connects, sends a name, and then asks for a process with that name. The name keeps a process from getting
 the connection of an earlier request that was interrupted.
+
+The children outlive their zygote, but not the trainer: a small process, the guard, kills them when that has ended,
+even if somebody has stopped them.
 """
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import socket
@@ -22,16 +26,25 @@ _LONGEST_ERROR = 8000  # characters
 
 
 class Children:
-    """The living processes. The folder has the socket and their working directories."""
+    """The living processes. The folder has the socket, their working directories, and the pipe of their owner.
+
+    Make it before much is imported, because the guard is a fork, too.
+    """
 
     def __init__(self, folder: str) -> None:
-        self._folder, self._pid = folder, os.getpid()
+        self._folder, self._size, self._rank = folder, 0, confine.rank_file()
         self._living: dict[str, tuple[int, int]] = {}  # name -> pid, slot
         self._killed: set[str] = set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(os.path.join(folder, "socket"))
         self._listener.listen(256)
         self._listener.settimeout(_ACCEPT_TIMEOUT_S)
+        _guard(folder)
+
+    def begin(self) -> None:
+        """Call it before the first spawn, when the zygote has the size that it will keep."""
+        self._size = confine.size()
+        confine.rank(self._rank, 2 * self._size)
 
     def spawn(self, name: str, live: Callable[[socket.socket, int], None]) -> int:
         """Forks a process for the connection that sent ``name``, and returns its pid.
@@ -79,7 +92,8 @@ class Children:
 
     def _live(self, connection: socket.socket, slot: int, live: Callable[[socket.socket, int], None]) -> None:
         try:
-            confine.die_with(self._pid)
+            os.setpgid(0, 0)  # so that kill(0, ...) does not reach the zygote, and its end not this process
+            confine.rank(confine.rank_file(), self._size)
             scratch = os.path.join(self._folder, str(slot))
             os.mkdir(scratch, 0o700)
             os.chdir(scratch)
@@ -92,3 +106,24 @@ class Children:
                 connection.sendall(link.frame({"error": text[:_LONGEST_ERROR]}))
         finally:
             os._exit(0)
+
+
+def _guard(folder: str) -> None:
+    """Forks the guard, which ends this process's session and folder when nobody has the pipe open for reading."""
+    session = os.getpid()
+    if sys.platform != "linux" or os.fork():
+        return
+    try:
+        os.setpgid(0, 0)
+        confine.keep_only([])
+        poll, pipe = select.poll(), os.open(os.path.join(folder, "owner"), os.O_WRONLY | os.O_NONBLOCK)
+        poll.register(pipe, 0)  # of which only POLLERR is waited for
+        poll.poll()
+        for _ in range(2):  # what was forked meanwhile, too
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+                with contextlib.suppress(OSError):
+                    if os.getsid(pid) == session and pid != os.getpid():
+                        os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os._exit(0)

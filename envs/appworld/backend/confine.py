@@ -7,6 +7,7 @@ lacks is skipped. macOS has only the limits and the uid. The parent enforces the
 
 import contextlib
 import ctypes
+import math
 import os
 import resource
 import socket
@@ -16,7 +17,7 @@ import sysconfig
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from . import landlock, seccomp
+from . import cgroups, landlock, seccomp
 from .libc import libc
 
 # The worlds' uids and gids, above those that distributions assign and below 65534 (nobody).
@@ -25,8 +26,7 @@ FIRST_UID, _UIDS_OF_ZYGOTE, _ZYGOTES = 61000, 256, 17
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
 _CLONE_NEWPID = 0x20000000
 _MOUNT_SETATTR = 442  # the same number on every architecture
-_SET_PDEATHSIG, _SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 1, 4, 38, 47
-_SIGKILL = 9
+_SET_DUMPABLE, _SET_NO_NEW_PRIVS, _CAP_AMBIENT = 4, 38, 47
 _NICE = 5
 _FREE_THREADS = 4096  # beyond those at the start, if only the user's total can be limited
 _PROJECT = os.path.realpath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
@@ -47,7 +47,7 @@ class Limits:
     cpu_s: int = 600  # of all threads in the whole episode; then the kernel kills the process
     file_bytes: int = 0  # the largest file that may be written
     open_files: int = 128
-    threads: int = 4  # where the kernel can count them per world; elsewhere the user's total is limited
+    threads: int = 64  # where the kernel can count them per world; elsewhere the user's total is limited
 
 
 def isolate_host() -> None:
@@ -80,17 +80,15 @@ def own_pids() -> Iterator[None]:
             _enter(_pids)
 
 
-def confine(slot: int, limits: Limits, readable: Sequence[str], parent: int) -> list[str]:
+def confine(slot: int, limits: Limits, readable: Sequence[str]) -> list[str]:
     """Confines this process for good. Call it in a forked world before any thread or any of the agent's code starts.
 
     Afterwards the process can compute, start threads, use the open descriptors, signal itself, and read files below
     ``readable``. It cannot open other files, write files, start or signal processes, or make sockets except an unnamed
-    pair. It dies with the process `parent`. The uid depends on the slot. Returns the names of the layers in force.
+    pair. The uid depends on the slot. Returns the names of the layers in force.
     """
     assert len(_listdir("/proc/self/task")) <= 1, "other threads can't be confined"
-    _write("/proc/self/oom_score_adj", "1000")  # killed before the trainer if memory runs out
     os.nice(_NICE)
-    os.setpgid(0, 0)  # so that kill(0, ...) does not reach the zygote
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
     network, own_namespace = _namespaces()
@@ -100,7 +98,6 @@ def confine(slot: int, limits: Limits, readable: Sequence[str], parent: int) -> 
     own_uid = _change_user(FIRST_UID + (_first_slot + slot) % (_UIDS_OF_ZYGOTE * _ZYGOTES))
     limit(limits, counts_threads_alone=own_uid or own_namespace)
     _drop_capabilities()
-    die_with(parent)  # a change of uid clears it
     _prctl(_SET_DUMPABLE, 0)
     files = landlock.restrict(readable)
     calls = seccomp.install(opens=files)
@@ -111,18 +108,32 @@ def confine(slot: int, limits: Limits, readable: Sequence[str], parent: int) -> 
 def isolate_apps() -> None:
     """Prepares the apps' zygote and its forks. Call it before the zygote knows where the ground truth is.
 
-    If memory runs out, the kernel kills these processes before the trainer. Other processes of this user can't follow
-    /proc/PID/cwd or /proc/PID/fd to the ground truth.
+    Other processes of this user can't follow /proc/PID/cwd or /proc/PID/fd to the ground truth.
     """
-    _write("/proc/self/oom_score_adj", "1000")
     _prctl(_SET_DUMPABLE, 0)
 
 
-def die_with(parent: int) -> None:
-    """Makes the kernel kill this process when its parent thread ends. Exits if ``parent`` is gone already."""
-    _prctl(_SET_PDEATHSIG, _SIGKILL)
-    if os.getppid() not in (parent, 0):  # 0: outside of this pid namespace
-        os._exit(1)
+def rank_file() -> int:
+    """Opens the file for ``rank``, which a process that is closed to its user can't; -1 if there is none."""
+    try:
+        return os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    except OSError:
+        return -1
+
+
+def size() -> int:
+    return math.ceil(1000 * _memory(1) / cgroups.memory_bytes())
+
+
+def rank(file: int, less: int) -> None:
+    """Says how soon the kernel kills this process if memory runs out: those of the greatest size plus rank come first.
+
+    Both are in thousandths of the memory. With their zygote's size `less`, forks come in the order of what they have
+    taken beyond it. A zygote has twice that less, so it comes later, whatever its forks have given back. Then the
+    trainer comes.
+    """
+    with contextlib.suppress(OSError):
+        os.write(file, str(max(0, 1000 - less)).encode())
 
 
 def keep_only(fds: Collection[int]) -> None:
@@ -241,7 +252,7 @@ def _drop_capabilities() -> None:
 def limit(limits: Limits, *, counts_threads_alone: bool = False) -> None:
     """Limits a process. Its threads can be limited if no other process has its uid, or its user namespace."""
     bounds = {
-        "RLIMIT_AS": _address_space() + limits.memory_bytes,
+        "RLIMIT_AS": _memory(0) + limits.memory_bytes,
         "RLIMIT_CPU": limits.cpu_s,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_NOFILE": limits.open_files,
@@ -265,10 +276,11 @@ def limit(limits: Limits, *, counts_threads_alone: bool = False) -> None:
             resource.setrlimit(which, (most, most))
 
 
-def _address_space() -> int:
+def _memory(field: int) -> int:
+    """The bytes of the address space (0) or of what is resident of it (1)."""
     try:
         with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
+            return int(file.read().split()[field]) * resource.getpagesize()
     except OSError:
         return 4 << 30
 

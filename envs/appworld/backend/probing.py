@@ -29,11 +29,11 @@ def handle(method: str, params: dict[str, Any]) -> dict[str, tuple[bool, str]]:
 
 def _stopped(layer: str, attempt: _Attempt) -> bool:
     told, tell = os.pipe()
-    parent, pid = os.getpid(), os.fork()
+    pid = os.fork()
     if pid == 0:
         stopped = True
         try:
-            layers = confine.confine(0, confine.Limits(memory_bytes=_MEMORY), (), parent)
+            layers = confine.confine(0, confine.Limits(memory_bytes=_MEMORY), ())
             os.write(tell, json.dumps(layers).encode())
             stopped = not attempt()
         finally:

@@ -9,10 +9,7 @@ import functools
 import gc
 import importlib
 import os
-import select
-import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,8 +34,8 @@ _life: _Life
 def handle(method: str, params: dict[str, Any]) -> Any:
     global _children, _life
     if method == "load":
-        _end_with_the_trainer()
         folder = params["folder"]
+        _children = Children(folder)
         os.environ.update(IPYTHONDIR=folder, APPWORLD_ROOT=folder, PYTHON_DOTENV_DISABLED="1")
         os.chdir(folder)
         gc.disable()  # saves a fifth of the start
@@ -46,11 +43,11 @@ def handle(method: str, params: dict[str, Any]) -> Any:
         return None
     if method == "start":
         told, _life = (_begin_apps if "root" in params else _begin_shell)(**params)
-        _children = Children(os.getcwd())
         gc.collect()
         gc.freeze()
         gc.enable()
         _use_huge_pages()
+        _children.begin()
         return told
     if method == "spawn":
         _children.end(params["abandoned"], wait=False)
@@ -85,28 +82,16 @@ def _begin_shell(apis: Mapping[str, Any], confined: bool) -> tuple[dict[str, Any
     agents = shell.Shell(apis)
     if confined:
         confine.isolate_host()
-    readable, zygote = confine.interpreter_folders(), os.getpid()
+    readable = confine.interpreter_folders()
 
     def life(options: Mapping[str, Any], connection: socket.socket, slot: int) -> None:
         throwaway.warm_up()  # copies the memory pages now, not in the first step
         agents.begin(connection, options)
         if confined:  # last, because it lowers the priority
-            confine.confine(slot, confine.Limits(**options["limits"]), readable, zygote)
+            confine.confine(slot, confine.Limits(**options["limits"]), readable)
         agents.serve(options["max_output_chars"])
 
     return {}, life
-
-
-def _end_with_the_trainer() -> None:
-    """Ends this process when the pipe from the trainer breaks, even if somebody has stopped it."""
-    zygote = os.getpid()
-    if sys.platform == "linux" and os.fork() == 0:
-        confine.die_with(zygote)
-        poll = select.poll()
-        poll.register(2, 0)  # stderr, of which only POLLERR is waited for
-        poll.poll()
-        os.kill(zygote, signal.SIGKILL)
-        os._exit(0)
 
 
 def _use_huge_pages() -> None:

@@ -48,6 +48,8 @@ def _apps(connection, task_id):
     about = {"instruction": task_id, "supervisor": supervisor, "datetime": "2023-05-18T12:00:00", "apps": {}}
     connection.sendall(link.frame({"ready": about}))
     while (request := link.receive(connection)) is not None:
+        if "code" not in request[0]:
+            continue
         code.sendall(link.frame({}, f"{task_id}: {request[0]['code']}".encode()))
         said = link.receive(code)[1].decode()
         outcome = {"output": said, "malformed": False, "completed": False, "api_calls": 0}

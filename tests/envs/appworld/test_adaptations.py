@@ -43,8 +43,7 @@ for app, api, arguments in {calls!r}:
         print(type(error).__name__, error)
 """
 
-# What an agent's code may do beside solving its task: errors of apps and of the client, requests past `apis`, time,
-# threads.
+# What an agent's code may do beside solving its task: errors of apps and of the client, requests past `apis`, time.
 EDGES = [
     "apis.spotify.show_song(song_id=10**20)",
     "try:\n    apis.spotify.show_song(song_id=10**20)\nexcept OverflowError as e:\n"
@@ -70,9 +69,6 @@ EDGES = [
     "import random, time\nprint(random.random(), time.time(), DateTime.now(), pendulum.now())",
     "for _ in range(1001): apis.supervisor.show_profile()",
     "print(len(requester.requests), requester.requests[-1])",
-    "import threading\nsaid = []\ndef ask():\n    said.append(apis.supervisor.show_profile()['email'])\n"
-    "threads = [threading.Thread(target=ask) for _ in range(3)]\n"
-    "[t.start() for t in threads]\n[t.join() for t in threads]\nprint(said)",
     "with requester.client.stream('GET', '/spotify/songs/1') as r:\n    print(r.is_closed, b''.join(r.iter_bytes()))",
     "exit()",
     "input('?')",
@@ -82,8 +78,8 @@ EDGES = [
 
 # Threads that go on between steps and call while the next ones run.
 _EXECUTOR = """\
-pool = __import__("concurrent.futures").futures.ThreadPoolExecutor(3)
-calls = [pool.submit(apis.supervisor.show_profile) for _ in range(20)]"""
+pool = __import__("concurrent.futures").futures.ThreadPoolExecutor({workers})
+calls = [pool.submit(apis.supervisor.show_profile) for _ in range(40)]"""
 _THREAD = """\
 threading, emails, stop = __import__("threading"), set(), __import__("threading").Event()
 def ask():
@@ -97,7 +93,12 @@ thread.start()"""
 _STEPS = [f"print({n}, apis.supervisor.show_profile()['first_name'])" for n in range(8)]
 _END = "apis.supervisor.complete_task(answer='wrong')"
 THREADS = {
-    "executor": [_EXECUTOR, "print({call.result()['email'] for call in calls})", *_STEPS, _END],
+    **{
+        f"executor of {workers or 'the default'}": [
+            _EXECUTOR.format(workers=workers), "print({call.result()['email'] for call in calls})", *_STEPS, _END,
+        ]
+        for workers in ("", 4, 32)
+    },
     **{
         f"thread, every {pause_s:g} s": [
             _THREAD.format(pause_s=pause_s), *_STEPS, "print(emails - {apis.supervisor.show_profile()['email']})",

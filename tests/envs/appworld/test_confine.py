@@ -13,7 +13,6 @@ import os
 import platform
 import random
 import resource
-import select
 import signal
 import socket
 import struct
@@ -146,12 +145,11 @@ def live(host, scratch, act, *, limits=LIMITS, readable=(), kept=()):
         landlock.restrict = lambda readable: False
     become(0 if host.as_root else USER)
     confine.isolate_host()
-    zygote = os.getpid()
 
     def world():
         confine.keep_only(kept)
         os.chdir(scratch)
-        act(confine.confine(3, limits, readable, zygote))
+        act(confine.confine(3, limits, readable))
 
     with confine.own_pids():
         status = in_a_fork(world)
@@ -449,31 +447,6 @@ def test_an_open_file_can_be_written_so_far_only(any_host, scratch, tmp_path, al
 
 def test_descriptors_are_limited(any_host, scratch):
     assert confined(any_host, scratch, lambda: [os.pipe() for _ in range(1000)]) == ("raised", errno.EMFILE)
-
-
-# Its end.
-def test_a_world_ends_with_its_zygote(host, scratch):
-    told, tell = os.pipe()
-
-    def act(layers):
-        os.write(tell, b"u")
-        time.sleep(600)
-
-    zygote = os.fork()
-    if zygote == 0:
-        os.close(told)
-        try:
-            live(host, scratch, act, kept=[tell])
-        finally:
-            os._exit(1)
-    os.close(tell)
-    with os.fdopen(told, "rb", buffering=0) as pipe:
-        assert pipe.read(1) == b"u"
-        os.kill(zygote, signal.SIGKILL)
-        os.waitpid(zygote, 0)
-        ready, _, _ = select.select([pipe], [], [], 60)
-        assert ready == [pipe]
-        assert pipe.read(1) == b""
 
 
 # What it is prepared with.

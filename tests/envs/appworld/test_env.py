@@ -5,6 +5,8 @@ All environments have the same settings, and so share a host: its two zygotes ta
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import gymnasium as gym
 import psutil
@@ -48,12 +50,6 @@ def env(make):
     return env
 
 
-def kill(zygote):
-    family = [psutil.Process(zygote), *psutil.Process(zygote).children(recursive=True)]
-    os.kill(zygote, signal.SIGKILL)
-    assert gone(*family)
-
-
 def play_expert(env, before=""):
     while True:
         code = env.unwrapped.expert().removeprefix("```python\n").removesuffix("\n```")
@@ -70,11 +66,6 @@ def test_reset_tells_who_asks_when_and_for_what(env):
         assert part in info["system_prompt"]
     assert set(info["supervisor"]) == {"first_name", "last_name", "email", "phone_number"}
     assert info["difficulty"] in (1, 2, 3)
-
-
-def test_code_is_run_fenced_or_not_and_variables_live_on(env):
-    assert env.step("I begin.\n```python\nx = 20\nprint(x + 1)\n```\n```python\nprint('no')\n```")[0] == "21\n"
-    assert env.step("print(x * 2)")[0] == "40\n"
 
 
 def test_an_action_without_python_code_is_malformed(env):
@@ -119,15 +110,6 @@ def test_too_long_code_is_not_run(env):
     assert (terminated, info["malformed"]) == (False, True)
 
 
-def test_the_task_must_be_completed_for_a_verdict(env):
-    env.step("answer = 1")
-    _, reward, terminated, _, info = env.step(FINISH)
-    assert (reward, terminated, info["success"]) == (0.0, True, False)
-    verdict = info["verdict"]
-    assert info["score"] == verdict["passed"] / verdict["total"]
-    assert verdict["passed"] < verdict["total"] == verdict["passed"] + len(verdict["failures"])
-
-
 def test_the_reward_can_be_the_share_of_the_tests_that_pass(make):
     graded = make(reward="score")
     graded.reset(seed=0)
@@ -135,6 +117,7 @@ def test_the_reward_can_be_the_share_of_the_tests_that_pass(make):
     verdict = info["verdict"]
     assert reward == info["score"] == verdict["passed"] / verdict["total"]
     assert 0 < reward < 1
+    assert verdict["total"] == verdict["passed"] + len(verdict["failures"])
     assert not info["success"]
     graded.reset(seed=0)
     assert (play_expert(graded)[1], graded.unwrapped.spec.kwargs["reward"]) == (1.0, "score")
@@ -199,17 +182,20 @@ def test_a_world_that_twice_dies_before_it_reads_any_code_is_the_environments_fa
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_lost_zygote_is_the_environments_failure_and_the_next_reset_starts_another(env, number):
-    lost = env.unwrapped._host.pids[number]
-    env.step("print(1)")
-    kill(lost)
-    _, reward, terminated, truncated, info = env.step("print(1)")
-    assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info["environment_error"]
-    assert info["success"] is False
+def test_a_lost_zygote_costs_the_next_reset_and_no_episode(env, number):
+    lost, world = psutil.Process(env.unwrapped._host.pids[number]), env.unwrapped._world
+    if sys.platform == "linux":  # if memory runs out, the kernel kills forks first
+        pids = [os.getpid(), lost.pid, (world._apps, world._shell)[number].pid]
+        ranks = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in pids]
+        assert ranks == sorted(set(ranks))
+    env.step("I begin.\n```python\nx = 1\n```\n```python\nx = 2\n```")
+    lost.kill()
+    assert gone(lost)
+    assert env.step("print(x)")[0] == "1\n"
+    assert play_expert(env)[1] == 1.0
     env.reset(seed=0)
     assert env.step("print(1)")[0] == "1\n"
-    assert env.unwrapped._host.pids[number] != lost
+    assert env.unwrapped._host.pids[number] != lost.pid
 
 
 def test_without_a_verdict_the_world_is_lost_because_of_the_code(env):

@@ -6,7 +6,6 @@ import shutil
 import socket
 import struct
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ class Zygote:
 def pair():
     here, there = socket.socketpair()
     zygote = Zygote()
-    yield Fork(zygote, here, "7", NO_PROCESS), there, zygote
+    yield Fork(zygote, None, here, "7", NO_PROCESS), there, zygote
     here.close()
     there.close()
 
@@ -67,22 +66,6 @@ def test_anything_but_a_message_ends_the_process(pair, sent, error, message):
     assert zygote.ended == ["7"]
 
 
-def test_folders_of_processes_that_are_gone_are_removed_wherever_they_ran(monkeypatch):
-    with tempfile.TemporaryDirectory() as name:  # pytest's own are too deep for a socket
-        folder = Path(name)
-        monkeypatch.setattr(forks.tempfile, "gettempdir", lambda: name)
-        monkeypatch.setattr(forks.os, "getpid", lambda: 999_999_999)  # as a process of another container is known here
-        lives, lock = forks._folder()
-        gone, ended = forks._folder()
-        ended.close()
-        (folder / "other").mkdir()
-        mine, held = forks._folder()
-        assert not gone.exists()
-        assert {p.name for p in folder.iterdir() if p.is_dir()} == {lives.name, "other", mine.name}
-        lock.close()
-        held.close()
-
-
 def leave(zygote):
     pid = os.fork()
     if pid == 0:
@@ -106,7 +89,7 @@ def told(zygote):
 
 @pytest.mark.parametrize(
     ("happens", "survives"),
-    [(leave, True), (lambda zygote: shutil.rmtree(zygote._folder), False)],
+    [(leave, True), (lambda zygote: shutil.rmtree(zygote._home.folder), False)],
     ids=["a copy of this process ends", "no folder"],
 )
 def test_a_zygote_keeps_its_folder_or_is_replaced(monkeypatch, tmp_path, happens, survives):
@@ -120,6 +103,6 @@ def test_a_zygote_keeps_its_folder_or_is_replaced(monkeypatch, tmp_path, happens
     assert told(zygote)["ready"]["instruction"] == "a_1"
     assert (zygote.pid == first) == survives
     zygote.close()
-    assert not zygote._folder.exists()
+    assert not zygote._home.folder.exists()
     with pytest.raises(WorkerDied, match="was closed"):
         zygote.fork({"task_id": "a_1"})

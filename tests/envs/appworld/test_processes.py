@@ -1,7 +1,9 @@
 """No process is left behind after the owner of 64 slots is killed; of 8 outside the campaign."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,8 +32,9 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("slots", [8, pytest.param(64, marks=pytest.mark.campaign)])
 def test_slots_of_a_killed_process_leave_no_process(appworld_python, slots):
-    command = [sys.executable, "-c", SCRIPT, str(slots)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+    command, pipe = [sys.executable, "-c", SCRIPT, str(slots)], subprocess.PIPE
+    folder = tempfile.mkdtemp()
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | {"TMPDIR": folder}) as owner:
         assert owner.stdout.readline() == "stepped\n"
         worlds = psutil.Process(owner.pid).children(recursive=True)
         assert len(worlds) >= slots + 2  # and the zygotes
@@ -39,6 +42,7 @@ def test_slots_of_a_killed_process_leave_no_process(appworld_python, slots):
             zygote.suspend()
         owner.kill()
     assert gone(*worlds)
+    os.rmdir(folder)  # nothing is left in it
 
 
 def test_a_host_that_is_closed_while_it_makes_worlds_leaves_no_process(monkeypatch, tmp_path):

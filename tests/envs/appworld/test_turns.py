@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from envs.appworld import turns as module
+from envs.appworld.backend import cgroups
 from envs.appworld.turns import Step, Turns
 
 PROCESSORS = 2
@@ -14,11 +15,11 @@ PROCESSORS = 2
 
 class Process:
     def __init__(self, threads=1):
-        self.cpu_s = self.delay_s = 0.0
+        self.cpu_s = self.main_s = self.delay_s = 0.0
         self.count, self.runs, self.signals = threads, True, []
 
     def times(self):
-        return self.cpu_s, self.delay_s
+        return self.cpu_s, self.main_s, self.delay_s
 
     def threads(self):
         return self.count
@@ -42,7 +43,7 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module, "turns", lambda: clock.turns)
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: range(PROCESSORS))
+    monkeypatch.setattr(module, "processors", lambda: PROCESSORS)
     return clock
 
 
@@ -100,17 +101,34 @@ def test_they_give_way_to_resets_and_to_steps_that_have_just_begun_and_come_back
     assert shares(clock, long, 10) == [1.0]
 
 
-def test_a_step_has_the_time_in_which_it_could_run_and_its_bound(clock, caplog, monkeypatch):
+@pytest.mark.parametrize(
+    ("passes_s", "cpu_s", "main_s", "delay_s", "ran_s"),
+    [
+        (0.1, 0.0, 0.0, 0.0, 0.1),  # it waits for something
+        (0.1, 0.02, 0.02, 0.08, 0.02),  # others hold the processors
+        (0.1, 0.2, 0.01, 0.09, 0.1),  # its own threads hold both
+        (0.1, 0.06, 0.02, 0.07, 0.07),  # its threads and others
+        (120.0, 0.0, 0.0, 0.0, 0.2),  # all stood still
+        (1.0, 2.0, 1.0, 0.0, 1.0),  # this process alone stood still
+    ],
+)
+def test_a_step_has_the_time_in_which_it_could_run(clock, passes_s, cpu_s, main_s, delay_s, ran_s):
+    shell = Process()
+    step = Step(Process(), shell, 30.0)
+    for count in (1, 2):
+        shell.cpu_s, shell.main_s, shell.delay_s = count * cpu_s, count * main_s, count * delay_s
+        clock.now += passes_s
+        step.refresh()
+        assert step.ran_s == pytest.approx(count * ran_s)
+    step.go(False)
+    clock.now += passes_s
+    step.refresh()
+    assert step.ran_s == pytest.approx(2 * ran_s)  # it was others' turn
+
+
+def test_a_step_ends_at_its_timeout_and_at_a_bound_of_what_was_lost(clock, caplog, monkeypatch):
     apps, shell = Process(), Process()
     step = Step(apps, shell, 2.0)
-    clock.now += 1.0
-    step.go(False)
-    clock.now += 5.0
-    step.go(True)
-    shell.delay_s += 0.5
-    clock.now += 1.0
-    step.refresh()
-    assert (step.ran_s, step.lost_s) == pytest.approx((1.5, 5.5))
     here, there = socket.socketpair()
 
     def poll(self, timeout_ms):
@@ -127,3 +145,23 @@ def test_a_step_has_the_time_in_which_it_could_run_and_its_bound(clock, caplog, 
     assert [record.message.split(":")[0] for record in caplog.records] == ["this machine is overloaded"]
     here.close()
     there.close()
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/", {"cpu.max": "150000 100000"}, 2),
+        ("0::/a/b", {"cpu.max": "300000 100000", "a/cpu.max": "50000 100000", "a/b/cpu.max": "max 100000"}, 1),
+        ("7:cpu,cpuacct:/host/id\n0::/", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "50000"}, 2),
+        ("7:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, 16),
+    ],
+)
+def test_processors_are_those_of_the_container_s_quota(monkeypatch, tmp_path, own, files, expected):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content + "\n")
+    (tmp_path / "own").write_text(own + "\n")
+    monkeypatch.setattr(cgroups, "_MOUNT", tmp_path)
+    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "own")
+    monkeypatch.setattr(cgroups.os, "sched_getaffinity", lambda _: range(16))
+    assert cgroups.processors.__wrapped__() == expected
