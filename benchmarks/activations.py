@@ -7,10 +7,10 @@ each layer that is computed again, .74 s that compiling saves, 27.8 GB beside th
 One addmm in place of three passes over what the adapters add saves .1 s: 364 GB at 3.35 TB/s.
 """
 
-import argparse
 import copy
 
 import torch
+from flags import new_parser, parse, print_heading, run
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -25,9 +25,10 @@ STORED_S, STORED_LAYERS, LAYER_S, COMPILED_S, OPERATIONS, PEAK = 3.75, 14, 0.035
 ADDMM_S = 0.1
 
 
-def _model(layers: int, adapters: bool) -> Qwen2ForCausalLM:
+def _model(layers: int, width: int, adapters: bool) -> Qwen2ForCausalLM:
     torch.manual_seed(0)
-    shape = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
+    heads = {"num_attention_heads": width // 128, "num_key_value_heads": width // 896}
+    shape = {"hidden_size": width, "intermediate_size": width * 37 // 7, **heads}
     config = Qwen2Config(vocab_size=128, num_hidden_layers=layers, max_position_embeddings=4096, **shape)
     model = Qwen2ForCausalLM(config).to(torch.bfloat16)
     choose_attention(model, packing=True)
@@ -59,27 +60,29 @@ def _stored(model: Qwen2ForCausalLM, tokens: int) -> tuple[int, list[torch.Tenso
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--tokens", type=int, default=96)
-    tokens = parser.parse_args().tokens
+    parser.add_argument("--width", type=int, default=3584)
+    args = parse(parser, tokens=8, width=896)
     torch.set_num_threads(1)
+    print_heading("torch", "transformers")
     print("| trained | parts | kB a token and layer | gradients as compiled | layers stored | s on paper | MFU |")
     for adapters in (True, False):
-        models = [_model(layers, adapters) for layers in (1, 2)]
+        models = [_model(layers, args.width, adapters) for layers in (1, 2)]
         reference: list[torch.Tensor] = []
-        for share in (None, 1.0, STORED_SHARE):
+        for share in (None,) if args.smoke else (None, 1.0, STORED_SHARE):
             torch._dynamo.reset()
             sizes = []
             for model in map(copy.deepcopy, models):
                 if share is not None:
                     Policy(model, None, None).compile_layers(share)  # type: ignore[arg-type]
-                    _stored(model, tokens)
-                size, gradients = _stored(model, tokens)
+                    _stored(model, args.tokens)
+                size, gradients = _stored(model, args.tokens)
                 sizes.append(size)
             if share == 1.0:
                 reference = gradients
             same = sum(map(torch.equal, gradients, reference)) if reference else 0
-            layer = (sizes[1] - sizes[0]) / tokens
+            layer = (sizes[1] - sizes[0]) / args.tokens
             fit = min(LAYERS, int((ROOM_GB - BESIDE_GB) / (layer * TOKENS / 1e9)))
             seconds = STORED_S - (fit - STORED_LAYERS) * LAYER_S - (COMPILED_S if share else 0)
             how = "eager" if share is None else f"compiled, share {share:g}"
@@ -95,4 +98,4 @@ def _paper(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,7 +18,9 @@ ENTRY_POINTS = {
     "EH-Tau2-v0": "envs.tau2.env:Tau2Env",
 }
 
-_ALL = {**ENTRY_POINTS, "EH-Remote-v0": "envs.openenv.client:RemoteEnv"}  # it needs the address of a server
+
+_REMOTE = {"EH-Remote-v0": "envs.openenv.client:RemoteEnv"}
+"""Can't be made without the address of a server."""
 
 
 def register_envs() -> None:
@@ -29,7 +31,7 @@ def register_envs() -> None:
         >>> gym.spec("EH-Cabinet-v0").max_episode_steps is None
         True
     """
-    for env_id, entry_point in _ALL.items():
+    for env_id, entry_point in {**ENTRY_POINTS, **_REMOTE}.items():
         if env_id not in gym.registry:
             gym.register(id=env_id, entry_point=f"{__name__}:{entry_point.partition(':')[2]}", max_episode_steps=None)
 
@@ -40,7 +42,7 @@ def __getattr__(name: str) -> Any:
     Raises:
         ForeignPackageError: A package or folder of another project is called `envs`.
     """
-    homes = {entry.partition(":")[2]: entry.partition(":")[0] for entry in _ALL.values()}
+    homes = {entry.partition(":")[2]: entry.partition(":")[0] for entry in [*ENTRY_POINTS.values(), *_REMOTE.values()]}
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

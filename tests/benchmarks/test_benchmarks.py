@@ -14,6 +14,7 @@ RESULTS = sorted((ROOT / KEPT).glob("*.txt"))
 
 # What the last table of each shows. Those of SmolLM2 take minutes even so.
 QUICK = {
+    "activations": r"\| all \| eager",
     "agents": "tiny ",
     "cache": "Qwen2.5-14B +8",
     "controller": "SharedHorizon.record",
