@@ -33,8 +33,6 @@ from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory, Turn
 
-__all__ = ["play_with_endpoint"]
-
 Message = dict[str, Any]
 _NOT_CARRIED_OUT = "This call was not carried out."
 _LOOK_S = 0.005  # the most seconds that a step of the player waits for a reply
@@ -164,14 +162,15 @@ class _EndpointConversation:
         self._trajectory = trajectory
         self._call: ModelCall | None = info.get("call")
         if self._call:
-            self._calls = AgentCalls(trajectory, info["agent_program"], _messages_of, self._request_for)
+            program = info["agent_program"]
+            self._calls = AgentCalls(trajectory, program, lambda call: call.request["messages"], self._request_for)
         self._tools, system = info.get("tools", ()), info.get("system_prompt", "")
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._messages.append({"role": "user", "content": trajectory.prompt})
 
     def request(self, session: Hashable) -> Any:
         if self._call:
-            return self._calls.present(session, self._call, _messages_of(self._call))
+            return self._calls.present(session, self._call, self._call.request["messages"])
         seed = derive_seed(self._trajectory.seed, "turn", self._trajectory.length)
         body = {"messages": list(self._messages)} | ({"tools": list(self._tools)} if self._tools else {})
         return _Request(session, self._trajectory.seed, body, seed)
@@ -198,11 +197,6 @@ class _EndpointConversation:
         self._messages += _said_and_done(self._reply, results)
         if not results:
             self._messages.append({"role": "user", "content": turn.observation})
-
-
-def _messages_of(call: ModelCall) -> Sequence[Message]:
-    messages: Sequence[Message] = call.request["messages"]
-    return messages
 
 
 def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message]:
