@@ -9,12 +9,10 @@ import argparse
 import base64
 import functools
 import json
-import resource
 import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +23,7 @@ from gymnasium.spaces import Text
 from eh_gym.answers import is_verdict, step_fault
 from eh_gym.checked import place
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, UserCodeError, WorkerDied
+from eh_gym.processes import most_files
 from eh_gym.surrogates import escaped
 from envs.ids import task_ids_of
 from envs.make import json_object, make_environment, registered, takes_split
@@ -285,7 +284,7 @@ def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
         listening = socket.create_server((options.host, options.port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {options.host} port {options.port}: {error}; choose another") from error
-    _allow_many_connections()
+    most_files()
     server = make_server(app)
     host = f"[{options.host}]" if ":" in options.host else options.host
     print(f"serving {options.env} at http://{host}:{listening.getsockname()[1]}", flush=True)
@@ -298,12 +297,6 @@ def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
     server.run(sockets=[listening])
     print("all sessions are closed", flush=True)
     return 0
-
-
-def _allow_many_connections() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # macOS refuses "unlimited"
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:
