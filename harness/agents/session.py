@@ -36,7 +36,7 @@ def _arrived() -> bool:
 
 
 class Session:
-    """The calls of one agent, answered in turn.
+    """The calls of one agent, answered in turn. The arguments are those of `read_call` and `AgentEnv`.
 
     `items` are what its responses have put out, and `said` is what a hosted model's server has: see `remember`.
 
@@ -47,10 +47,10 @@ class Session:
         self,
         sessions: dict[str, Session],
         url: str,
-        temperature: float | None,
-        sampling: Sampling,
-        upstream: str,
-        hosted: bool,
+        temperature: float | None = None,
+        sampling: Sampling = "run",
+        upstream: str = "",
+        hosted: bool = False,
     ) -> None:
         self.key = secrets.token_urlsafe(24)
         self.base_url = f"{url}/{self.key}/v1"
