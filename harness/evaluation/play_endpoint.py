@@ -13,6 +13,7 @@ import json
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -69,15 +70,12 @@ def play_with_endpoint(
 
     player = _EndpointPlayer(endpoint(), replies)
     try:
-        envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
-        for env in envs.envs:
-            if isinstance(env.unwrapped, AgentEnv):
-                env.unwrapped.hosted = True
-        try:
-            streaming = dataclasses.replace(settings, rollout="streaming")
+        streaming = dataclasses.replace(settings, rollout="streaming")
+        with closing(environments.open(FixedHorizon(horizon), episodes=len(requests))) as envs:
+            for env in envs.envs:
+                if isinstance(env.unwrapped, AgentEnv):
+                    env.unwrapped.hosted = True
             return play(envs, player, _EndpointConversation, requests, streaming, count, **told)
-        finally:
-            envs.close()
     except SamplerError as error:
         raise SamplerError(f"{error} ({played} of {len(requests)} episodes had been played)") from error
     finally:
