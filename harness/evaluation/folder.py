@@ -42,7 +42,7 @@ class EvaluationFolder:
             opened.enter_context(
                 lock_folder(folder, f"another process evaluates in {folder}; wait for it, or give --out a new folder")
             )
-            if not new and (_differs(folder, wanted) or not _begun(folder)):
+            if not new and not _begun(folder, wanted):
                 (folder / _EPISODES).unlink(missing_ok=True)
                 new = True
             if new:
@@ -164,16 +164,14 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
     )
 
 
-def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the folder has other settings. Raises ConfigError if a step was played under them."""
+def _begun(folder: Path, wanted: Mapping[str, Any]) -> bool:
+    """Whether a step was played. If not, as with an agent that can't be imported, nothing is kept. Raises ConfigError
+    if one was played with other settings.
+    """
+    begun = (folder / _EPISODES).exists() and any(line["length"] for line in read_episodes(folder / _EPISODES))
     kept = read_object(folder / _SETTINGS)
-    differ = {name: kept.get(name) for name in wanted if kept.get(name) != wanted[name]}
-    if differ and _begun(folder):
-        words = ", ".join(f"{name} {value!r} (here {wanted[name]!r})" for name, value in differ.items())
+    differing = [name for name in wanted if kept.get(name) != wanted[name]]
+    if differing and begun:
+        words = ", ".join(f"{name} {kept.get(name)!r} (here {wanted[name]!r})" for name in differing)
         raise ConfigError(f"{folder} holds an evaluation with {words}; give --out a new folder, or the same settings")
-    return bool(differ)
-
-
-def _begun(folder: Path) -> bool:
-    """Whether a step was played. If not, as with an agent that can't be imported, nothing is kept."""
-    return (folder / _EPISODES).exists() and any(line["length"] for line in read_episodes(folder / _EPISODES))
+    return begun

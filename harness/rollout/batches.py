@@ -1,7 +1,5 @@
 """The batches of episodes for the updates: played in turn with the training, or ahead of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
@@ -82,7 +80,8 @@ class Batches:
     def _begin_allowed(self, update: int, on_begin: OnBegin) -> None:
         for later in range(update, min(update + max(1, self.max_staleness), self.plan.updates)):
             if later not in self._begun:
-                self._begun[later] = self._begin(later, on_begin)
+                player, episodes = self._open(), self.ranks.share(self.plan.requests(later))
+                self._begun[later] = player.begin(episodes, self.settings, on_begin(later, len(episodes)))
 
     def _ended(self, update: int, on_begin: OnBegin) -> Played:
         """The episodes of all ranks, and the seconds of the slowest one."""
@@ -96,10 +95,6 @@ class Batches:
                 self._player.envs.interrupt()  # before a checkpoint is written, which may take minutes
             raise Stopped
         return Played([t for played in every for t in played.trajectories], max(played.seconds for played in every))
-
-    def _begin(self, update: int, on_begin: OnBegin) -> Future[Played]:
-        player, episodes = self._open(), self.ranks.share(self.plan.requests(update))
-        return player.begin(episodes, self.settings, on_begin(update, len(episodes)))
 
     def _cache_metrics(self) -> dict[str, float]:
         if not isinstance(self.sampler, CacheMetrics):
