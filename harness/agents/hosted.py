@@ -5,8 +5,6 @@ wants back: Gemini's ``extra_content``, DeepSeek's ``reasoning_content``, OpenRo
 put back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

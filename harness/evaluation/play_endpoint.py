@@ -4,8 +4,6 @@ If the environment offers functions (``info["tools"]``), the protocol's tools an
 texts describe its actions. The calls of an agent program are handed on, and the answers back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import hashlib

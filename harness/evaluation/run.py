@@ -1,7 +1,5 @@
 """One evaluation: mean@k and best@k of a policy on held-out tasks, at a fixed K."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext

@@ -4,8 +4,6 @@ Each figure is one panel that can be read on a phone. Arms differ in colour, lin
 readers can distinguish them, also in grey print. pyplot's state is not touched.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import math

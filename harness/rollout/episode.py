@@ -1,7 +1,5 @@
 """One episode while it is played: its requests to the player, its record, and what comes next."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import Future
 from typing import Any, Literal

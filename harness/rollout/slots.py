@@ -1,7 +1,5 @@
 """The bookkeeping of a rollout: which episode plays in which slot, and which ones wait."""
 
-from __future__ import annotations
-
 import functools
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence

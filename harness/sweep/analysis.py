@@ -3,8 +3,6 @@
 A number that the records of a run do not have is NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -271,8 +269,8 @@ def suite_table(suite: Suite) -> SuiteTable:
             notes.append(f"gap between {' and '.join(ends.index)} in the last quarter: {gap:.1f} steps")
     if suite.name == "comparison" or suite.name not in PAPER_SUITES:
         notes += _success_notes(suite, numbers)
-    told = [(arm.label, one) for arm in suite.arms for run in arm.ended if (one := run.result()).get("saturation")]
-    told = [(label, one) for label, one in told if "knee" in one["saturation"]]  # old ones lack it
+    ended = [(arm.label, run.result()) for arm in suite.arms for run in arm.ended]
+    told = [(label, one) for label, one in ended if "knee" in (one.get("saturation") or ())]  # old ones lack it
     if len(told) == 1:
         notes.append(told[0][1]["saturation"]["advice"])
     elif told:
