@@ -30,26 +30,21 @@ _STANDARD = {"role", "content", "refusal", "annotations", "audio", "function_cal
 def read_hosted_call(
     content: bytes,
     api: Api,
-    temperature: float | None = None,
+    temperature: float | None,
     *,
-    sampling: Sampling = "agent",
-    items: Mapping[str, Json] | None = None,
-    said: Mapping[str, dict[int, Json]] | None = None,
+    sampling: Sampling,
+    items: Mapping[str, Json],
+    said: Mapping[str, dict[int, Json]],
 ) -> ModelCall:
-    """Reads the body of a request for a hosted model, as `read_call` does.
+    """Reads the body of a request for a hosted model, with the arguments of `read_call`.
 
-    Args:
-        content: The body.
-        api: Its form.
-        temperature: The run's own.
-        sampling: "agent" passes on all options, "run" none, and "strict" refuses those that differ from the run's.
-        items: What earlier responses have put out, by its ids.
-        said: What `remember` knows of the server's messages.
+    The sampling may also be "agent", which passes on all options. `said` is what `remember` knows of the server's
+    messages.
     """
     body, alike = read_options(content, api, temperature, sampling)
     with of_openais_form():
-        request = body if api == "chat" else _in_chat_form(body, items or {})
-        messages = [_restored(message, at, said or {}) for at, message in enumerate(chat_messages(request))]
+        request = body if api == "chat" else _in_chat_form(body, items)
+        messages = [_restored(message, at, said) for at, message in enumerate(chat_messages(request))]
         sent = _ALWAYS if sampling != "agent" else request.keys() - _DECIDED_HERE
         return ModelCall(
             messages=[{"role": _role(message), "content": _shown(message.get("content"))} for message in messages],
