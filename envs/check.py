@@ -11,8 +11,6 @@ from eh_gym.errors import EHError
 from eh_gym.testing import ExpertEnvContract, TextEnvContract
 from envs.make import json_object, make_environment
 
-_EXPERT = ("expert", "random_action")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("env", metavar="ENV_ID", help="an id of gymnasium, MODULE:ID, or FILE.py:CLASS")
@@ -35,7 +33,7 @@ def check(options: argparse.Namespace) -> int:
         return make_environment(options.env, args)
 
     env = make()
-    lacking = [name for name in _EXPERT if not hasattr(env.unwrapped, name)]
+    lacking = [name for name in ("expert", "random_action") if not hasattr(env.unwrapped, name)]
     env.close()
     base = TextEnvContract if lacking else ExpertEnvContract
     members = {"make": staticmethod(make), "success_threshold": options.success_threshold}

@@ -3,8 +3,6 @@
 The protocol, the sessions and the routes are those of ``openenv``.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import functools
@@ -13,6 +11,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -40,9 +39,7 @@ except ImportError as error:
     ) from error
 
 _LONGEST_MESSAGE = 1_000_000  # characters
-_UNGUARDED = ("/health",)  # paths that need no token
 
-Scope = Mapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -208,9 +205,9 @@ class RequireToken:
     def __init__(self, app: App, token: str) -> None:
         self._app, self._expected = app, token.encode()
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         given = _password(dict(scope.get("headers", ())).get(b"authorization", b""))
-        if scope["type"] == "lifespan" or scope["path"] in _UNGUARDED or secrets.compare_digest(given, self._expected):
+        if scope["type"] == "lifespan" or scope["path"] == "/health" or secrets.compare_digest(given, self._expected):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
@@ -249,12 +246,9 @@ def make_app(
         splits = [""]
     factory = functools.partial(ServedEnv, env_id, args, splits)
     functools.update_wrapper(factory, ServedEnv)
-    probe = factory()  # an error now is better than one in each session
-    try:
+    with closing(factory()) as probe:  # an error now is better than one in each session
         for split in splits:
             probe._of(split)
-    finally:
-        probe.close()
     app = create_app(
         factory,
         TextAction,

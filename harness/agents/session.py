@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from harness.agents.protocol import OVER, Json, ModelAnswer, ModelCall, Refusal, Sampling
 
@@ -22,12 +23,13 @@ _LOOK_S = 0.5  # between two checks that a waiting client is still there
 _MOST_WAITING = 256  # requests of a session
 
 
+@dataclass(eq=False)
 class Waiting:
     """A request in line, or an answered one. `gone` says whether its client has gone without the answer."""
 
-    def __init__(self, call: ModelCall, gone: Callable[[], bool]) -> None:
-        self.call, self.gone = call, gone
-        self.answer: Answer | None = None
+    call: ModelCall
+    gone: Callable[[], bool]
+    answer: Answer | None = None
 
 
 def _arrived() -> bool:

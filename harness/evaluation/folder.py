@@ -4,8 +4,6 @@ If the command is stopped, the same command continues. A command that asks for m
 missing episodes, which their seeds identify.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +20,28 @@ from harness.types.trajectory import Trajectory
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
 _REPLIES = "replies.jsonl"
+
+
+class Replies:
+    """What a hosted model has replied, in a file, by digests of the requests. So no call is paid twice.
+
+    Replies in the episodes with the seeds `ended` are forgotten.
+    """
+
+    def __init__(self, path: Path, ended: Collection[int]) -> None:
+        kept: list[dict[str, Any]] = []
+        for line in path.read_bytes().split(b"\n") if path.exists() else ():
+            with contextlib.suppress(ValueError):  # a kill or a full disk may cut a line
+                kept.append(json.loads(line))
+        kept = [line for line in kept if line["episode"] not in ended]
+        self.known: dict[str, str] = {line["request"]: line["reply"] for line in kept}
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._path = path
+
+    def add(self, episode: int, request: str, reply: str) -> None:
+        """Writes a reply, which survives a kill from then on."""
+        with room_for(self._path), self._path.open("a") as file:
+            file.write(json.dumps({"episode": episode, "request": request, "reply": reply}) + "\n")
 
 
 class EvaluationFolder:
@@ -75,28 +95,6 @@ class EvaluationFolder:
 
     def close(self) -> None:
         self._opened.close()
-
-
-class Replies:
-    """What a hosted model has replied, in a file, by digests of the requests. So no call is paid twice.
-
-    Replies in the episodes with the seeds `ended` are forgotten.
-    """
-
-    def __init__(self, path: Path, ended: Collection[int]) -> None:
-        kept: list[dict[str, Any]] = []
-        for line in path.read_bytes().split(b"\n") if path.exists() else ():
-            with contextlib.suppress(ValueError):  # a kill or a full disk may cut a line
-                kept.append(json.loads(line))
-        kept = [line for line in kept if line["episode"] not in ended]
-        self.known: dict[str, str] = {line["request"]: line["reply"] for line in kept}
-        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
-        self._path = path
-
-    def add(self, episode: int, request: str, reply: str) -> None:
-        """Writes a reply, which survives a kill from then on."""
-        with room_for(self._path), self._path.open("a") as file:
-            file.write(json.dumps({"episode": episode, "request": request, "reply": reply}) + "\n")
 
 
 @dataclass(frozen=True)

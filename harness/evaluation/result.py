@@ -1,7 +1,5 @@
 """The result of an evaluation: mean@k, best@k, intervals and lengths; from episodes, and as a table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +21,19 @@ class Part(Shares):
 
     kind: str
     name: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The usage that an endpoint has reported for all requests, one for each step.
+
+    Each one counts the whole conversation, as endpoints bill it without a cache. None if the server did not send all
+    counts.
+    """
+
+    requests: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -68,19 +79,6 @@ class EvalResult(Shares):
     saturation: Saturation | None = field(default=None, repr=False)
     not_official: tuple[str, ...] = ()
     faults: str = ""
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The usage that an endpoint has reported for all requests, one for each step.
-
-    Each one counts the whole conversation, as endpoints bill it without a cache. None if the server did not send all
-    counts.
-    """
-
-    requests: int
-    prompt_tokens: int | None
-    completion_tokens: int | None
 
 
 def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: bool = False) -> EvalResult:
