@@ -171,14 +171,10 @@ def read_call(
     sampling: Sampling = "run",
     items: Mapping[str, Json] | None = None,
 ) -> ModelCall:
-    """Reads the body of a request.
+    """Reads the body of a request. `items` are what earlier responses have put out, by its ids.
 
-    Args:
-        content: The body.
-        api: Its form.
-        temperature: The run's own.
-        sampling: What becomes of options for the model: "run" ignores them, "strict" refuses them.
-        items: What earlier responses have put out, by its ids.
+    Of the options for the model, the sampling "run" ignores those that differ from the run's `temperature` and
+    defaults, and "strict" refuses them.
     """
     body, alike = read_options(content, api, temperature, sampling)
     with of_openais_form():

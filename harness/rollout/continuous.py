@@ -43,8 +43,7 @@ class ContinuousRollout:
     def begin(self, episodes: Sequence[EpisodeRequest], settings: Rollout, on_end: OnEnd) -> Future[Played]:
         """Adds a batch. Each episode gets the K of the moment in which it begins.
 
-        Returns:
-            The batch, once all of its episodes have ended, or the error of the thread.
+        Returns the batch, once all of its episodes have ended, or the error of the thread.
         """
         start = time.perf_counter()
         all_played: Future[Played] = Future()

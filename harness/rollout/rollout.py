@@ -98,11 +98,8 @@ def play_streaming(
 
     Only the loop's thread uses the player and the slots. It waits for an answer only if the player has no request.
 
-    Args:
-        slots: The episodes.
-        player: Replies in them.
-        answers: The queue of the environments' answers. The caller may put calls of its own into it.
-        goes_on: Whether the loop outlives the last episode and waits for calls that may add some.
+    `answers` is the queue of the environments' answers, into which the caller may put calls of its own. The loop
+    outlives the last episode while it `goes_on`, and waits for calls that may add some.
     """
     queue: Answers = SimpleQueue() if answers is None else answers
 
