@@ -3,7 +3,6 @@
 import argparse
 import re
 import warnings
-from collections.abc import Iterator
 
 import gymnasium as gym
 
@@ -11,8 +10,6 @@ from eh_gym.checked import said_by
 from eh_gym.errors import EHError
 from eh_gym.testing import ExpertEnvContract, TextEnvContract
 from envs.make import json_object, make_environment
-
-_EXPERT = ("expert", "random_action")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,13 +33,14 @@ def check(options: argparse.Namespace) -> int:
         return make_environment(options.env, args)
 
     env = make()
-    lacking = [name for name in _EXPERT if not hasattr(env.unwrapped, name)]
+    lacking = [name for name in ("expert", "random_action") if not hasattr(env.unwrapped, name)]
     env.close()
     base = TextEnvContract if lacking else ExpertEnvContract
     members = {"make": staticmethod(make), "success_threshold": options.success_threshold}
     contract = type("Contract", (base,), members)()
     faults: dict[str, str] = {}
-    for name in _tests_of(base):
+    names = (name for kind in reversed(base.__mro__) for name in vars(kind) if name.startswith("test_"))
+    for name in names:
         fault, title = _fault_of(contract, name), name.removeprefix("test_").replace("_", " ")
         print(f"{'wrong' if fault else 'ok':<6} {title}")
         if fault:
@@ -54,11 +52,6 @@ def check(options: argparse.Namespace) -> int:
         print("docs/extend/environment.md says what the harness needs, with an example")
         return 1
     return 0
-
-
-def _tests_of(contract: type[TextEnvContract]) -> Iterator[str]:
-    for kind in reversed(contract.__mro__):
-        yield from (name for name in vars(kind) if name.startswith("test_"))
 
 
 def _fault_of(contract: TextEnvContract, name: str) -> str:

@@ -1,7 +1,5 @@
 """One K for processes that share only a folder."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

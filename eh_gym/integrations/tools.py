@@ -1,7 +1,5 @@
 """A text environment as an object with one tool, for TRL's ``environment_factory``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

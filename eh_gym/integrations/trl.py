@@ -1,7 +1,5 @@
 """TRL: an elastic ``max_tool_calling_iterations`` for a `trl.GRPOTrainer` with tools."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """verifiers (prime-rl): an elastic ``max_turns`` for any of its environments."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

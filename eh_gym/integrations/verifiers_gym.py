@@ -1,7 +1,5 @@
 """Any Gymnasium environment with text actions as a taskset and an environment of verifiers."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """verl (v1): tool-calling agent loops with an elastic ``max_assistant_turns``."""
 
-from __future__ import annotations
-
 import contextvars
 import functools
 import json

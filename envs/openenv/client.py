@@ -1,7 +1,5 @@
 """EH-Remote: an OpenEnv server of a text environment, as a Gymnasium environment."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -3,18 +3,15 @@
 The protocol, the sessions and the routes are those of ``openenv``.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import functools
 import json
-import resource
 import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +22,7 @@ from gymnasium.spaces import Text
 from eh_gym.answers import is_verdict, step_fault
 from eh_gym.checked import place
 from eh_gym.errors import ConfigError, EHError, MissingExtraError, UserCodeError, WorkerDied
+from eh_gym.processes import most_files
 from eh_gym.surrogates import escaped
 from envs.ids import task_ids_of
 from envs.make import json_object, make_environment, registered, takes_split
@@ -41,9 +39,7 @@ except ImportError as error:
     ) from error
 
 _LONGEST_MESSAGE = 1_000_000  # characters
-_UNGUARDED = ("/health",)  # paths that need no token
 
-Scope = Mapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -209,9 +205,9 @@ class RequireToken:
     def __init__(self, app: App, token: str) -> None:
         self._app, self._expected = app, token.encode()
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         given = _password(dict(scope.get("headers", ())).get(b"authorization", b""))
-        if scope["type"] == "lifespan" or scope["path"] in _UNGUARDED or secrets.compare_digest(given, self._expected):
+        if scope["type"] == "lifespan" or scope["path"] == "/health" or secrets.compare_digest(given, self._expected):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await receive()
@@ -250,12 +246,9 @@ def make_app(
         splits = [""]
     factory = functools.partial(ServedEnv, env_id, args, splits)
     functools.update_wrapper(factory, ServedEnv)
-    probe = factory()  # an error now is better than one in each session
-    try:
+    with closing(factory()) as probe:  # an error now is better than one in each session
         for split in splits:
             probe._of(split)
-    finally:
-        probe.close()
     app = create_app(
         factory,
         TextAction,
@@ -285,7 +278,7 @@ def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
         listening = socket.create_server((options.host, options.port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {options.host} port {options.port}: {error}; choose another") from error
-    _allow_many_connections()
+    most_files()
     server = make_server(app)
     host = f"[{options.host}]" if ":" in options.host else options.host
     print(f"serving {options.env} at http://{host}:{listening.getsockname()[1]}", flush=True)
@@ -298,12 +291,6 @@ def serve(options: argparse.Namespace, token: str, *, show_token: bool) -> int:
     server.run(sockets=[listening])
     print("all sessions are closed", flush=True)
     return 0
-
-
-def _allow_many_connections() -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # macOS refuses "unlimited"
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _json(info: Mapping[str, Any]) -> dict[str, Any]:

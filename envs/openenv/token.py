@@ -1,7 +1,5 @@
 """The token of a served environment, for server and client."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re

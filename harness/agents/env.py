@@ -55,8 +55,6 @@ class AgentEnv(gym.Env[str, Any]):
 
     hosted = False
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own declaration
-
     def __init__(
         self,
         agent: str | Callable[[dict[str, Any], str], Any],
@@ -79,8 +77,8 @@ class AgentEnv(gym.Env[str, Any]):
                 "another split, or evaluate nothing (--eval-tasks 0)"
             )
         self.task_ids: Sequence[str] = list(self._tasks)
-        self._at_k, self._timeout_s, self._temperature = at_k, timeout_s, temperature
-        self._sampling, self._upstream = sampling, upstream
+        self._at_k, self._timeout_s = at_k, timeout_s
+        self._told: dict[str, Any] = {"temperature": temperature, "sampling": sampling, "upstream": upstream}
         self._grace_s = _GRACE_S
         self.observation_space = self.action_space = UnicodeText(_LONGEST)
         self._session: Session | None = None
@@ -101,9 +99,7 @@ class AgentEnv(gym.Env[str, Any]):
         task = self._tasks[task_id]
         with _STARTING:
             gateway = _gateway(os.getpid())
-        session = self._session = gateway.open(
-            self._temperature, sampling=self._sampling, upstream=self._upstream, hosted=self.hosted
-        )
+        session = self._session = gateway.open(**self._told, hosted=self.hosted)
         self._running = self._agent.start(task, session.base_url, lambda: session.end(_over("the agent has ended")))
         if self._interrupted:
             self.interrupt()  # it had no agent to end

@@ -7,7 +7,6 @@ Another eighth is for connections that have named no session yet.
 import functools
 import json
 import re
-import resource
 import select
 import socket
 import sys
@@ -20,8 +19,9 @@ from urllib.error import HTTPError
 from urllib.parse import unquote
 from urllib.request import Request, urlopen
 
+from eh_gym.processes import most_files
 from harness.agents.hosted import read_hosted_call, remember
-from harness.agents.protocol import Api, Refusal, Sampling, model_list, read_call
+from harness.agents.protocol import Api, Refusal, model_list, read_call
 from harness.agents.session import Connections, Session, Waiting
 from harness.agents.writing import write_answer
 
@@ -45,24 +45,14 @@ class Gateway(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.sessions: dict[str, Session] = {}
-        self.descriptors = _descriptors()
+        self.open = functools.partial(Session, self.sessions, self.url)
+        self.descriptors = most_files()
         self.strangers = Connections()
         self._thread = threading.Thread(target=self.serve_forever, name="eh-gateway", daemon=True)
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def open(
-        self,
-        temperature: float | None = None,
-        *,
-        sampling: Sampling = "run",
-        upstream: str = "",
-        hosted: bool = False,
-    ) -> Session:
-        """Opens a session. The arguments are those of `read_call` and `AgentEnv`."""
-        return Session(self.sessions, self.url, temperature, sampling, upstream, hosted)
 
     def close(self) -> None:
         for session in list(self.sessions.values()):
@@ -139,13 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
             session.settle(waiting, self._unread)
 
     def _answer(self, session: Session, api: Api, content: bytes) -> None:
-        sampling, items = session.sampling, session.items
-        if session.hosted:
-            call = read_hosted_call(
-                content, api, session.temperature, sampling=sampling, items=items, said=session.said
-            )
-        else:
-            call = read_call(content, api, session.temperature, sampling=sampling, items=items)
+        read = functools.partial(read_hosted_call, said=session.said) if session.hosted else read_call
+        call = read(content, api, session.temperature, sampling=session.sampling, items=session.items)
         for name in call.overridden:
             _note(name)
         waiting = session.request(call, self._hung_up)
@@ -265,11 +250,3 @@ def _note(option: str) -> None:
         RuntimeWarning,
         stacklevel=2,
     )
-
-
-def _descriptors() -> int:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # macOS refuses "unlimited"
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    return soft if soft >= 0 else 2**20

@@ -5,27 +5,21 @@ wants back: Gemini's ``extra_content``, DeepSeek's ``reasoning_content``, OpenRo
 put back.
 """
 
-from __future__ import annotations
-
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from eh_gym.surrogates import escaped
 from harness.agents.protocol import (
     LIMITS,
-    MODEL,
     Api,
     Json,
     ModelCall,
     Sampling,
     chat_messages,
-    check_options,
     of_openais_form,
-    read_body,
+    read_options,
     read_tools,
     response_messages,
-    token_limit,
 )
 
 _DECIDED_HERE = {"model", "stream", "stream_options", *LIMITS}
@@ -36,39 +30,27 @@ _STANDARD = {"role", "content", "refusal", "annotations", "audio", "function_cal
 def read_hosted_call(
     content: bytes,
     api: Api,
-    temperature: float | None = None,
+    temperature: float | None,
     *,
-    sampling: Sampling = "agent",
-    items: Mapping[str, Json] | None = None,
-    said: Mapping[str, dict[int, Json]] | None = None,
+    sampling: Sampling,
+    items: Mapping[str, Json],
+    said: Mapping[str, dict[int, Json]],
 ) -> ModelCall:
-    """Reads the body of a request for a hosted model, as `read_call` does.
+    """Reads the body of a request for a hosted model, with the arguments of `read_call`.
 
-    Args:
-        content: The body.
-        api: Its form.
-        temperature: The run's own.
-        sampling: "agent" passes on all options, "run" none, and "strict" refuses those that differ from the run's.
-        items: What earlier responses have put out, by its ids.
-        said: What `remember` knows of the server's messages.
+    The sampling may also be "agent", which passes on all options. `said` is what `remember` knows of the server's
+    messages.
     """
-    body = read_body(content)
-    overridden = check_options(body, temperature, sampling)
+    body, alike = read_options(content, api, temperature, sampling)
     with of_openais_form():
-        request = body if api == "chat" else _in_chat_form(body, items or {})
-        messages = [_restored(message, at, said or {}) for at, message in enumerate(chat_messages(request))]
+        request = body if api == "chat" else _in_chat_form(body, items)
+        messages = [_restored(message, at, said) for at, message in enumerate(chat_messages(request))]
         sent = _ALWAYS if sampling != "agent" else request.keys() - _DECIDED_HERE
         return ModelCall(
             messages=[{"role": _role(message), "content": _shown(message.get("content"))} for message in messages],
             tools=list(request.get("tools", ())),
-            max_tokens=token_limit(body),
-            stream=body.get("stream", False),
-            api=api,
-            body_hash=hashlib.sha256(api.encode() + content).hexdigest(),
-            model=str(body.get("model", MODEL)),
-            usage_in_stream=bool(body.get("stream_options", {}).get("include_usage")),
-            overridden=overridden,
             request={name: value for name, value in request.items() if name in sent} | {"messages": messages},
+            **alike,
         )
 
 
@@ -100,7 +82,7 @@ def _names(message: Json) -> list[str]:
 
 
 def _restored(message: Json, at: int, said: Mapping[str, dict[int, Json]]) -> Json:
-    if _role(message) != "assistant":
+    if message["role"] != "assistant":
         return message
     found = next((said[name] for name in _names(message) if name in said), {})
     known = found.get(at) or (next(iter(found.values())) if len(found) == 1 else {})  # some servers number calls anew
@@ -126,7 +108,10 @@ def _in_chat_form(body: Json, items: Mapping[str, Json]) -> Json:
     text, tools, choice = body.get("text", {}), *read_tools(body, "responses", ("strict",))
     other = {"input", "instructions", "text", "reasoning", "truncation", "include", "background", "max_tool_calls"}
     chat = {name: value for name, value in body.items() if name not in other | {"tools", "tool_choice"}}
-    chat["messages"] = [message | _content(message) for message in response_messages(body, items)]
+    chat["messages"] = [
+        message | {"role": _role(message), "content": _content(message["content"])}
+        for message in response_messages(body, items)
+    ]
     options = {"verbosity": text.get("verbosity"), "reasoning_effort": body.get("reasoning", {}).get("effort")}
     chat |= {name: value for name, value in options.items() if value is not None}
     if form := dict(text.get("format", ())):
@@ -140,13 +125,12 @@ def _in_chat_form(body: Json, items: Mapping[str, Json]) -> Json:
     return chat | {"tools": tools} | how
 
 
-def _content(message: Json) -> Json:
-    role = {"role": _role(message)}
-    if not isinstance(parts := message["content"], list):
-        return role
+def _content(parts: Any) -> Any:
+    if not isinstance(parts, list):
+        return parts
     if all("text" in part for part in parts):
-        return role | {"content": "\n".join(part["text"] for part in parts)}
-    return role | {"content": [_part(part) for part in parts]}
+        return "\n".join(part["text"] for part in parts)
+    return [_part(part) for part in parts]
 
 
 def _part(part: Json) -> Json:

@@ -19,7 +19,7 @@ def main(words: list[str]) -> None:
     if command == 0:
         _become(words)
     threading.Thread(target=_kill_at_the_end_of_stdin, args=(command,), daemon=True).start()
-    ended, status = os.waitpid(-1, 0)
+    ended = status = 0
     while ended != command:
         ended, status = os.waitpid(-1, 0)
     with suppress(ProcessLookupError, PermissionError):

@@ -171,37 +171,42 @@ def read_call(
     sampling: Sampling = "run",
     items: Mapping[str, Json] | None = None,
 ) -> ModelCall:
-    """Reads the body of a request.
+    """Reads the body of a request. `items` are what earlier responses have put out, by its ids.
 
-    Args:
-        content: The body.
-        api: Its form.
-        temperature: The run's own.
-        sampling: What becomes of options for the model: "run" ignores them, "strict" refuses them.
-        items: What earlier responses have put out, by its ids.
+    Of the options for the model, the sampling "run" ignores those that differ from the run's `temperature` and
+    defaults, and "strict" refuses them.
     """
-    body = read_body(content)
-    overridden = check_options(body, temperature, sampling)
+    body, alike = read_options(content, api, temperature, sampling)
     with of_openais_form():
         messages = chat_messages(body) if api == "chat" else response_messages(body, items or {})
         tools, choice = read_tools(body, api)
         return ModelCall(
             messages=[_message(message) for message in messages],
             tools=tools,
-            max_tokens=token_limit(body),
             stop=_stops(body.get("stop", ())),
-            stream=body.get("stream", False),
-            api=api,
-            body_hash=hashlib.sha256(api.encode() + content).hexdigest(),
             logprobs=body.get("logprobs", False),
             tool_choice=choice,
-            model=_string(body.get("model", MODEL)),
-            usage_in_stream=bool(body.get("stream_options", {}).get("include_usage")),
-            overridden=overridden,
+            **alike,
         )
 
 
-def read_body(content: bytes) -> Json:
+def read_options(content: bytes, api: Api, temperature: float | None, sampling: Sampling) -> tuple[Json, Json]:
+    """The body of a request, and the fields of its `ModelCall` that do not depend on who answers it."""
+    body = _body(content)
+    overridden = _overridden(body, temperature, sampling)
+    with of_openais_form():
+        return body, {
+            "max_tokens": next((_positive(body[name]) for name in LIMITS if name in body), None),
+            "stream": body.get("stream", False),
+            "api": api,
+            "body_hash": hashlib.sha256(api.encode() + content).hexdigest(),
+            "model": _string(body.get("model", MODEL)),
+            "usage_in_stream": bool(body.get("stream_options", {}).get("include_usage")),
+            "overridden": overridden,
+        }
+
+
+def _body(content: bytes) -> Json:
     try:
         body = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -211,7 +216,7 @@ def read_body(content: bytes) -> Json:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def check_options(body: Json, temperature: float | None, sampling: Sampling) -> tuple[str, ...]:
+def _overridden(body: Json, temperature: float | None, sampling: Sampling) -> tuple[str, ...]:
     """The options that are ignored. "agent" ignores none. Raises Refusal."""
     allowed = _LIMITED | _NEUTRAL | {"temperature": (temperature,)}
     refused = _SERVED if sampling == "agent" else _LIMITED
@@ -236,10 +241,6 @@ def of_openais_form() -> Iterator[None]:
         raise Refusal(f"the request is not of OpenAI's form: {error!r}", code="invalid_value") from None
 
 
-def token_limit(body: Json) -> int | None:
-    return next((_positive(body[name]) for name in LIMITS if name in body), None)
-
-
 def chat_messages(body: Json) -> list[Json]:
     if not isinstance(body["messages"], list) or not body["messages"]:
         raise Refusal("'messages' must be a list with a message", code="invalid_value")
@@ -248,10 +249,8 @@ def chat_messages(body: Json) -> list[Json]:
 
 def _message(message: Json) -> Json:
     role, text = message["role"], _text_of_content(message.get("content"))
-    if role in ("system", "developer"):
-        return {"role": "system", "content": text}
-    if role == "user":
-        return {"role": "user", "content": text}
+    if role in ("system", "developer", "user"):
+        return {"role": "user" if role == "user" else "system", "content": text}
     if role == "tool":
         return {"role": "tool", "tool_call_id": _string(message["tool_call_id"]), "content": text}
     if role == "assistant":
@@ -320,12 +319,16 @@ def _text_of_content(content: Any) -> str:
 
 def read_tools(body: Json, api: Api, more: tuple[str, ...] = ()) -> tuple[list[Json], str]:
     """The functions that the model may call, in chat form, and the choice: see `ModelCall`."""
+
+    def function_of(tool: Json) -> Json:
+        return tool["function"] if api == "chat" else tool
+
     tools: list[Json] = []
     kept_names = ("name", "description", "parameters", *more)
     for tool in body.get("tools", ()):
         if tool["type"] != "function":
             raise Refusal(f"a tool must be a function, got {_short(tool['type'])}")
-        function = tool["function"] if api == "chat" else tool
+        function = function_of(tool)
         kept = {name: function[name] for name in kept_names if function.get(name) is not None}
         tools.append({"type": "function", "function": {"name": _string(function["name"]), **kept}})
     choice = body.get("tool_choice", "auto")
@@ -335,11 +338,11 @@ def read_tools(body: Json, api: Api, more: tuple[str, ...] = ()) -> tuple[list[J
             return choices[choice], choice
     elif choice["type"] == "allowed_tools":
         allowed = choice["allowed_tools"] if api == "chat" else choice
-        names = [(tool["function"] if api == "chat" else tool)["name"] for tool in allowed["tools"]]
+        names = [function_of(tool)["name"] for tool in allowed["tools"]]
         if allowed["mode"] in ("auto", "required") and (named := [t for t in tools if t["function"]["name"] in names]):
             return named, allowed["mode"]
     else:
-        name = choice["function"]["name"] if api == "chat" else choice["name"]
+        name = function_of(choice)["name"]
         if named := [tool for tool in tools if tool["function"]["name"] == name]:
             return named, name
     raise Refusal(f"'tool_choice' must be none, auto, required or a function on offer, got {_short(choice)}")

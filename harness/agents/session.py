@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from harness.agents.protocol import OVER, Json, ModelAnswer, ModelCall, Refusal, Sampling
 
@@ -22,12 +23,13 @@ _LOOK_S = 0.5  # between two checks that a waiting client is still there
 _MOST_WAITING = 256  # requests of a session
 
 
+@dataclass(eq=False)
 class Waiting:
     """A request in line, or an answered one. `gone` says whether its client has gone without the answer."""
 
-    def __init__(self, call: ModelCall, gone: Callable[[], bool]) -> None:
-        self.call, self.gone = call, gone
-        self.answer: Answer | None = None
+    call: ModelCall
+    gone: Callable[[], bool]
+    answer: Answer | None = None
 
 
 def _arrived() -> bool:
@@ -36,7 +38,7 @@ def _arrived() -> bool:
 
 
 class Session:
-    """The calls of one agent, answered in turn.
+    """The calls of one agent, answered in turn. The arguments are those of `read_call` and `AgentEnv`.
 
     `items` are what its responses have put out, and `said` is what a hosted model's server has: see `remember`.
 
@@ -47,10 +49,10 @@ class Session:
         self,
         sessions: dict[str, Session],
         url: str,
-        temperature: float | None,
-        sampling: Sampling,
-        upstream: str,
-        hosted: bool,
+        temperature: float | None = None,
+        sampling: Sampling = "run",
+        upstream: str = "",
+        hosted: bool = False,
     ) -> None:
         self.key = secrets.token_urlsafe(24)
         self.base_url = f"{url}/{self.key}/v1"

@@ -4,7 +4,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from eh_gym.surrogates import escaped
 from harness.agents.hosted import thought, words
@@ -31,21 +30,17 @@ def _events(events: Iterable[Json], last: str = "") -> bytes:
     return ("".join(f"{name}data: {data}\n\n" for name, data in named) + last).encode()
 
 
-def written_calls(calls: Iterable[Json]) -> list[Json]:
-    return [
-        call | {"function": call["function"] | {"arguments": _json_text(call["function"]["arguments"])}}
-        for call in calls
-    ]
-
-
-def _json_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+def _written(call: Json) -> Json:
+    function = call["function"]
+    if isinstance(function["arguments"], str):
+        return call
+    return call | {"function": function | {"arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
 
 
 def _completion(call: ModelCall, answer: ModelAnswer) -> Json:
     message: Json = {"role": "assistant", "content": answer.text, "refusal": None}
     if answer.calls:
-        message |= {"content": answer.text or None, "tool_calls": written_calls(answer.calls)}
+        message |= {"content": answer.text or None, "tool_calls": list(map(_written, answer.calls))}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     choice = {"index": 0, "finish_reason": answer.finish_reason, "message": message, "logprobs": _logprobs(answer)}

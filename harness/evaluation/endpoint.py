@@ -106,8 +106,7 @@ class ChatEndpoint:
         self.url = str(self._client.base_url).rstrip("/")
         self._model, self._tags, self._max_tokens = model, tags, max_tokens
         self._limit = "max_tokens"
-        self._fields: dict[str, Any] = {"temperature": temperature}
-        self._fields |= {"chat_template_kwargs": dict(template_kwargs)} if template_kwargs else {}
+        self._fields = {"temperature": temperature, "chat_template_kwargs": dict(template_kwargs or {}) or None}
         self._extra = dict(server.extra_body)
 
     async def close(self) -> None:
@@ -144,8 +143,8 @@ class ChatEndpoint:
 
     def read(self, text: str, seed: int) -> EndpointReply:
         """Reads a chat completion. Some servers leave out ids of calls, or send arguments that are no text."""
-        given, mended = json.loads(text), json.loads(text)
-        choice, usage = mended["choices"][0], mended.get("usage") or {}
+        answer = json.loads(text)
+        choice, usage = answer["choices"][0], answer.get("usage") or {}
         message = choice["message"]
         message.setdefault("role", "assistant")
         calls = [call for call in message.get("tool_calls") or () if call.get("type") != "custom"]
@@ -158,7 +157,7 @@ class ChatEndpoint:
         inside, said = split_reply(words(message.get("content")), self._tags)
         counts = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
         cut = choice.get("finish_reason") == "length"
-        body = text if mended == given else json.dumps(mended)
+        body = text if answer == json.loads(text) else json.dumps(answer)
         said = said or message.get("refusal") or ""
         return EndpointReply(body, message, said, thought(message) or inside, calls, cut, *counts)
 

@@ -4,8 +4,6 @@ If the command is stopped, the same command continues. A command that asks for m
 missing episodes, which their seeds identify.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +20,28 @@ from harness.types.trajectory import Trajectory
 
 _SETTINGS, _RESULT, _EPISODES = "settings.json", "result.json", Path("episodes", "evaluation.jsonl")
 _REPLIES = "replies.jsonl"
+
+
+class Replies:
+    """What a hosted model has replied, in a file, by digests of the requests. So no call is paid twice.
+
+    Replies in the episodes with the seeds `ended` are forgotten.
+    """
+
+    def __init__(self, path: Path, ended: Collection[int]) -> None:
+        kept: list[dict[str, Any]] = []
+        for line in path.read_bytes().split(b"\n") if path.exists() else ():
+            with contextlib.suppress(ValueError):  # a kill or a full disk may cut a line
+                kept.append(json.loads(line))
+        kept = [line for line in kept if line["episode"] not in ended]
+        self.known: dict[str, str] = {line["request"]: line["reply"] for line in kept}
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._path = path
+
+    def add(self, episode: int, request: str, reply: str) -> None:
+        """Writes a reply, which survives a kill from then on."""
+        with room_for(self._path), self._path.open("a") as file:
+            file.write(json.dumps({"episode": episode, "request": request, "reply": reply}) + "\n")
 
 
 class EvaluationFolder:
@@ -42,7 +62,7 @@ class EvaluationFolder:
             opened.enter_context(
                 lock_folder(folder, f"another process evaluates in {folder}; wait for it, or give --out a new folder")
             )
-            if not new and (_differs(folder, wanted) or not _begun(folder)):
+            if not new and not _begun(folder, wanted):
                 (folder / _EPISODES).unlink(missing_ok=True)
                 new = True
             if new:
@@ -75,28 +95,6 @@ class EvaluationFolder:
 
     def close(self) -> None:
         self._opened.close()
-
-
-class Replies:
-    """What a hosted model has replied, in a file, by digests of the requests. So no call is paid twice.
-
-    Replies in the episodes with the seeds `ended` are forgotten.
-    """
-
-    def __init__(self, path: Path, ended: Collection[int]) -> None:
-        kept: list[dict[str, Any]] = []
-        for line in path.read_bytes().split(b"\n") if path.exists() else ():
-            with contextlib.suppress(ValueError):  # a kill or a full disk may cut a line
-                kept.append(json.loads(line))
-        kept = [line for line in kept if line["episode"] not in ended]
-        self.known: dict[str, str] = {line["request"]: line["reply"] for line in kept}
-        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept))
-        self._path = path
-
-    def add(self, episode: int, request: str, reply: str) -> None:
-        """Writes a reply, which survives a kill from then on."""
-        with room_for(self._path), self._path.open("a") as file:
-            file.write(json.dumps({"episode": episode, "request": request, "reply": reply}) + "\n")
 
 
 @dataclass(frozen=True)
@@ -164,16 +162,14 @@ def read_evaluation(folder: Path) -> KeptEvaluation:
     )
 
 
-def _differs(folder: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the folder has other settings. Raises ConfigError if a step was played under them."""
+def _begun(folder: Path, wanted: Mapping[str, Any]) -> bool:
+    """Whether a step was played. If not, as with an agent that can't be imported, nothing is kept. Raises ConfigError
+    if one was played with other settings.
+    """
+    begun = (folder / _EPISODES).exists() and any(line["length"] for line in read_episodes(folder / _EPISODES))
     kept = read_object(folder / _SETTINGS)
-    differ = {name: kept.get(name) for name in wanted if kept.get(name) != wanted[name]}
-    if differ and _begun(folder):
-        words = ", ".join(f"{name} {value!r} (here {wanted[name]!r})" for name, value in differ.items())
+    differing = [name for name in wanted if kept.get(name) != wanted[name]]
+    if differing and begun:
+        words = ", ".join(f"{name} {kept.get(name)!r} (here {wanted[name]!r})" for name in differing)
         raise ConfigError(f"{folder} holds an evaluation with {words}; give --out a new folder, or the same settings")
-    return bool(differ)
-
-
-def _begun(folder: Path) -> bool:
-    """Whether a step was played. If not, as with an agent that can't be imported, nothing is kept."""
-    return (folder / _EPISODES).exists() and any(line["length"] for line in read_episodes(folder / _EPISODES))
+    return begun

@@ -12,7 +12,7 @@ from typing import Any
 from gymnasium.envs.registration import EnvSpec
 
 from harness.evaluation.play import evaluation_requests, held_out_tasks, play_policy
-from harness.evaluation.result import summarise
+from harness.evaluation.result import EvalResult, summarise
 from harness.evaluation.saturation import saturation
 from harness.machine.ranks import Ranks
 from harness.model.policy import Policy
@@ -52,27 +52,30 @@ class HeldOutEvaluator:
             ("greedy", 0.0, 1),
         ):
             if self.tasks:
-                with display.episodes(f"{name} evaluation {when}", self._own(rollouts)) as on_end:
+                what = f"{name} evaluation {when}"
+                with display.episodes(what, self._own(rollouts)) as on_end:
                     lines = self._play(temperature, rollouts, on_end)
-                faults = [line for line in lines if line.get("fault")]
                 # An agent may fail at everything that an untrained model says.
-                if fault := check_faults(faults, len(lines), refuse=when == "after training"):
-                    display.note(f"note: in the {name} evaluation {when} {fault}")
-                result = summarise(lines, whole_split=self._whole_split)
+                result = self._result(lines, what, display.note, refuse=when == "after training")
                 results[name] = dataclasses.asdict(dataclasses.replace(result, saturation=saturation(lines)))
         return results
 
     def during_training(self, progress: UpdateBars, update: int) -> dict[str, float]:
         """Returns the ``evaluation/…`` metrics of one sampled episode per task, after an update."""
         lines = self._play(self.config.rollout.temperature, 1, progress.batch_began(update, self._own(1)))
-        if fault := check_faults([line for line in lines if line.get("fault")], len(lines), refuse=False):
-            progress.note(f"note: in the evaluation after update {update} {fault}")
-        result = summarise(lines, whole_split=self._whole_split)
+        result = self._result(lines, f"evaluation after update {update}", progress.note, refuse=False)
         return {"evaluation/mean_at_k": result.mean_at_k, "evaluation/reward_mean": result.reward_mean} | {
             f"evaluation/mean_at_k_of/{part.name}": part.mean_at_k
             for part in result.parts
             if part.kind == "environment"
         }
+
+    def _result(
+        self, lines: Sequence[dict[str, Any]], what: str, note: Callable[[str], None], *, refuse: bool
+    ) -> EvalResult:
+        if fault := check_faults([line for line in lines if line.get("fault")], len(lines), refuse=refuse):
+            note(f"note: in the {what} {fault}")
+        return summarise(lines, whole_split=self._whole_split)
 
     @functools.cached_property
     def _whole_split(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,11 +51,8 @@ def play_policy(
 ) -> list[Trajectory]:
     if not requests:
         return []
-    envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
-    try:
+    with closing(environments.open(FixedHorizon(horizon), episodes=len(requests))) as envs:
         return rollout(envs, sampler, chat, requests, settings, **told)
-    finally:
-        envs.close()
 
 
 def play_script(
@@ -66,10 +64,9 @@ def play_script(
     horizon: int,
     **told: OnEnd,
 ) -> list[Trajectory]:
-    env = environments.make(FixedHorizon(horizon))
-    base: Any = env.unwrapped
     needed = {"expert": "expert", "random": "random_action"}.get(name)
-    try:
+    with closing(environments.make(FixedHorizon(horizon))) as env:
+        base: Any = env.unwrapped
         if needed and not hasattr(base, needed):
             raise ConfigError(
                 f"--policy {name} needs an environment with {needed}(), which {type(base).__name__} lacks; take another"
@@ -79,8 +76,6 @@ def play_script(
                 f"an agent needs a model, got --policy {name}; give --policy a folder or hub id, or openai"
             )
         return [_play_one(name, env, request, settings, **told) for request in requests]
-    finally:
-        env.close()
 
 
 def _play_one(

@@ -4,8 +4,6 @@ If the environment offers functions (``info["tools"]``), the protocol's tools an
 texts describe its actions. The calls of an agent program are handed on, and the answers back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import hashlib
@@ -13,6 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -32,8 +31,6 @@ from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory, Turn
-
-__all__ = ["play_with_endpoint"]
 
 Message = dict[str, Any]
 _NOT_CARRIED_OUT = "This call was not carried out."
@@ -71,15 +68,12 @@ def play_with_endpoint(
 
     player = _EndpointPlayer(endpoint(), replies)
     try:
-        envs = environments.open(FixedHorizon(horizon), episodes=len(requests))
-        for env in envs.envs:
-            if isinstance(env.unwrapped, AgentEnv):
-                env.unwrapped.hosted = True
-        try:
-            streaming = dataclasses.replace(settings, rollout="streaming")
+        streaming = dataclasses.replace(settings, rollout="streaming")
+        with closing(environments.open(FixedHorizon(horizon), episodes=len(requests))) as envs:
+            for env in envs.envs:
+                if isinstance(env.unwrapped, AgentEnv):
+                    env.unwrapped.hosted = True
             return play(envs, player, _EndpointConversation, requests, streaming, count, **told)
-        finally:
-            envs.close()
     except SamplerError as error:
         raise SamplerError(f"{error} ({played} of {len(requests)} episodes had been played)") from error
     finally:
@@ -164,14 +158,15 @@ class _EndpointConversation:
         self._trajectory = trajectory
         self._call: ModelCall | None = info.get("call")
         if self._call:
-            self._calls = AgentCalls(trajectory, info["agent_program"], _messages_of, self._request_for)
+            program = info["agent_program"]
+            self._calls = AgentCalls(trajectory, program, lambda call: call.request["messages"], self._request_for)
         self._tools, system = info.get("tools", ()), info.get("system_prompt", "")
         self._messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._messages.append({"role": "user", "content": trajectory.prompt})
 
     def request(self, session: Hashable) -> Any:
         if self._call:
-            return self._calls.present(session, self._call, _messages_of(self._call))
+            return self._calls.present(session, self._call, self._call.request["messages"])
         seed = derive_seed(self._trajectory.seed, "turn", self._trajectory.length)
         body = {"messages": list(self._messages)} | ({"tools": list(self._tools)} if self._tools else {})
         return _Request(session, self._trajectory.seed, body, seed)
@@ -198,11 +193,6 @@ class _EndpointConversation:
         self._messages += _said_and_done(self._reply, results)
         if not results:
             self._messages.append({"role": "user", "content": turn.observation})
-
-
-def _messages_of(call: ModelCall) -> Sequence[Message]:
-    messages: Sequence[Message] = call.request["messages"]
-    return messages
 
 
 def _said_and_done(reply: EndpointReply, results: Sequence[str]) -> list[Message]:

@@ -1,7 +1,5 @@
 """The result of an evaluation: mean@k, best@k, intervals and lengths; from episodes, and as a table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +21,19 @@ class Part(Shares):
 
     kind: str
     name: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The usage that an endpoint has reported for all requests, one for each step.
+
+    Each one counts the whole conversation, as endpoints bill it without a cache. None if the server did not send all
+    counts.
+    """
+
+    requests: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -70,19 +81,6 @@ class EvalResult(Shares):
     faults: str = ""
 
 
-@dataclass(frozen=True)
-class Usage:
-    """The usage that an endpoint has reported for all requests, one for each step.
-
-    Each one counts the whole conversation, as endpoints bill it without a cache. None if the server did not send all
-    counts.
-    """
-
-    requests: int
-    prompt_tokens: int | None
-    completion_tokens: int | None
-
-
 def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: bool = False) -> EvalResult:
     """Computes the result of episodes, the lines of the log in the order of the requests.
 
@@ -109,12 +107,12 @@ def summarise(episodes: Sequence[Line], *, whole_split: bool = True, endpoint: b
         best_interval=wilson_interval(shares.best_at_k, shares.tasks),
         all_interval=wilson_interval(shares.all_at_k, shares.tasks),
         reward_mean=mean_share(settled([None if t.get("unscored") else float(t["reward"]) for t in valid])),
-        length_mean=float(np.mean([t["length"] for t in valid])),
+        length_mean=mean_share(t["length"] for t in valid),
         length_success_mean=float(lengths.mean()) if len(lengths) else None,
         length_success_p90=float(np.percentile(lengths, 90)) if len(lengths) else None,
         success_lengths=tuple(sorted(t["length"] for t in solved)),
-        steps_per_optimum=float(np.mean(over)) if over else None,
-        truncated=float(np.mean([t["end"] in TRUNCATED for t in valid])),
+        steps_per_optimum=mean_share(over) if over else None,
+        truncated=mean_share(t["end"] in TRUNCATED for t in valid),
         environment_errors=len(episodes) - len(valid),
         agent_failures=sum("fault" in t for t in valid),
         tokens=sum(t["tokens"] for t in valid),

@@ -1,10 +1,9 @@
 """One evaluation: mean@k and best@k of a policy on held-out tasks, at a fixed K."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,10 +204,17 @@ def _play(
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
-        replies = folder.replies() if folder else None
-        return play_with_endpoint(
-            lambda: _endpoint(config), environments, requests, config.rollout, horizon=k, replies=replies, **told
+        endpoint = partial(
+            ChatEndpoint,
+            config.model.model,
+            config.endpoint,
+            temperature=config.rollout.temperature,
+            max_tokens=config.rollout.max_action_tokens,
+            template_kwargs=config.model.chat_template_kwargs,
+            tags=config.model.tags or THINK,
         )
+        replies = folder.replies() if folder else None
+        return play_with_endpoint(endpoint, environments, requests, config.rollout, horizon=k, replies=replies, **told)
 
     # torch takes seconds to import, and the other policies do not need it.
     from harness.machine.runtime import library_settings, pick_device, pick_dtype, set_threads
@@ -229,14 +235,3 @@ def _play(
         return play_policy(environments, sampler, policy.chat, requests, config.rollout, horizon=k, **told)
     finally:
         sampler.close()
-
-
-def _endpoint(config: EvaluateConfig) -> ChatEndpoint:
-    return ChatEndpoint(
-        config.model.model,
-        config.endpoint,
-        temperature=config.rollout.temperature,
-        max_tokens=config.rollout.max_action_tokens,
-        template_kwargs=config.model.chat_template_kwargs,
-        tags=config.model.tags or THINK,
-    )

@@ -1,7 +1,5 @@
 """What was solved of some tasks, from their episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

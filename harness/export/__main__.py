@@ -1,6 +1,4 @@
-"""`python -m harness.export`: writes an evaluation's episodes in a benchmark's own format, for the benchmark's own
-command.
-"""
+"""`python -m harness.export`."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The command: writes an evaluation's episodes in a benchmark's own format, for the benchmark's own command."""
+"""The command of the export."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -50,12 +50,12 @@ class MetricsLog:
 
         A NaN or infinite value becomes null in the file. Trackers do not get it.
         """
-        row = {"update": update} | {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        row = {"update": update} | {name: finite.get(name) for name in metrics}
         with room_for(self._path), self._path.open("a", encoding="ascii") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
         for tracker in self._trackers:
             tracker.write(update, finite)
 

@@ -3,8 +3,6 @@
 If a service fails during a run, a warning says so, and the service gets no more metrics.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 import warnings
@@ -15,28 +13,6 @@ from typing import Any
 from eh_gym.errors import ConfigError
 from harness.records.files import room_for, write_whole
 from harness.records.glossary import LOOK_AT
-
-
-def open_trackers(
-    names: Sequence[str], settings: Mapping[str, Any], run_dir: Path, next_update: int
-) -> list[_TensorBoard | _WeightsAndBiases]:
-    """Opens the trackers of a new or resumed run.
-
-    In Weights & Biases, the name of the folder and the id in its file ``tracker-id`` name the run.
-    """
-    made: list[_TensorBoard | _WeightsAndBiases] = []
-    if "tensorboard" in names:
-        made.append(_TensorBoard(run_dir, next_update))
-    if "wandb" in names:
-        try:
-            made.append(_WeightsAndBiases(run_dir, settings))
-        except Exception as error:  # the package raises many errors, such as for a missing login
-            fix = "run wandb login, or set WANDB_MODE=offline, or leave wandb out of --trackers"
-            if not next_update:
-                raise ConfigError(f"--trackers wandb did not begin ({error}); {fix}") from error
-            text = f"wandb did not begin again ({error}), and gets nothing more from this run; {fix}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return made
 
 
 class _TensorBoard:
@@ -111,3 +87,25 @@ class _WeightsAndBiases:
             self._lost = True
             text = f"wandb failed ({error}), and gets nothing more from this run; metrics.jsonl has all of it"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def open_trackers(
+    names: Sequence[str], settings: Mapping[str, Any], run_dir: Path, next_update: int
+) -> list[_TensorBoard | _WeightsAndBiases]:
+    """Opens the trackers of a new or resumed run.
+
+    In Weights & Biases, the name of the folder and the id in its file ``tracker-id`` name the run.
+    """
+    made: list[_TensorBoard | _WeightsAndBiases] = []
+    if "tensorboard" in names:
+        made.append(_TensorBoard(run_dir, next_update))
+    if "wandb" in names:
+        try:
+            made.append(_WeightsAndBiases(run_dir, settings))
+        except Exception as error:  # the package raises many errors, such as for a missing login
+            fix = "run wandb login, or set WANDB_MODE=offline, or leave wandb out of --trackers"
+            if not next_update:
+                raise ConfigError(f"--trackers wandb did not begin ({error}); {fix}") from error
+            text = f"wandb did not begin again ({error}), and gets nothing more from this run; {fix}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return made

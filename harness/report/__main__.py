@@ -1,4 +1,4 @@
-"""`python -m harness.report`: writes a page with the figures and tables of runs, and a page with their episodes."""
+"""`python -m harness.report`."""
 
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Each figure is one panel that can be read on a phone. Arms differ in colour, lin
 readers can distinguish them, also in grey print. pyplot's state is not touched.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import math
@@ -62,8 +60,8 @@ class Drawing:
         return f"<figure>{image}<figcaption>{words}</figcaption></figure>"
 
 
-_Lines = Mapping[str, tuple[pd.DataFrame, pd.DataFrame]]
-"""For each arm x and y: a row per point and a column per seed, NaN where a seed lacks the point."""
+_Lines = Mapping[str, Sequence[pd.DataFrame]]
+"""For each arm a table per seed, with `x` and `y` by update."""
 
 _BY_UPDATE = {
     "k": ("K by update", "horizon/k", 1, "K (steps)",
@@ -97,11 +95,11 @@ def _success(runs: Mapping[str, Sequence[SweptRun]], *, by_tokens: bool, held_ou
     what = "held-out episodes at K = k_max"
     if not held_out:
         what = "training episodes at the K of that time, as the mean of 5 updates"
+    names = {"tokens" if by_tokens else "updates": "x", "success": "y"}
     lines = {}
     for label, some in runs.items():
-        curves = {run.seed: success_curve(run, held_out=held_out).set_index("updates") for run in some}
-        tokens, y = (pd.DataFrame({seed: one[name] for seed, one in curves.items()}) for name in ("tokens", "success"))
-        lines[label] = (tokens if by_tokens else _indices(y), y)
+        curves = [success_curve(run, held_out=held_out) for run in some]
+        lines[label] = [curve.set_index("updates", drop=False).rename(columns=names) for curve in curves]
     figure, axes = _panel("training tokens so far" if by_tokens else "updates so far", "success", percent=True)
     words = _draw_lines(axes, lines, 100, " %")
     if by_tokens:
@@ -115,8 +113,8 @@ def _by_update(name: str, runs: Mapping[str, Sequence[SweptRun]]) -> Drawing:
     title, metric, updates, axis, caption = _BY_UPDATE[name]
     lines = {}
     for label, some in runs.items():
-        y = pd.DataFrame({run.seed: run.metric(metric).rolling(updates, min_periods=1).mean() for run in some})
-        lines[label] = (_indices(y), y)
+        means = [run.metric(metric).rolling(updates, min_periods=1).mean() for run in some]
+        lines[label] = [pd.DataFrame({"x": y.index, "y": y}) for y in means]
     figure, axes = _panel("updates so far", axis)
     words = _draw_lines(axes, lines, 1, "")
     axes.set_ylim(bottom=0)
@@ -124,20 +122,17 @@ def _by_update(name: str, runs: Mapping[str, Sequence[SweptRun]]) -> Drawing:
 
 
 def _seeds(lines: _Lines) -> str:
-    return f" {_SEEDS}" * any(len(y.columns) > 1 for _, y in lines.values())
-
-
-def _indices(y: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(dict.fromkeys(y, y.index), index=y.index, dtype=float)
+    return f" {_SEEDS}" * any(len(curves) > 1 for curves in lines.values())
 
 
 def _draw_lines(axes: Axes, lines: _Lines, scale: float, unit: str) -> str:
     words = []
-    for i, (label, (x, y)) in enumerate(lines.items()):
+    for i, (label, curves) in enumerate(lines.items()):
         colour = _COLOURS[i % len(_COLOURS)]
-        at, mean, std = x.mean(axis=1), y.mean(axis=1), y.std(axis=1)
-        for seed in y if len(y.columns) > 1 else ():
-            axes.plot(x[seed], y[seed], color=colour, linewidth=0.6, alpha=0.3)
+        points = pd.concat(curves).groupby(level=0)
+        at, mean, std = points["x"].mean(), points["y"].mean(), points["y"].std()
+        for curve in curves if len(curves) > 1 else ():
+            axes.plot(curve["x"], curve["y"], color=colour, linewidth=0.6, alpha=0.3)
         (thick,) = axes.plot(at, mean, _MARKERS[i % len(_MARKERS)], color=colour, linewidth=1.8, label=label)
         thick.set(linestyle=_STYLES[(i + i // len(_COLOURS)) % len(_STYLES)], markersize=4.5)
         thick.set_markevery((min(i, max(0, len(at) - 1)), max(1, math.ceil(len(at) / 8))))

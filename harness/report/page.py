@@ -4,8 +4,6 @@ The page contains its style and script, so it needs no other file and no network
 the Content-Security-Policy allows no other script.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The command: writes a page with the figures and tables of runs, and a page with their episodes."""
+"""The command of the report."""
 
 from __future__ import annotations
 

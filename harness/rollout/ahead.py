@@ -39,6 +39,7 @@ class AgentRequest(NamedTuple):
     calls: AgentCalls
 
 
+@dataclasses.dataclass(eq=False)
 class AgentCalls:
     """The requests for an agent's calls in one attempt at an episode.
 
@@ -48,14 +49,12 @@ class AgentCalls:
     the request of a session for a call, with what is read and a seed.
     """
 
-    def __init__(
-        self,
-        trajectory: Trajectory,
-        program: AgentProgram,
-        read: Callable[[ModelCall], Sequence[Any]],
-        make: Callable[[Hashable, ModelCall, Any, int], Any],
-    ) -> None:
-        self._trajectory, self._program, self._read, self._make = trajectory, program, read, make
+    trajectory: Trajectory
+    program: AgentProgram
+    read: Callable[[ModelCall], Sequence[Any]]
+    make: Callable[[Hashable, ModelCall, Any, int], Any]
+
+    def __post_init__(self) -> None:
         self._counts: Counter[str] = Counter()  # how often the turn of a text has come
         self._counts_ahead: Counter[str] = Counter()
         self._known: list[ModelCall] = []
@@ -65,17 +64,17 @@ class AgentCalls:
 
     def waiting(self, session: Hashable) -> Iterator[Any]:
         """The requests for the calls that wait behind it within K, each once."""
-        waiting, k = self._program.waiting(), self._trajectory.horizon
-        for call in waiting[: k - self._trajectory.length - 1] if k else waiting:
+        waiting, k = self.program.waiting(), self.trajectory.horizon
+        for call in waiting[: k - self.trajectory.length - 1] if k else waiting:
             if not any(call is one for one in self._known):
                 self._known.append(call)
                 with suppress(NoRoom, UnreadableRequestError):  # it is left to its turn
-                    yield self._request(session, call, self._read(call), self._counts_ahead)
+                    yield self._request(session, call, self.read(call), self._counts_ahead)
 
     def _request(self, session: Hashable, call: ModelCall, prompt: Sequence[Any], counts: Counter[str]) -> Any:
         text = hashlib.sha256(str(prompt).encode()).hexdigest()
         counts[text] = 1 + max(counts[text], self._counts[text])
-        return self._make(session, call, prompt, derive_seed(self._trajectory.seed, "call", text, counts[text]))
+        return self.make(session, call, prompt, derive_seed(self.trajectory.seed, "call", text, counts[text]))
 
 
 class CallsAhead:
@@ -86,10 +85,7 @@ class CallsAhead:
 
     def __init__(self, player: Player, most: int) -> None:
         self._player, self._most = player, most
-        if isinstance(player, SeveralCaches):
-            self.cache_of = player.cache_of
-        if isinstance(player, LimitedCache):
-            self.cache_tokens = player.cache_tokens
+        self._cache_tokens = player.cache_tokens if isinstance(player, LimitedCache) else 0
         self._numbers = itertools.count()
         self._sessions: dict[Hashable, list[_Session]] = defaultdict(list)  # of requests ahead, by their episode's
         # By the session in which each is sent:
@@ -102,6 +98,10 @@ class CallsAhead:
     @property
     def pending(self) -> int:
         return self._player.pending + len(self._done)
+
+    def cache_of(self, session: Hashable) -> tuple[Hashable, int]:
+        """As `SeveralCaches` has it, of any player."""
+        return self._player.cache_of(session) if isinstance(self._player, SeveralCaches) else (None, self._cache_tokens)
 
     def submit(self, request: Any) -> None:
         if not isinstance(request, AgentRequest):

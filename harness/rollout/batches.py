@@ -1,10 +1,9 @@
 """The batches of episodes for the updates: played in turn with the training, or ahead of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 
 from eh_gym import HorizonController
 from harness.chat.chat import ChatFormat
@@ -20,12 +19,11 @@ from harness.terminal.interrupts import Interrupts, Stopped
 from harness.types.sampler import CacheMetrics, Sampler
 from harness.types.trajectory import Trajectory, settle
 
-__all__ = ["Batches", "OnBegin"]
-
 OnBegin = Callable[[int, int], OnEnd]
 """Called when a batch begins, with its update and this rank's number of episodes. Returns their `OnEnd`."""
 
 
+@dataclass(kw_only=True)
 class Batches:
     """Plays one batch of episodes after another.
 
@@ -34,23 +32,17 @@ class Batches:
     once.
     """
 
-    def __init__(
-        self,
-        *,
-        plan: BatchPlan,
-        environments: Environments,
-        controller: HorizonController | None,
-        sampler: Sampler,
-        chat: ChatFormat,
-        settings: Rollout,
-        ranks: Ranks,
-        max_staleness: int,
-        interrupts: Interrupts,
-    ) -> None:
-        self._interrupts = interrupts
-        self._plan, self._environments, self._controller = plan, environments, controller
-        self._sampler, self._chat, self._settings = sampler, chat, settings
-        self._ranks, self._max_staleness = ranks, max_staleness
+    plan: BatchPlan
+    environments: Environments
+    controller: HorizonController | None
+    sampler: Sampler
+    chat: ChatFormat
+    settings: Rollout
+    ranks: Ranks
+    max_staleness: int
+    interrupts: Interrupts
+
+    def __post_init__(self) -> None:
         self._player: InTurn | ContinuousRollout | None = None
         self._begun: dict[int, Future[Played]] = {}  # by update
 
@@ -71,7 +63,7 @@ class Batches:
 
     def prepare(self, update: int, on_begin: OnBegin) -> None:
         """Begins the batch of `update` with the present weights and K, if batches may begin ahead."""
-        if self._max_staleness and update < self._plan.updates:
+        if self.max_staleness and update < self.plan.updates:
             self._begin_allowed(update, on_begin)
 
     def close(self) -> None:
@@ -80,35 +72,32 @@ class Batches:
 
     def _open(self) -> InTurn | ContinuousRollout:
         if self._player is None:
-            envs = self._environments.open(self._controller)
-            play = ContinuousRollout if self._max_staleness else InTurn
-            self._player = play(envs, self._sampler, self._chat)
+            envs = self.environments.open(self.controller)
+            play = ContinuousRollout if self.max_staleness else InTurn
+            self._player = play(envs, self.sampler, self.chat)
         return self._player
 
     def _begin_allowed(self, update: int, on_begin: OnBegin) -> None:
-        for later in range(update, min(update + max(1, self._max_staleness), self._plan.updates)):
+        for later in range(update, min(update + max(1, self.max_staleness), self.plan.updates)):
             if later not in self._begun:
-                self._begun[later] = self._begin(later, on_begin)
+                player, episodes = self._open(), self.ranks.share(self.plan.requests(later))
+                self._begun[later] = player.begin(episodes, self.settings, on_begin(later, len(episodes)))
 
     def _ended(self, update: int, on_begin: OnBegin) -> Played:
         """The episodes of all ranks, and the seconds of the slowest one."""
         mine: Played | None = None  # stays None if a signal came; it may have reached this rank alone
-        with suppress(KeyboardInterrupt), self._interrupts.at_once():
+        with suppress(KeyboardInterrupt), self.interrupts.at_once():
             self._begin_allowed(update, on_begin)
             mine = self._begun.pop(update).result()
-        every = [played for played in self._ranks.gather([mine]) if played is not None]
-        if len(every) < self._ranks.size:
+        every = [played for played in self.ranks.gather([mine]) if played is not None]
+        if len(every) < self.ranks.size:
             if self._player is not None:
                 self._player.envs.interrupt()  # before a checkpoint is written, which may take minutes
             raise Stopped
         return Played([t for played in every for t in played.trajectories], max(played.seconds for played in every))
 
-    def _begin(self, update: int, on_begin: OnBegin) -> Future[Played]:
-        player, episodes = self._open(), self._ranks.share(self._plan.requests(update))
-        return player.begin(episodes, self._settings, on_begin(update, len(episodes)))
-
     def _cache_metrics(self) -> dict[str, float]:
-        if not isinstance(self._sampler, CacheMetrics):
+        if not isinstance(self.sampler, CacheMetrics):
             return {}
-        every = self._ranks.gather([self._sampler.cache_metrics()])
+        every = self.ranks.gather([self.sampler.cache_metrics()])
         return {name: mean([one[name] for one in every]) for name in every[0]}

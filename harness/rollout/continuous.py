@@ -7,7 +7,6 @@ run. A request then goes on under the new weights, and each token keeps the vers
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.ahead import CallsAhead
-from harness.rollout.rollout import Answers, Played, converse, play_streaming
+from harness.rollout.rollout import Answers, Played, converse_with, play_streaming
 from harness.rollout.slots import OnEnd, Slots
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
@@ -33,7 +32,7 @@ class ContinuousRollout:
 
     def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
         self.envs, self._player = envs, CallsAhead(sampler, envs.num_envs)
-        self._slots = Slots(envs, self._player, functools.partial(converse, chat, sampler.max_context))
+        self._slots = Slots(envs, self._player, converse_with(sampler, chat))
         self._calls: Answers = SimpleQueue()
         self._playing: set[Future[Played]] = set()
         self._closed = False
@@ -44,8 +43,7 @@ class ContinuousRollout:
     def begin(self, episodes: Sequence[EpisodeRequest], settings: Rollout, on_end: OnEnd) -> Future[Played]:
         """Adds a batch. Each episode gets the K of the moment in which it begins.
 
-        Returns:
-            The batch, once all of its episodes have ended, or the error of the thread.
+        Returns the batch, once all of its episodes have ended, or the error of the thread.
         """
         start = time.perf_counter()
         all_played: Future[Played] = Future()

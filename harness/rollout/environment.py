@@ -109,8 +109,7 @@ def name_of(thing: Any) -> str:
 def spec_from(make: Callable[..., gym.Env[Any, Any]]) -> EnvSpec:
     """Returns a spec from which ``gym.make`` makes what a function returns.
 
-    Args:
-        make: Returns an environment. It gets the arguments of ``gym.make``, but ``split`` only if it takes it.
+    The function gets the arguments of ``gym.make``, but ``split`` only if it takes it.
     """
     if not callable(make):
         raise ConfigError(f"env must be an id or a function that returns an environment, got {make!r}")

@@ -1,7 +1,5 @@
 """One episode while it is played: its requests to the player, its record, and what comes next."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import Future
 from typing import Any, Literal
@@ -80,8 +78,7 @@ class Episode:
             self.trajectory.fail(failure)
             return "over"
         except UnreadableRequestError as failure:
-            self.trajectory.fail_by_agent(failure)
-            return self._over("terminated")
+            return self._failed_by_agent(failure)
         turn.latency_s = round(time.perf_counter() - self._requested, 3)
         self.trajectory.turns.append(turn)
         return "step"
@@ -102,9 +99,8 @@ class Episode:
             return "verdict" if trajectory.awaits_verdict else "over"
         try:
             self._conversation.answered(info)
-        except UnreadableRequestError as error:
-            trajectory.fail_by_agent(error)
-            return self._over("terminated")
+        except UnreadableRequestError as failure:
+            return self._failed_by_agent(failure)
         except NoRoom:
             return self._over("context")
         return "turn"
@@ -116,11 +112,14 @@ class Episode:
             self._begin(failed.retries + 1, failed.failed_tokens + failed.tokens)
             return "reset"
         if by_agent:
-            failed.fail_by_agent(error, trace)
-            return self._over("terminated")
+            return self._failed_by_agent(error, trace)
         failed.failed_tokens += failed.tokens
         failed.fail(error)
         return "over"
+
+    def _failed_by_agent(self, error: str | BaseException, trace: str = "") -> Next:
+        self.trajectory.fail_by_agent(error, trace)
+        return self._over("terminated")
 
     def _over(self, reason: EndReason) -> Next:
         self.trajectory.stop(reason)

@@ -31,17 +31,17 @@ def rollout_metrics(trajectories: Sequence[Trajectory], update: int) -> dict[str
         "rollout/malformed": mean([turn.malformed for turn in turns]),
         "rollout/action_cut": mean([turn.cut for turn in turns]),
         "rollout/unfinished_reasoning": mean([turn.unfinished for turn in turns]),
-        "rollout/reasoning_tokens": float(sum(turn.reasoning_tokens for turn in turns)),
-        "rollout/environment_errors": float(len(trajectories) - len(valid)),
-        "rollout/environment_retries": float(sum(t.retries for t in trajectories)),
-        "rollout/context_overflows": float(sum(t.end == "context" for t in valid)),
+        "rollout/reasoning_tokens": sum(turn.reasoning_tokens for turn in turns),
+        "rollout/environment_errors": len(trajectories) - len(valid),
+        "rollout/environment_retries": sum(t.retries for t in trajectories),
+        "rollout/context_overflows": sum(t.end == "context" for t in valid),
         "rollout/policy_lag": mean([update - version for t in trajectories for version in t.versions]),
-        "rollout/episodes": float(len(valid)),
-        "rollout/steps": float(len(turns)),
-        "rollout/action_tokens": float(action),
-        "rollout/prompt_tokens": float(every - action),
-        "tokens/update": float(every),
-        "tokens/failed_attempts": float(sum(t.failed_tokens for t in trajectories)),
+        "rollout/episodes": len(valid),
+        "rollout/steps": len(turns),
+        "rollout/action_tokens": action,
+        "rollout/prompt_tokens": every - action,
+        "tokens/update": every,
+        "tokens/failed_attempts": sum(t.failed_tokens for t in trajectories),
         **_by_environment(valid),
         **_of_agents(valid),
     }
@@ -55,11 +55,11 @@ def _by_environment(valid: Sequence[Trajectory]) -> dict[str, float]:
             by_name.setdefault(t.kinds["environment"], []).append(t)
     metrics: dict[str, float] = {}
     for name, own in sorted(by_name.items()):
-        metrics[f"rollout/episodes_of/{name}"] = float(len(own))
+        metrics[f"rollout/episodes_of/{name}"] = len(own)
         metrics[f"rollout/success_of/{name}"] = mean([t.success for t in own])
         metrics[f"rollout/truncated_of/{name}"] = mean([t.truncated for t in own])
         metrics[f"rollout/length_mean_of/{name}"] = mean([t.length for t in own])
-        metrics[f"tokens/update_of/{name}"] = float(sum(t.tokens for t in own))
+        metrics[f"tokens/update_of/{name}"] = sum(t.tokens for t in own)
     return metrics
 
 
@@ -68,7 +68,7 @@ def _of_agents(valid: Sequence[Trajectory]) -> dict[str, float]:
     if not agents:
         return {}
     return {
-        "rollout/agent_failures": float(sum(t.failure is not None for t in agents)),
+        "rollout/agent_failures": sum(t.failure is not None for t in agents),
         "rollout/agent_sequences": mean([len(t.sequences) for t in agents]),
     }
 

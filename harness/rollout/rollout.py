@@ -7,10 +7,10 @@ has answered. In `lockstep` all live episodes take a turn together, in the order
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from eh_gym.vector import ThreadVectorEnv
 from harness.rollout.agent_conversation import AgentConversation
 from harness.rollout.ahead import CallsAhead
 from harness.rollout.conversation import Converse, EnvironmentConversation, Info, ModelConversation
-from harness.rollout.slots import OnEnd, Slots
+from harness.rollout.slots import OnEnd, Slots, Steps
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
 from harness.types.sampler import Player, Sampler, sample_all
@@ -47,18 +47,19 @@ def play(
         played[index] = trajectory
         on_end(trajectory)
 
-    player = CallsAhead(player, max(envs.num_envs, settings.slots))  # there are fewer if fewer episodes are played
-    slots = Slots(envs, player, converse, on_turn)
+    ahead = CallsAhead(player, max(envs.num_envs, settings.slots))  # there are fewer if fewer episodes are played
+    slots = Slots(envs, ahead, converse, on_turn)
     slots.add(requests, settings, keep)
-    (play_streaming if settings.rollout == "streaming" else _play_in_lockstep)(slots, player)
+    (play_streaming if settings.rollout == "streaming" else _play_in_lockstep)(slots, ahead)
     return [played[index] for index in range(len(requests))]
 
 
-def converse(
-    chat: ChatFormat, max_context: int, trajectory: Trajectory, info: Info, settings: Rollout
-) -> ModelConversation:
-    kind = AgentConversation if info.get("call") else EnvironmentConversation
-    return kind(chat, max_context, trajectory, info, settings)
+def converse_with(sampler: Sampler, chat: ChatFormat) -> Converse:
+    def converse(trajectory: Trajectory, info: Info, settings: Rollout) -> ModelConversation:
+        kind = AgentConversation if info.get("call") else EnvironmentConversation
+        return kind(chat, sampler.max_context, trajectory, info, settings)
+
+    return converse
 
 
 def rollout(
@@ -75,8 +76,7 @@ def rollout(
     mode this holds to the last bit. In streaming mode the timing decides which turns share a batch of the sampler. This
     may change the last digits of log-probabilities, and rarely a token.
     """
-    begin = functools.partial(converse, chat, sampler.max_context)
-    return play(envs, sampler, begin, requests, settings, **told)
+    return play(envs, sampler, converse_with(sampler, chat), requests, settings, **told)
 
 
 def _play_in_lockstep(slots: Slots, player: Player) -> None:
@@ -98,29 +98,22 @@ def play_streaming(
 
     Only the loop's thread uses the player and the slots. It waits for an answer only if the player has no request.
 
-    Args:
-        slots: The episodes.
-        player: Replies in them.
-        answers: The queue of the environments' answers. The caller may put calls of its own into it.
-        goes_on: Whether the loop outlives the last episode and waits for calls that may add some.
+    `answers` is the queue of the environments' answers, into which the caller may put calls of its own. The loop
+    outlives the last episode while it `goes_on`, and waits for calls that may add some.
     """
     queue: Answers = SimpleQueue() if answers is None else answers
 
-    def expect(record: Callable[[int, Future[Any]], None], slot: int, answer: Future[Any]) -> None:
+    def expect(record: Callable[[int, Future[Any]], Steps], slot: int, answer: Future[Any]) -> None:
         # If this thread steps the environments, the answer is queued at once.
-        answer.add_done_callback(lambda done: queue.put(functools.partial(record, slot, done)))
+        answer.add_done_callback(lambda done: queue.put(lambda: follow(record(slot, done))))
 
-    def record_reset(slot: int, answer: Future[Any]) -> None:
-        for step in slots.reset_answered(slot, answer):
-            expect(record_step, *step)
-
-    def record_step(slot: int, answer: Future[Any]) -> None:
-        for step in slots.step_answered(slot, answer):
-            expect(record_step, *step)
+    def follow(steps: Steps) -> None:
+        for slot, answer in steps:
+            expect(slots.step_answered, slot, answer)
 
     while slots.unfinished or goes_on():
         for slot, reset in slots.start_resets():
-            expect(record_reset, slot, reset)
+            expect(slots.reset_answered, slot, reset)
         for turn in slots.turns().values():
             player.submit(turn)
         answered = False
@@ -130,8 +123,7 @@ def play_streaming(
         if answered:  # new episodes in free slots should join the sampler's next batch
             continue
         for request, reply in player.step():
-            for step in slots.act(request.session, reply):
-                expect(record_step, *step)
+            follow(slots.act(request.session, reply))
 
 
 def _arrived(queue: Answers, *, wait: bool) -> Iterator[Callable[[], None]]:
@@ -150,15 +142,17 @@ class Played(NamedTuple):
     seconds: float
 
 
+@dataclass
 class InTurn:
     """Plays each batch to its end, in the caller's thread."""
 
-    def __init__(self, envs: ThreadVectorEnv, sampler: Sampler, chat: ChatFormat) -> None:
-        self.envs, self._sampler, self._chat = envs, sampler, chat
+    envs: ThreadVectorEnv
+    sampler: Sampler
+    chat: ChatFormat
 
     def begin(self, episodes: Sequence[EpisodeRequest], settings: Rollout, on_end: OnEnd) -> Future[Played]:
         start = time.perf_counter()
-        trajectories = rollout(self.envs, self._sampler, self._chat, episodes, settings, on_end=on_end)
+        trajectories = rollout(self.envs, self.sampler, self.chat, episodes, settings, on_end=on_end)
         played: Future[Played] = Future()
         played.set_result(Played(trajectories, time.perf_counter() - start))
         return played

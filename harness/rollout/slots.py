@@ -1,7 +1,5 @@
 """The bookkeeping of a rollout: which episode plays in which slot, and which ones wait."""
 
-from __future__ import annotations
-
 import functools
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -10,11 +8,11 @@ from typing import Any
 
 from eh_gym.vector import ThreadVectorEnv
 from eh_gym.vector.thread import ResetResult, StepResult
+from harness.rollout.ahead import CallsAhead
 from harness.rollout.conversation import Converse
 from harness.rollout.episode import Episode, Next
 from harness.settings.rollout import Rollout
 from harness.types.request import EpisodeRequest
-from harness.types.sampler import LimitedCache, Player, SeveralCaches
 from harness.types.trajectory import Trajectory
 
 _FILLED = 0.9  # the share of a sampler's cache that episodes may fill; a turn adds to it
@@ -37,15 +35,13 @@ class Slots:
     """
 
     def __init__(
-        self, envs: ThreadVectorEnv, player: Player, converse: Converse, on_turn: OnEnd = lambda _: None
+        self, envs: ThreadVectorEnv, player: CallsAhead, converse: Converse, on_turn: OnEnd = lambda _: None
     ) -> None:
         self._envs, self._player, self._converse, self._on_turn = envs, player, converse, on_turn
         self._added = 0
         self._waiting: deque[tuple[int, EpisodeRequest, Rollout, OnEnd]] = deque()
         self._live: dict[int, tuple[Episode, OnEnd]] = {}  # by slot
         self._ready: dict[int, Any] = {}  # the turns that come next, by slot
-        self._limited = player if isinstance(player, LimitedCache) else None
-        self._several = player if isinstance(player, SeveralCaches) else None
         self._prompt = 0  # the most tokens of a first prompt; assumed for episodes without one
         self._slot_of: dict[Hashable, int] = {}  # by session
         self._to_reset: list[int] = []  # slots whose environment has failed
@@ -114,15 +110,10 @@ class Slots:
         }
 
     def _fits(self, session: Hashable, tokens: int, filled: dict[Hashable, int]) -> bool:
-        name, cache = self._cache_of(session)
+        name, cache = self._player.cache_of(session)
         older = filled.get(name, 0)
         filled[name] = older + tokens
         return not cache or fits(tokens, older, cache)
-
-    def _cache_of(self, session: Hashable) -> tuple[Hashable, int]:
-        if self._several is not None:
-            return self._several.cache_of(session)
-        return None, self._limited.cache_tokens if self._limited is not None else 0
 
     def _go_on(self, slot: int, needed: Next) -> Steps:
         episode, on_end = self._live[slot]

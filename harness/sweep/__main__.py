@@ -1,6 +1,4 @@
-"""`python -m harness.sweep`: runs the paper's experiments and ablations on any environment and model, several runs at
-once.
-"""
+"""`python -m harness.sweep`."""
 
 import sys
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A number that the records of a run do not have is NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,13 +66,6 @@ def _tokens_to(curve: pd.DataFrame, threshold: float) -> float:
     return float(np.interp(threshold, near["success"], near["tokens"]))
 
 
-def _success_by(curve: pd.DataFrame, tokens: float) -> float:
-    """The success when a run had used `tokens`, linearly between two points; NaN if it used fewer."""
-    if curve.empty:
-        return math.nan
-    return float(np.interp(tokens, curve["tokens"], curve["success"], left=math.nan, right=math.nan))
-
-
 def _last_quarter(values: Any) -> Any:
     """The paper's "last 50 steps" of 200; at least the last value."""
     return values.iloc[3 * len(values) // 4 :]
@@ -101,15 +92,16 @@ def run_numbers(
         "greedy": run.result(how="greedy").get("mean_at_k"),
         "success_at_k": at_k,
         "tokens_to_threshold": _tokens_to(curve, threshold),
-        "success_at_equal_tokens": _success_by(curve, equal_tokens),
         "tokens_per_update": run.metric("tokens/update").mean(),
         "tokens_total": rows["tokens/total"].iloc[-1] if len(rows) else None,
         "final_k": k.iloc[-1] if len(k) else None,
         "k_mean": run.metric("horizon/k_mean", "horizon/k").reindex(_last_quarter(rows).index).mean(),
         "k_std": _last_quarter(k).std(ddof=0),
     }
-    if len(curve):  # of equal points the earliest
-        numbers |= {"peak": curve["success"].max(), "tokens_at_peak": curve["tokens"][curve["success"].idxmax()]}
+    if len(curve):
+        tokens, success = curve["tokens"], curve["success"]
+        numbers["success_at_equal_tokens"] = np.interp(equal_tokens, tokens, success, left=math.nan, right=math.nan)
+        numbers |= {"peak": success.max(), "tokens_at_peak": tokens[success.idxmax()]}  # of equal points the earliest
     return {key: math.nan if numbers.get(key) is None else float(numbers[key]) for key in COLUMNS}
 
 
@@ -271,8 +263,8 @@ def suite_table(suite: Suite) -> SuiteTable:
             notes.append(f"gap between {' and '.join(ends.index)} in the last quarter: {gap:.1f} steps")
     if suite.name == "comparison" or suite.name not in PAPER_SUITES:
         notes += _success_notes(suite, numbers)
-    told = [(arm.label, one) for arm in suite.arms for run in arm.ended if (one := run.result()).get("saturation")]
-    told = [(label, one) for label, one in told if "knee" in one["saturation"]]  # old ones lack it
+    ended = [(arm.label, run.result()) for arm in suite.arms for run in arm.ended]
+    told = [(label, one) for label, one in ended if "knee" in (one.get("saturation") or ())]  # old ones lack it
     if len(told) == 1:
         notes.append(told[0][1]["saturation"]["advice"])
     elif told:

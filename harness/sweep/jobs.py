@@ -1,7 +1,5 @@
 """Runs commands side by side on the cores or GPUs of this machine. On Linux they end with this process."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -4,8 +4,6 @@ A run is named for its settings and its seed. So several suites can share a run,
 it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -4,8 +4,6 @@ A sweep's manifests say which runs belong to which suite. Runs that are named on
 model, and their arms are the settings in which they differ.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ printed. A dash marks a cell that the paper leaves empty, an asterisk its mark o
 of `GRPOConfig`, by the names of their flags.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

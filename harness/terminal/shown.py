@@ -1,7 +1,5 @@
 """Prints episodes while they are played, turn by turn (`--show`)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Console

@@ -288,7 +288,7 @@ def test_each_option_without_effect_is_noted_once(gateway, pool):
 
 
 def test_one_session_cannot_take_the_descriptors_of_the_run(monkeypatch):
-    monkeypatch.setattr(limits, "_descriptors", lambda: 160)
+    monkeypatch.setattr(limits, "most_files", lambda: 160)
     with Gateway() as gateway:
         greedy, other = gateway.open(), gateway.open()
         before = threading.active_count()
