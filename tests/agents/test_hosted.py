@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -17,7 +16,6 @@ from harness.evaluation.run import evaluate_policy
 
 HERE = Path(__file__).parent
 AGENT = os.environ.get("EH_AGENT", "with_openai")
-PYTHON = os.environ.get("EH_AGENT_PYTHON", sys.executable)
 EXTRA = {"mistral": '{"seed": null}'}
 
 
@@ -42,10 +40,13 @@ def choose(monkeypatch):
 
 
 @pytest.fixture
-def agent(request):
+def agent(request, monkeypatch):
     if AGENT == "clients":
         return f"node {request.getfixturevalue('node_folder') / 'clients.mjs'} {{}}"
-    return f"{PYTHON} {HERE / AGENT}.py"
+    if "EH_AGENT_PYTHON" in os.environ:  # the framework is in a virtualenv of its own
+        return f"{os.environ['EH_AGENT_PYTHON']} {HERE / AGENT}.py"
+    monkeypatch.syspath_prepend(HERE)
+    return f"{AGENT}:play"
 
 
 @pytest.fixture
