@@ -43,7 +43,7 @@ def choose(monkeypatch):
 def agent(request, monkeypatch):
     if AGENT == "clients":
         return f"node {request.getfixturevalue('node_folder') / 'clients.mjs'} {{}}"
-    if "EH_AGENT_PYTHON" in os.environ:  # the framework is in a virtualenv of its own
+    if "EH_AGENT_PYTHON" in os.environ:
         return f"{os.environ['EH_AGENT_PYTHON']} {HERE / AGENT}.py"
     monkeypatch.syspath_prepend(HERE)
     return f"{AGENT}:play"

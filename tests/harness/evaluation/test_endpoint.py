@@ -419,8 +419,6 @@ def test_what_the_server_says_and_what_the_agent_returns_is_passed_on_as_it_is(c
 
 @pytest.mark.parametrize(("status", "code"), [(403, None), (400, "content_filter"), (500, None)])
 def test_a_flagged_prompt_is_its_episode_s(chat_server, hosted, status, code):
-    """Also if it is the first one."""
-
     def answer(request, _):
         if "flagged" in str(request["messages"]) or request["messages"][-1]["content"] == "start d":
             return chat_server.error(status, "flagged", code=code)
