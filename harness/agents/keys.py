@@ -5,13 +5,19 @@ import re
 
 _NAMED = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$", re.I)
 _FORM = re.compile(r"(sk|pk|rk|gsk|hf|xai|r8|AIza)[-_]?[\w-]{16,}")
-_SHORTEST = 8  # a shorter value of such a variable is none, such as "any" or "true"
+_SHORTEST = 8  # characters. A shorter one is no key: servers without keys are given "none", "EMPTY" or "any"
 _given: set[str] = set()
 
 
 def hide_key(key: str) -> None:
-    """Hides a key from now on, whatever its variable is called."""
-    _given.add(key)
+    """Hides a key from now on, whatever its variable is called.
+
+    >>> hide_key("none")
+    >>> without_keys("none of them")
+    'none of them'
+    """
+    if len(key) >= _SHORTEST:
+        _given.add(key)
 
 
 def without_keys(text: str) -> str:

@@ -94,8 +94,7 @@ class ChatEndpoint:
                 f"there is no key in the environment variable {name}; set it, name another with --api-key-env, "
                 "or give the --base-url of a server that needs none"
             )
-        if key:
-            hide_key(key)
+        hide_key(key)
         self._client = openai.AsyncOpenAI(
             base_url=server.base_url or None,
             api_key=key or "none",
