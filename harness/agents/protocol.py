@@ -94,7 +94,6 @@ class ModelCall:
         stop: Texts that end the answer.
         stream: Whether the answer is sent as events.
         api: The form of the request and of its answer.
-        tool_choice: "none" (then `tools` is empty), "auto", "required", or the name of the one function in `tools`.
         overridden: The options that are ignored.
         request: What a hosted model gets: the body of a chat completion.
     """
@@ -107,7 +106,6 @@ class ModelCall:
     api: Api = "chat"
     body_hash: str = ""
     logprobs: bool = False
-    tool_choice: str = "auto"
     model: str = MODEL
     usage_in_stream: bool = False
     overridden: tuple[str, ...] = ()
@@ -179,13 +177,12 @@ def read_call(
     body, alike = read_options(content, api, temperature, sampling)
     with of_openais_form():
         messages = chat_messages(body) if api == "chat" else response_messages(body, items or {})
-        tools, choice = read_tools(body, api)
+        tools, _ = read_tools(body, api)
         return ModelCall(
             messages=[_message(message) for message in messages],
             tools=tools,
             stop=_stops(body.get("stop", ())),
             logprobs=body.get("logprobs", False),
-            tool_choice=choice,
             **alike,
         )
 
@@ -318,7 +315,9 @@ def _text_of_content(content: Any) -> str:
 
 
 def read_tools(body: Json, api: Api, more: tuple[str, ...] = ()) -> tuple[list[Json], str]:
-    """The functions that the model may call, in chat form, and the choice: see `ModelCall`."""
+    """The functions that the model may call, in chat form, and the choice: "none" (then there are none), "auto",
+    "required", or the name of the only one.
+    """
 
     def function_of(tool: Json) -> Json:
         return tool["function"] if api == "chat" else tool

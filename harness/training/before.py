@@ -19,8 +19,9 @@ from harness.training.training_run import TrainingRun
 
 def evaluate_before(run: TrainingRun, display: Display) -> dict[str, Any]:
     """Evaluates the policy, or takes what an earlier run has left beside the clone."""
-    own = run.clone is None or run.config.environment.env.startswith(GIVEN)  # whose code can't be compared
-    file = None if own else run.clone / f"before-{_digest(run)}.json"  # type: ignore[operator]
+    file = None
+    if run.clone and not run.config.environment.env.startswith(GIVEN):  # whose code can't be compared
+        file = run.clone / f"before-{_digest(run)}.json"
     known = run.ranks.from_first(read_object(file) if file and file.exists() else None)
     if known is not None:
         display.note(f"evaluation before training: taken from {file}, where an equal run left it")

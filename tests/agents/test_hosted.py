@@ -25,7 +25,6 @@ def choose(monkeypatch):
     expert = importlib.import_module("expert").expert
 
     def chosen(request):
-        """The right call of the cabinet's or the client's functions; in EH-BFCL some call, and then words."""
         names = [tool["function"]["name"] for tool in request.get("tools", ())]
         results = [message for message in request["messages"] if message["role"] == "tool"]
         if "look" in names:
@@ -71,7 +70,7 @@ def test_an_agent_plays_all_episodes_with_a_hosted_model(chat_server, choose, pr
         pytest.skip("@ai-sdk/openai's chat completions have no content in parts")
     result, _ = evaluate(chat_server, provider, choose, agent=agent.format(client), tasks=tasks)
     assert (result.episodes, result.environment_errors) == (8, 0)
-    if provider == "azure":  # it filters one answer, at which some agents end
+    if provider == "azure":  # some agents end at its filtered answer
         assert result.successes >= 7
         assert not result.faults or "content_filter" in result.faults
     else:

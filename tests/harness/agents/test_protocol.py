@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.agents.protocol import ModelAnswer, Refusal, read_call
+from harness.agents.protocol import ModelAnswer, Refusal, read_call, read_tools
 from harness.agents.writing import write_answer
 
 ASKED = {"role": "user", "content": "Open a drawer."}
@@ -89,8 +89,8 @@ def test_tools_have_one_form_and_the_choice_limits_them():
     assert read(tools=in_chat).tools == read("responses", tools=flat).tools == wanted
     assert read(tools=in_chat, tool_choice="required").tools == wanted
     assert read(tools=in_chat, tool_choice="none").tools == []
-    named = read(tools=in_chat, tool_choice={"type": "function", "function": {"name": "shut"}})
-    assert (named.tools, named.tool_choice) == (wanted[1:], "shut")
+    named = {"type": "function", "function": {"name": "shut"}}
+    assert read_tools({"tools": in_chat, "tool_choice": named}, "chat") == (wanted[1:], "shut")
     assert read("responses", tools=flat, tool_choice={"type": "function", "name": "open"}).tools == wanted[:1]
 
 
@@ -122,8 +122,8 @@ def test_the_run_samples_in_its_own_way_whatever_a_request_asks_for(body):
 def test_the_choice_may_be_some_of_the_tools():
     tools = [{"type": "function", "function": {"name": name}} for name in "abc"]
     some = {"mode": "required", "tools": tools[:2]}
-    call = read(tools=tools, tool_choice={"type": "allowed_tools", "allowed_tools": some})
-    assert (call.tools, call.tool_choice) == (tools[:2], "required")
+    choice = {"type": "allowed_tools", "allowed_tools": some}
+    assert read_tools({"tools": tools, "tool_choice": choice}, "chat") == (tools[:2], "required")
     flat = [{"type": "function", "name": name} for name in "abc"]
     choice = {"type": "allowed_tools", "mode": "auto", "tools": flat[1:]}
     assert read("responses", tools=flat, tool_choice=choice).tools == tools[1:]

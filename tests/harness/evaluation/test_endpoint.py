@@ -136,7 +136,7 @@ def test_a_refused_key_names_the_variable(chat_server, monkeypatch):
         with pytest.raises(ConfigError, match=r"Incorrect API key provided: KEY.*MY_KEY"):
             quiet(server.url, api_key_env="MY_KEY", slots=1)
         assert server.headers[0]["authorization"] == "Bearer sk-wrong"
-        assert len(server.requests) == 2  # the second is a plain one
+        assert len(server.requests) == 2  # then a plain one
     for name in ("MY_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match="no key in the environment variable MY_KEY"):
@@ -391,15 +391,18 @@ def test_what_the_server_says_and_what_the_agent_returns_is_passed_on_as_it_is(c
             with urllib.request.urlopen(urllib.request.Request(f"{base_url}/chat/completions", body)) as answer:
                 got.append(answer.read())
             if stream:
-                [first, last] = [json.loads(line[6:])["choices"][0] for line in got[-1].decode().split("\n\n")[:2]]
-                said = first["delta"] | {"tool_calls": [*first["delta"]["tool_calls"]]}
-                said["tool_calls"][0].pop("index")
-                got[-1] = {**first, "message": said, "finish_reason": last["finish_reason"]}
-                del got[-1]["delta"]
+                first, last = (json.loads(line[6:])["choices"][0] for line in got[-1].decode().split("\n\n")[:2])
+                said = first.pop("delta")
+                del said["tool_calls"][0]["index"]
+                got[-1] = first | {"message": said, "finish_reason": last["finish_reason"]}
             else:
                 said = json.loads(got[-1])["choices"][0]["message"]
+            returned.append(said)
+            if stream:  # as many frameworks do
+                said = json.loads(json.dumps(said))
+                del said["reasoning_details"], said["tool_calls"][0]["extra_content"]
             messages += [said, {"role": "tool", "tool_call_id": "c", "content": "ok", "new": {}}]
-        returned.extend(messages)
+        returned[:] = [messages[0], returned[0], messages[2]]
         return True
 
     def answer(request, before):
@@ -414,7 +417,7 @@ def test_what_the_server_says_and_what_the_agent_returns_is_passed_on_as_it_is(c
     with chat_server.serve(answer) as server:
         assert hosted(server.url, agent, every=4).mean_at_k == 1.0
     assert got == ([json.loads(one)["choices"][0] for one in sent] if stream else sent)
-    assert server.requests[1]["messages"] == returned[:3]
+    assert server.requests[1]["messages"] == returned
 
 
 @pytest.mark.parametrize(("status", "code"), [(403, None), (400, "content_filter"), (500, None)])
@@ -462,8 +465,7 @@ def test_a_field_may_be_left_out_or_added(chat_server):
     with chat_server.serve(answer) as server:
         with pytest.raises(SamplerError, match=r"^Extra inputs.*--extra-body '{\"NAME\": null}'"):
             quiet(server.url)
-        plain = server.requests[1]
-        assert plain.keys() == server.requests[0].keys()
+        assert server.requests[1].keys() == server.requests[0].keys()
         with pytest.raises(UserCodeError, match=r"^all 4 episodes ended by a refusal of the server, .*: not this one"):
             quiet(server.url, extra_body='{"seed": null, "effort": 1}')
     assert server.requests[-1]["effort"] == 1
