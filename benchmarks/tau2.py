@@ -29,14 +29,24 @@ def one_process(tasks: int) -> None:
         spent.setdefault(what, []).append(1000 * (time.process_time() - begin))
         return result
 
+    def reset(task: Any) -> Any:
+        world, start = tau2.constructor(solo_mode=True), task.initial_state
+        world.set_state(start.initialization_data, start.initialization_actions, [])
+        return world
+
+    def step(world: Any, messages: list[Any], call: Any) -> None:
+        call = tau2.ToolCall(id=str(len(messages)), name=call[0], arguments=call[1])
+        messages += [tau2.AssistantMessage(role="assistant", tool_calls=[call]), world.get_response(call)]
+
     for name in tau2.environment.get_tasks_split()["base"][:tasks]:
         episode = timed("reset, ours", ours._Episode, name, "none", "full", "calls")
-        begun = timed("reset, tau2", tau2.begin, name)
+        task, run = tau2.TASKS[name], types.SimpleNamespace(messages=[], termination_reason="agent_stop")
+        world = timed("reset, tau2", reset, task)
         while (action := episode.action("expert", 0.0)) != "done()":
             timed("step, ours", episode.step, action)
-            timed("step, tau2", tau2.step, *begun, ours.read_text(action, ours._PARAMETERS)[0])
+            timed("step, tau2", step, world, run.messages, ours.read_text(action, ours._PARAMETERS)[0])
         assert timed("verdict, ours", episode.step, "done()")["success"]
-        assert timed("verdict, tau2", tau2.verdict, begun[0], tau2.ended(begun[2]))
+        assert timed("verdict, tau2", tau2.verdict, task, run)
     for what, times in spent.items():
         print(f"{what:<14}{sum(times) / len(times):>8.2f}")
 

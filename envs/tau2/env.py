@@ -20,7 +20,7 @@ from envs.description import Backend, Description
 from envs.options import chosen_task
 from envs.tau2.backend.calls import LONGEST
 
-SPLITS = ("train", "test", "base", "full", "rest")
+SPLITS = ("train", "test", "base", "small", "full", "rest")
 _OPTIONS = {"policy": ("full", "none"), "answers": ("full", "brief"), "actions": ("calls", "native", "menu")}
 
 
@@ -47,7 +47,7 @@ class Tau2Env(gym.Env[str, str], EzPickle):
     At each step: ``malformed`` (not all are calls of tools), if native ``tool_results``, and at the end ``success``.
 
     Args:
-        split: train, test, base (both), full or rest (full without base, for demonstrations).
+        split: train, test, base (both), small, full or rest (full without base, for demonstrations).
         policy: "full" (the prompt has tau2's policy and the tools) or "none".
         answers: "full" or "brief" (for tiny models).
         actions: "calls" (a call as text), "native" (as in EH-BFCL) or "menu" (words for calls).
@@ -60,8 +60,8 @@ class Tau2Env(gym.Env[str, str], EzPickle):
         recipe="tau2",
         script_split="base",
         test_split="test",
-        # tau2's runner stops at 100 messages: 50 calls.
-        official={"split": "base", "env_args": {"policy": "full"}, "horizon": 50},
+        # `tau2 run` stops at 200 messages: 99 calls with their answers, and done.
+        official={"split": "base", "env_args": {"policy": "full"}, "horizon": 100},
         part_arguments=("answers",),
         official_splits=("test",),
         scripts=("nothing", "transfer", "blind"),

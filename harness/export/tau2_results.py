@@ -39,7 +39,7 @@ def write_tau2_results(source: Path, out: Path, *, name: str = "") -> list[str]:
         runs.append({**run, **times, "reward_info": {"reward": float(line["success"])}})
     env.close()
     info = {
-        **{"git_commit": "", "num_trials": 1, "max_steps": 100, "max_errors": 10},
+        **{"git_commit": "", "num_trials": 1, "max_steps": 2 * kept.settings["horizon"], "max_errors": 10},
         "user_info": {"implementation": "dummy_user"},
         "agent_info": {"implementation": "llm_agent_solo", "llm": file.stem},
         "environment_info": {"domain_name": "telecom", "policy": told["system_prompt"]},

@@ -1,19 +1,24 @@
 # ruff: noqa: E402
-"""tau2's own environment and evaluators. Each world is as in a new process, and bills are counted: see docs/tau2.md."""
+"""tau2's own runner, agent and evaluators. A world is as in a new process, and bills are counted: see docs/tau2.md."""
 
 import itertools
 import sys
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
-unused = ("pandas", "deepdiff", "dotenv", "tau2.evaluator.evaluator_nl_assertions", "tau2.registry")
-sys.modules.update({name: MagicMock() for name in unused})
+unused = "pandas deepdiff dotenv tau2.evaluator.evaluator_nl_assertions tau2.registry tau2.utils.llm_utils"
+sys.modules.update({name: MagicMock() for name in unused.split()})
+sys.modules["tau2.utils.llm_utils"].get_cost.return_value = None
 
 from loguru import logger
+from tau2.agent import llm_agent
+from tau2.config import DEFAULT_MAX_STEPS
 from tau2.data_model.message import AssistantMessage, ToolCall
-from tau2.data_model.simulation import Results, TerminationReason
+from tau2.data_model.simulation import Results
 from tau2.domains.telecom import environment, tools
 from tau2.evaluator import evaluator
+from tau2.orchestrator.orchestrator import Orchestrator
+from tau2.user.user_simulator import DummyUser
 
 logger.remove()
 TASKS = {task.id: task for task in environment.get_tasks(None)}
@@ -29,19 +34,14 @@ def constructor(**kwargs):
 evaluator.registry = SimpleNamespace(get_env_constructor=lambda _: constructor)
 
 
-def begin(task_id):
-    world, start = constructor(solo_mode=True), TASKS[task_id].initial_state
-    world.set_state(start.initialization_data, start.initialization_actions, [])
-    return TASKS[task_id], world, []
-
-
-def step(_, world, messages, call):
-    call = ToolCall(id=str(len(messages)), name=call[0], arguments=call[1])
-    messages += [AssistantMessage(role="assistant", tool_calls=[call]), world.get_response(call)]
-
-
-def ended(messages):
-    return SimpleNamespace(termination_reason=TerminationReason.AGENT_STOP, messages=messages)
+def play(task, calls):
+    """Plays calls and done, with the messages that `tau2 run` allows and any number of errors."""
+    replies = (ToolCall(id="", name=name, arguments=given) for name, given in [*calls, ("done", {})])
+    llm_agent.generate = lambda **_: AssistantMessage(role="assistant", tool_calls=[next(replies)])
+    world = constructor(solo_mode=True)
+    agent = llm_agent.LLMSoloAgent(world.get_tools() + world.get_user_tools(), world.get_policy(), task)
+    limits = (DEFAULT_MAX_STEPS, 10**9)
+    return Orchestrator("telecom", agent, DummyUser(), world, task, *limits, solo_mode=True).run()
 
 
 def verdict(task, run):
@@ -53,7 +53,5 @@ def handle(method, params):
         results = Results.load(params["file"])
         tasks = {task.id: task for task in results.tasks}
         return [[run.reward_info.reward, verdict(tasks[run.task_id], run)] for run in results.simulations]
-    played = begin(params["task_id"])
-    for call in params["calls"]:
-        step(*played, call)
-    return [answer.content for answer in played[2][1::2]], verdict(played[0], ended(played[2]))
+    run = play(task := TASKS[params["task_id"]], params["calls"])
+    return [answer.content for answer in run.messages if answer.role == "tool"], verdict(task, run)

@@ -91,9 +91,19 @@ def test_answers_and_verdicts_are_tau2s_own(make, official, every):
     assert rewards == {0.0, 1.0}
 
 
-@pytest.mark.parametrize("tasks", [16, pytest.param(114, marks=pytest.mark.campaign)])
-def test_eight_threads_play_the_episodes_of_one(make, tasks):
-    ids = make().task_ids[:tasks]
+def test_the_official_k_cuts_where_tau2_run_does(make, official):
+    env = make(split="small")
+    task, k = {"task_id": env.task_ids[0]}, env.description.official["horizon"]
+    repairs = play(env, *task.values(), lambda _: None)[0]
+    for count, reward in ((k - 1, 1.0), (k, 0.0)):
+        calls = [("check_status_bar", {})] * (count - len(repairs)) + repairs
+        env.reset(options=task)
+        rewards = [env.step(message(call))[1] for call in [*calls, ("done", {})][:k]]
+        assert sum(rewards) == official.call("play", {**task, "calls": calls})[1] == reward
+
+
+def test_eight_threads_play_the_episodes_of_one(make):
+    ids = make().task_ids[::7]
     alone = [play(make(), task_id, wanderer(task_id, 0.5)) for task_id in ids]
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(lambda i: play(make(), i, wanderer(i, 0.5)), ids)) == alone
