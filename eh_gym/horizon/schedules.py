@@ -125,7 +125,7 @@ class MultiplicativeHorizon(_Schedule):
 
 @dataclass(eq=False, repr=False)
 class StagedHorizon(_Schedule):
-    """K from a table. Each entry holds from its update until the next entry.
+    """K from a table of your own. Each entry holds from its update until the next entry.
 
     AgentGym-RL's ``scaling_inter_stepwise`` with rounds [10, 20, 30] every 100 steps is
     ``StagedHorizon({0: 10, 100: 20, 200: 30})``.
@@ -165,9 +165,9 @@ class StagedHorizon(_Schedule):
 
 @dataclass(eq=False, repr=False)
 class TTIHorizon(StagedHorizon):
-    """The paper's TTI baseline: a `StagedHorizon` with the table of its appendix "Baseline Implementations".
+    """The paper's TTI baseline (appendix "Baseline Implementations"): `StagedHorizon` under another name.
 
-    Eq. 4 (`MultiplicativeHorizon`) can't make this table, because its K are not multiples of 15.
+    So a recipe can set both. `MultiplicativeHorizon` can't make it: its K are no multiples of 15.
 
     >>> [TTIHorizon().horizon_at(t) for t in (0, 50, 100, 150)]
     [15, 20, 30, 50]

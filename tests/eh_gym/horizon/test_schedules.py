@@ -1,8 +1,6 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from eh_gym.errors import ConfigError, StateError
 from eh_gym.horizon import FixedHorizon, LinearHorizon, MultiplicativeHorizon, StagedHorizon
@@ -17,16 +15,6 @@ def test_linear_floors_as_exact_arithmetic_does(delta):
 
 def test_linear_reaches_k_max_however_steep():
     assert LinearHorizon(5, 50, 1e300).horizon_at(10**10) == 50
-
-
-@given(
-    stages=st.dictionaries(st.integers(1, 60), st.integers(1, 99)), first=st.integers(1, 99), update=st.integers(0, 80)
-)
-def test_staged_holds_the_last_stage_begun(stages, first, update):
-    slow = first
-    for t in range(update + 1):
-        slow = stages.get(t, slow)
-    assert StagedHorizon({0: first, **stages}).horizon_at(update) == slow
 
 
 @pytest.mark.parametrize("updates", [-1, 1.5, "3", None, True])

@@ -2,7 +2,6 @@ import re
 
 import pytest
 
-from eh_gym import TTIHorizon
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.make import HORIZONS
 from harness.settings.grpo import GRPOConfig, from_recipe
@@ -42,7 +41,7 @@ def test_every_recipe_loads_with_every_horizon_and_sampler(name):
     config = from_recipe(name)
     assert config.wrapper == "elastic"
     assert GRPOConfig.from_json(config.to_json()) == GRPOConfig.recipe(name) == from_recipe(RECIPES[name]) == config
-    for wrapper in HORIZONS.keys() - {"staged"}:
+    for wrapper in HORIZONS:
         assert new_controller(from_recipe(name, {"wrapper": wrapper}).horizon) is not None
     for sampler in SAMPLERS:
         assert from_recipe(name, {"sampler": sampler}).sampling.sampler == sampler
@@ -68,7 +67,6 @@ def test_the_published_settings_are_the_paper_s_but_for_memory(name):
     for wrapper in ("linear", "tti", "fixed", "multiplicative", "task"):
         assert {*own(name, wrapper)} == {*own(name)}  # the fields' own defaults are the paper's schedules
     assert (HORIZONS["linear"]().k_min, HORIZONS["linear"]().delta) == (10, 0.2)
-    assert TTIHorizon().stages == {0: 15, 50: 20, 100: 30, 150: 50}
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if "lora" in name])
