@@ -26,8 +26,8 @@ def effective_episodes(won: np.ndarray, played: np.ndarray) -> float:
     The k episodes of one task are alike. So this takes V, the variance of the mean share between tasks, and the number
     of independent episodes that would have it (the design effect): 1 + p (1 - p) / V, since p (1 - p) + V is an
     unbiased estimate of an episode's variance. Where p is 0 or 1, or there is one task, V can't be estimated, and the
-    number of tasks is taken. Wilson's interval of this number is in Franco et al. (2019), Journal of Survey Statistics
-    and Methodology 7, 334-364. `won` and `played` count each task's successes and episodes, [tasks].
+    number of tasks is taken. Franco et al. (2019, PMC6690503) recommend Wilson's interval of this number. `won` and
+    `played` count each task's successes and episodes, [tasks].
     """
     mean, n = float(won.sum() / played.sum()), len(won)
     if n == 1 or mean in (0.0, 1.0):
