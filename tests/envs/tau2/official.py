@@ -34,14 +34,13 @@ def constructor(**kwargs):
 evaluator.registry = SimpleNamespace(get_env_constructor=lambda _: constructor)
 
 
-def play(task, calls):
-    """Plays calls and done, with the messages that `tau2 run` allows and any number of errors."""
+def play(task, calls, limit=DEFAULT_MAX_STEPS):
+    """Plays calls and done, in the messages that `tau2 run` allows, with any number of errors."""
     replies = (ToolCall(id="", name=name, arguments=given) for name, given in [*calls, ("done", {})])
     llm_agent.generate = lambda **_: AssistantMessage(role="assistant", tool_calls=[next(replies)])
     world = constructor(solo_mode=True)
     agent = llm_agent.LLMSoloAgent(world.get_tools() + world.get_user_tools(), world.get_policy(), task)
-    limits = (DEFAULT_MAX_STEPS, 10**9)
-    return Orchestrator("telecom", agent, DummyUser(), world, task, *limits, solo_mode=True).run()
+    return Orchestrator("telecom", agent, DummyUser(), world, task, limit, 10**9, solo_mode=True).run()
 
 
 def verdict(task, run):
@@ -53,5 +52,5 @@ def handle(method, params):
         results = Results.load(params["file"])
         tasks = {task.id: task for task in results.tasks}
         return [[run.reward_info.reward, verdict(tasks[run.task_id], run)] for run in results.simulations]
-    run = play(task := TASKS[params["task_id"]], params["calls"])
+    run = play(task := TASKS[params.pop("task_id")], **params)
     return [answer.content for answer in run.messages if answer.role == "tool"], verdict(task, run)
