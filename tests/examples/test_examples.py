@@ -102,6 +102,7 @@ def test_trl_trains_on_the_cabinet_under_the_controller_s_k(trl_grpo, tmp_path):
     assert (tmp_path / "figure.svg").exists()
 
 
+@pytest.mark.campaign
 @pytest.mark.usefixtures("bfcl_python")
 def test_trl_trains_on_bfcl(trl_grpo):
     flags = ["--envs", "EH-BFCL-v0", "--updates", "1", "--k0", "5", "--no-warm-start"]
@@ -122,6 +123,7 @@ def test_an_agent_of_one_s_own_plays_an_episode(example, chat_server, capsys):
         assert "failure after 2 steps, truncated: True" in capsys.readouterr().out
 
 
+@pytest.mark.campaign
 def test_trl_tools_trains_a_clone_that_it_made(example, tmp_path, monkeypatch):
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     trl_tools, out = example("trl_tools", "trl", "tyro"), tmp_path / "figure.svg"
