@@ -1,4 +1,4 @@
-"""The table of docs/own-agent.md: each wrapper is tried inside and outside, and works where the table says."""
+"""The table of docs/own-agent.md: each wrapper works where its row says, and nowhere else."""
 
 import re
 import sys
