@@ -94,7 +94,7 @@ def test_an_episode_reset_before_its_end_is_dropped(scripted, journal):
     controller = journal(4)
     env = ElasticTimeLimit(scripted((1.0, False, False, {})), controller)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing here looks like a limit further out
+        warnings.simplefilter("error")  # nothing here looks like an outer limit
         for steps in (2, 3, 1, 1):
             play(env, steps)
     info = play(env, 4)[-1][4]
