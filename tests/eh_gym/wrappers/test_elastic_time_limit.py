@@ -95,8 +95,11 @@ def test_an_episode_reset_before_its_end_is_dropped(scripted, journal):
     env = ElasticTimeLimit(scripted((1.0, False, False, {})), controller)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing here looks like an outer limit
-        for steps in (2, 3, 1, 1):
+        for steps in (2, 3, 1, 1, 1):
             play(env, steps)
+        silent = ElasticTimeLimit(scripted(), controller, record=False)
+        for _ in range(3):
+            play(silent, 2)
     info = play(env, 4)[-1][4]
     assert len(controller.outcomes) == 1
     assert info["outcome"]["length"] == 4
