@@ -45,7 +45,7 @@ def _run(command: str) -> None:
         require_packages()
     except MissingExtraError as error:
         sys.exit(f"error: {error}")
-    sys.path.insert(0, os.getcwd())  # as `python -m` does: an agent or a controller may be a file of this folder
+    sys.path.append(os.getcwd())  # for agents and controllers; last, so that a folder envs/ there hides nothing
     import_module(f"harness.{command}").main()
 
 

@@ -25,8 +25,8 @@ class ThreadVectorEnv(SyncVectorEnv):
     """Environments of one kind, each in a slot; different slots run side by side.
 
     As a ``gymnasium.vector.VectorEnv`` it behaves like ``SyncVectorEnv(..., autoreset_mode=AutoresetMode.DISABLED)``,
-    masked resets included. An automatic reset would change the task of a group. There are no deadlines, because a
-    thread can't be killed.
+    masked resets included. An automatic reset would change the task of a group. Gymnasium's vector
+    `NormalizeObservation` needs a ``SyncVectorEnv``. There are no deadlines, because a thread can't be killed.
 
     ``submit_reset`` and ``submit_step`` address one slot and return a future. A slot takes its next call when this
     future is done. If it has an exception, the slot needs a reset. A batched call is refused while a future is not

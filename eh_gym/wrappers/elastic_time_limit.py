@@ -43,8 +43,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
     ``info["TimeLimit.truncated"]``, whether K stopped it; Stable-Baselines3 then bootstraps the value of the last
     observation.
 
-    Put Gymnasium's `RecordEpisodeStatistics` and the `Monitor` of Stable-Baselines3 outside this wrapper. Inside, they
-    do not see the episodes that K stops.
+    Gymnasium's `RecordEpisodeStatistics` and the `Monitor` of Stable-Baselines3 go outside this wrapper, and wrappers
+    that change rewards inside. docs/own-agent.md has a table.
 
     Args:
         env: Any environment, text or not.
@@ -135,6 +135,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         # ended episodes have the key, and the first episodes seldom end.
         self._unread = 8 if isinstance(env.observation_space, Text) else 1
         self._own_limit_noted = False
+        self._dropped_after = 0  # the steps of the last episode that was dropped
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # gymnasium's Env has an attribute, its Wrapper a property
@@ -170,6 +171,8 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObsType, dict[str, Any]]:
         """Starts an episode and fixes its K. A running episode is dropped and not recorded."""
+        if self._left and self._record:
+            self._note_outer_limit()
         self._left = 0  # so that the old episode ends if the reset fails
         answer = self.env.reset(seed=seed, options=options)
         if fault := reset_fault(answer, text=False):
@@ -273,6 +276,16 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
             "(gym.make(..., max_episode_steps=-1))",
             stacklevel=5,
         )
+
+    def _note_outer_limit(self) -> None:
+        steps, before = self._horizon - self._left, self._dropped_after
+        self._dropped_after = steps
+        if steps == before > 1:  # environment checkers reset after one step
+            warnings.warn(
+                f"two episodes were reset after {steps} steps, before their end, so the controller does not hear of "
+                "them; if a TimeLimit outside ElasticTimeLimit stops them, give it k_max or more steps",
+                stacklevel=3,
+            )
 
     def _tell(self, outcome: EpisodeOutcome) -> None:
         controller = self.controller

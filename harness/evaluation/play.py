@@ -64,12 +64,12 @@ def play_script(
     horizon: int,
     **told: OnEnd,
 ) -> list[Trajectory]:
-    needed = {"expert": "expert", "random": "random_action"}.get(name)
+    needed = {"expert": "expert()", "random": "random_action(rng)"}.get(name)
     with closing(environments.make(FixedHorizon(horizon))) as env:
         base: Any = env.unwrapped
-        if needed and not hasattr(base, needed):
+        if needed and not hasattr(base, needed.partition("(")[0]):
             raise ConfigError(
-                f"--policy {name} needs an environment with {needed}(), which {type(base).__name__} lacks; take another"
+                f"--policy {name} needs an environment with {needed}, which {type(base).__name__} lacks; take another"
             )
         if hasattr(base, "stop_agent"):
             raise ConfigError(

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from torch import OutOfMemoryError
 
-from eh_gym.errors import ConfigError, EHError, StateError, UserCodeError
+from eh_gym.errors import ConfigError, StateError, UserCodeError
 from envs.make import registered
 from harness.machine.ranks import Ranks, join
 from harness.machine.runtime import choose_dtype, library_settings, pick_device
@@ -85,8 +85,8 @@ def _opened(request: RunRequest, config: GRPOConfig, ranks: Ranks) -> Iterator[P
             with lock_folder(run_dir, busy) if ranks.first else contextlib.nullcontext():
                 try:
                     yield run_dir
-                except EHError as error:
-                    if new and not isinstance(error, DiskFull):
+                except Exception as error:
+                    if new and not isinstance(error, (DiskFull, OSError, OutOfMemoryError)):
                         forget(new, made=made)
                     if isinstance(error, UserCodeError) and latest_checkpoint(run_dir / "checkpoints"):
                         raise UserCodeError(

@@ -120,8 +120,12 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(from_clone, t
 
 
 @pytest.mark.usefixtures("signals_are_heard")
-def test_what_is_interrupted_before_its_first_update_begins_again(short, monkeypatch):
+def test_before_its_first_update_a_failure_leaves_nothing_and_an_interrupt_begins_again(short, monkeypatch):
     with monkeypatch.context() as patch:
+        patch.setattr("harness.training.build.clone_expert", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(short, show=False)
+        assert not short.out.exists()
         patch.setattr("harness.training.build.clone_expert", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
         with pytest.raises(KeyboardInterrupt, match=r"train\(resume=.*from its beginning"):
             train(short, show=False)
@@ -310,3 +314,4 @@ def test_a_script_finds_an_agent_of_the_current_folder(monkeypatch, tmp_path):
     monkeypatch.setattr("harness.__main__.import_module", lambda _: command)
     import_module("harness.__main__").train()
     assert [agent.name for agent in found] == ["play"]
+    assert sys.path[-1] == str(tmp_path)  # a folder envs/ there hides nothing

@@ -132,7 +132,9 @@ def test_an_episode_and_a_command_run_from_the_installed_wheel(python, tmp_path)
     reward, success, where = _must(python, "-c", EPISODE, cwd=tmp_path).split()
     assert (reward, success) == ("1.0", "True")
     assert Path(where).is_relative_to(python.parents[1])
-    assert "EH-Cabinet-v0" in _must(python, "-m", "envs", "list", cwd=tmp_path)
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "__init__.py").touch()  # another project's
+    assert "EH-Cabinet-v0" in _must(python.parent / "eh-envs", "list", cwd=tmp_path)
 
 
 def test_types_are_seen_from_outside(python, tmp_path):

@@ -24,9 +24,11 @@ def test_an_outcome_that_no_episode_can_have_is_refused(arguments):
         EpisodeOutcome(**{"length": 3, "horizon": 15, "success": True, **arguments})
 
 
-def test_numpys_numbers_and_bools_make_an_outcome():
-    outcome = EpisodeOutcome(np.int64(1), np.int32(1), np.True_, np.False_)
+def test_numpys_numbers_and_bools_make_an_outcome_that_can_be_saved():
+    outcome, controller = EpisodeOutcome(np.int64(1), np.int32(1), np.True_, np.False_), ElasticHorizon()
+    controller.record(outcome)
     assert outcome == EpisodeOutcome(1, 1, True)
+    assert json.loads(json.dumps(controller.state_dict()))["lengths"] == [1]
 
 
 @pytest.mark.parametrize("outcome", [{"length": 9, "horizon": 15, "success": True}, EpisodeOutcome])

@@ -1,9 +1,7 @@
-import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,9 +172,3 @@ def test_an_edited_state_is_refused_and_changes_nothing(change):
     with pytest.raises(StateError, match=f"^{next(iter(change))} must be"):
         controller.load_state_dict(before | change)
     assert controller.state_dict() == before
-
-
-def test_numpy_lengths_can_be_saved():
-    controller = ElasticHorizon()
-    succeed(controller, np.int64(9))
-    assert json.loads(json.dumps(controller.state_dict()))["lengths"] == [9]

@@ -1,6 +1,6 @@
 import pytest
 
-from eh_gym import ElasticHorizon, ElasticTimeLimit, StagedHorizon, make_vec
+from eh_gym import ElasticTimeLimit, make_vec
 from eh_gym.errors import ConfigError
 
 
@@ -15,33 +15,18 @@ def test_without_a_controller_nothing_stops_an_episode():
     envs.close()
 
 
-def test_one_controller_serves_every_slot():
-    controller = ElasticHorizon(k0=12, min_successes=4)
-    envs = make_vec("EH-Cabinet-v0", 4, controller, split="dev")
-    ids = envs.envs[0].unwrapped.task_ids
-    infos = [envs.submit_reset(0, options={"task_id": i}).result(10)[1] for i in ids[:100]]
-    easy = [info["task_id"] for info in infos if info["optimal_steps"] == 6][:4]
-    envs.reset(options={"task_ids": easy})
-    for _ in range(6):
-        *_, terminated, _, infos = envs.step(envs.call("expert"))
-    assert terminated.all()
-    assert infos["outcome"]["horizon"].tolist() == [12] * 4
-    assert infos["outcome"]["task_id"].tolist() == easy
-    envs.close()
-    assert controller.state_dict()["lengths"] == [6] * 4
-
-
-def test_update_every_counts_the_episodes_of_all_slots():
+def test_one_controller_serves_every_slot_and_update_every_counts_all_their_episodes(journal):
     # Eight slots end together: after 8, 16 and 24 episodes.
-    controller = StagedHorizon({0: 2})
-    envs = make_vec("EH-Cabinet-v0", 8, controller, update_every=12, max_workers=0)
-    updates = []
+    controller, updates = journal(2), []
+    envs = make_vec("EH-Cabinet-v0", 8, controller, update_every=12)
     for _ in range(3):
-        envs.reset(seed=0)
+        task_ids = envs.reset(seed=0)[1]["task_id"].tolist()
         for _ in range(2):
-            envs.step(["list()"] * 8)
-        updates.append(controller.state_dict()["updates"])
+            *_, infos = envs.step(["list()"] * 8)
+        updates.append(controller.updates)
     envs.close()
+    assert (infos["outcome"]["horizon"].tolist(), infos["outcome"]["task_id"].tolist()) == ([2] * 8, task_ids)
+    assert [outcome.task_id for outcome in controller.outcomes] == task_ids * 3
     assert updates == [0, 1, 2]
 
 

@@ -111,19 +111,10 @@ def test_text_is_batched_as_a_tuple(toys):
     assert infos["n"].tolist() == [1, 1, 1]
 
 
-def test_a_masked_reset_leaves_the_others_where_they_are(toys):
-    toys.reset()
-    toys.step(("x", "end", "y"))
-    options = {"reset_mask": np.array([False, True, False]), "extra": 1}
-    observations, infos = toys.reset(options=options)
-    assert observations == ("x 1", "é b 2", "y 1")
-    assert infos["options"]["extra"].tolist() == [0, 1, 0]
-    assert set(options) == {"reset_mask", "extra"}  # the caller's dict is left alone
-    assert toys.step(("x", "x", "x"))[0] == ("x 2", "x 1", "x 2")
-
-
 def test_task_ids_go_to_their_slots(toys):
-    _, infos = toys.reset(options={"task_ids": ["t0", None, "t2"], "level": 3})
+    options = {"task_ids": ["t0", None, "t2"], "level": 3, "reset_mask": np.ones(3, bool)}
+    _, infos = toys.reset(options=options)
+    assert set(options) == {"task_ids", "level", "reset_mask"}  # the caller's dict is left alone
     assert infos["options"]["task_id"].tolist() == ["t0", None, "t2"]
     assert infos["options"]["_task_id"].tolist() == [True, False, True]
     assert infos["options"]["level"].tolist() == [3, 3, 3]
@@ -155,14 +146,6 @@ def test_stepping_an_ended_slot_is_refused_and_moves_no_slot(toys):
     with pytest.raises(ResetNeeded, match="slot 2 has no running episode"):
         toys.submit_step(2, "x").result(60)
     assert toys.submit_step(1, "x").result(60)[0] == "x 2"
-
-
-@pytest.mark.parametrize("actions", [("x", "x"), "abc"])
-def test_a_wrong_number_of_actions_is_refused(toys, actions):
-    toys.reset()
-    with pytest.raises(ConfigError, match="expected 3 actions"):
-        toys.step(actions)
-    assert toys.get_attr("steps") == (0, 0, 0)
 
 
 def test_a_failing_slot_raises_after_the_others_have_stepped(toys):
@@ -288,3 +271,8 @@ def test_bad_arguments_are_refused(toys):
     for slot in (-1, 3):
         with pytest.raises(ConfigError, match=r"slot must be in 0 \.\. 2"):
             toys.submit_step(slot, "x")
+    toys.reset()
+    for actions in (("x", "x"), "abc"):
+        with pytest.raises(ConfigError, match="expected 3 actions"):
+            toys.step(actions)
+    assert toys.get_attr("steps") == (0, 0, 0)

@@ -11,7 +11,7 @@ import pytest
 from endings import ENDS, K
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
-from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformObservation
+from gymnasium.wrappers import TimeLimit, TransformObservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +23,7 @@ from eh_gym.wrappers import ElasticTimeLimit
 pytestmark = pytest.mark.filterwarnings("ignore:the episode was stopped and its info has no 'success'")
 
 ZERO = 0.0  # one object, which is checked once
+NUMBERS = [0, 0.0, 1, 1.0, -0.5, Fraction(1, 4), np.float32(1), np.float64(-2), np.int64(3), np.True_]
 ON = (ZERO, False, False, {})
 
 
@@ -60,20 +61,6 @@ def test_a_controller_that_gives_each_episode_its_own_k_is_asked_with_info_and_s
     assert [(outcome.length, outcome.horizon) for outcome in controller.outcomes] == [(1, 1), (2, 2)]
 
 
-def test_a_running_episode_keeps_its_k(scripted, journal):
-    controller = journal(4, 2)
-    env = ElasticTimeLimit(scripted(), controller)
-    env.reset()
-    assert env.horizon == 4
-    env.step(0)
-    controller.update()
-    env.step(0)
-    assert env.step(0)[3] is False
-    assert env.step(0)[3] is True
-    assert [step[3] for step in play(env, 2)] == [False, True]
-    assert [(o.length, o.horizon) for o in controller.outcomes] == [(4, 4), (2, 2)]
-
-
 @pytest.mark.parametrize("ended", [won(), (0.0, False, True, {}), ON], ids=["won", "truncated", "by K"])
 def test_the_outcome_is_told_once_and_a_step_after_the_end_is_refused(scripted, journal, ended):
     controller, inner = journal(1), scripted(ended)
@@ -96,17 +83,26 @@ def test_a_failed_reset_leaves_no_running_episode(scripted, journal):
     inner.fail_on_reset = True
     with pytest.raises(RuntimeError, match="no reset"):
         env.reset()
+    inner.reset = lambda **_: (0, None)
+    with pytest.raises(UserCodeError, match=r"^reset: the info must be a dict"):
+        env.reset()
     with pytest.raises(gym.error.ResetNeeded):
         env.step(0)
 
 
 def test_an_episode_reset_before_its_end_is_dropped(scripted, journal):
-    controller = journal(3)
+    controller = journal(4)
     env = ElasticTimeLimit(scripted((1.0, False, False, {})), controller)
-    play(env, 2)
-    info = play(env, 3)[-1][4]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing here looks like an outer limit
+        for steps in (2, 3, 1, 1, 1):
+            play(env, steps)
+        silent = ElasticTimeLimit(scripted(), controller, record=False)
+        for _ in range(3):
+            play(silent, 2)
+    info = play(env, 4)[-1][4]
     assert len(controller.outcomes) == 1
-    assert info["outcome"]["length"] == 3
+    assert info["outcome"]["length"] == 4
 
 
 @pytest.mark.parametrize("task_id", ["train/7", np.int64(4)])
@@ -121,23 +117,25 @@ def test_the_environments_info_is_left_as_it_is(scripted, journal, task_id):
     assert controller.outcomes[0].task_id == str(task_id)
 
 
-def last_step_paid(observation, reward, terminated, truncated, info):
-    return reward > 0
-
-
-@pytest.mark.parametrize("success", ["success", last_step_paid])
+@pytest.mark.parametrize("ruled", [False, True], ids=["key", "rule"])
 @pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.filterwarnings("ignore:the environment's own limit stops episodes before K does")
-def test_an_episode_earns_in_all_what_the_table_says(name, keep, success, journal):
-    end, controller, rewards, ended = ENDS[name], journal(K), [], False
-    env = CheckedEnv(gym.make("Endings-v0"))
+def test_an_episode_earns_in_all_what_the_table_says(name, keep, ruled, journal):
+    def last_step_paid(*last):
+        asked.append(last)
+        return last[1] > 0
+
+    end, controller, rewards, ended, asked = ENDS[name], journal(K), [], False, []
+    success, env = last_step_paid if ruled else "success", CheckedEnv(gym.make("Endings-v0"))
     env = ElasticTimeLimit(env, controller, success=success, zero_reward_on_truncation=not keep)
     env.reset(options={"task_id": name})
     while not ended:
-        _, reward, terminated, truncated, info = env.step("go")
+        observation, reward, terminated, truncated, info = env.step("go")
         ended = terminated or truncated
         rewards.append(reward)
+    # A rule sees no reward that was made up.
+    assert [last[:4] for last in asked] == [(observation, end.own[-1], terminated, truncated)] * ruled
     assert (terminated, truncated) == (
         end.terminated,
         end.stopped or end.truncated,
@@ -146,21 +144,11 @@ def test_an_episode_earns_in_all_what_the_table_says(name, keep, success, journa
     assert rewards[:-1] == end.own[:-1]
     if keep or end.zero == end.keep:
         assert rewards[-1] == end.own[-1]  # as the environment gave it
-    won = end.success if success == "success" else end.own[-1] > 0  # a rule sees no reward that was made up
+    won = end.own[-1] > 0 if ruled else end.success
     told = {"length": len(rewards), "horizon": K, "success": won, "truncated": end.stopped, "task_id": name}
     assert info["outcome"] == told
     assert info["TimeLimit.truncated"] is (end.stopped and len(rewards) == K)
     assert controller.outcomes == [EpisodeOutcome(**told)]
-
-
-def test_an_inner_limit_that_stops_before_k_keeps_its_mark_and_is_told_once(scripted, journal):
-    env = ElasticTimeLimit(scripted((0.0, False, True, {"TimeLimit.truncated": True})), journal(5))
-    with pytest.warns(UserWarning, match="own limit stops episodes before K"):
-        play(env, 1)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "the environment's own limit")
-        _, _, _, truncated, info = play(env, 1)[0]
-    assert (truncated, info["outcome"]["truncated"], info["TimeLimit.truncated"]) == (True, True, True)
 
 
 @pytest.mark.parametrize("keep", [False, True], ids=["zero", "keep"])
@@ -185,43 +173,24 @@ def test_a_failed_environment_counts_for_nothing_and_pays_no_more_than_a_stop(sc
 
 
 @pytest.mark.parametrize(
-    ("step", "said"),
+    "step",
     [
-        ((0, 0.0, False, {}), "step must return .*; return all five"),
-        (None, "step must return"),
-        ((0, ZERO, False, False, None), "the info must be a dict, got None"),
-        ((0, ZERO, None, False, {}), "terminated must be True or False, got None"),
-        ((0, ZERO, False, None, {}), "truncated must be True or False, got None"),
-        *(((0, wrong, False, False, {}), "the reward must be a number") for wrong in (None, "1")),
-        *(
-            ((0, wrong, False, False, {}), "the reward must be a finite number")
-            for wrong in (float("nan"), -np.inf, 1e13)
-        ),
+        (0, 0.0, False, {}),
+        None,
+        (0, ZERO, False, False, None),
+        (0, ZERO, None, False, {}),
+        (0, ZERO, False, None, {}),
+        *((0, wrong, False, False, {}) for wrong in (None, "1", float("nan"), -np.inf, 1e13)),
     ],
 )
 @pytest.mark.parametrize("at", [1, 2, 9])
-def test_what_the_harness_refuses_is_refused_with_its_step(scripted, journal, step, said, at):
+def test_what_the_harness_refuses_is_refused_with_its_step(scripted, journal, step, at):
     inner = scripted(*[ON] * 9)
     env = ElasticTimeLimit(inner, journal(9))
     play(env, at - 1)
     inner.step = lambda action: step
-    with pytest.raises(UserCodeError, match=f"^step {at}: {said}"):
+    with pytest.raises(UserCodeError, match=f"^step {at}: .* must "):
         env.step(0)
-
-
-def test_a_reset_without_an_info_is_refused(scripted, journal):
-    inner = scripted()
-    inner.reset = lambda **_: (0, None)
-    with pytest.raises(UserCodeError, match=r"^reset: the info must be a dict"):
-        ElasticTimeLimit(inner, journal(3)).reset()
-
-
-@pytest.mark.parametrize("kind", [float, int, Fraction, np.float32, np.int64, np.float64, lambda r: np.bool_(r > 0)])
-def test_rewards_of_any_kind_add_up(scripted, journal, kind):
-    rewards = [kind(r) for r in (0, 0, 1, 1, 1, -2, 0, -2, -2, 1)]
-    env = ElasticTimeLimit(scripted(*((reward, np.False_, False, {}) for reward in rewards)), journal(9))
-    steps = play(env, 9)
-    assert sum(float(step[1]) for step in steps) == min(sum(map(float, rewards[:9])), 0)
 
 
 class Own:
@@ -290,38 +259,6 @@ def test_no_warning_where_an_episode_has_said_it_or_no_controller_hears_of_it(sc
     assert silent.outcomes == []
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_gymnasiums_statistics_have_a_key_of_their_own_in_either_order(scripted, journal, inside):
-    controller, inner = journal(3), scripted((2.0, False, False, {}), won(5.0))
-    if inside:
-        env = ElasticTimeLimit(RecordEpisodeStatistics(inner), controller)
-    else:
-        env = RecordEpisodeStatistics(ElasticTimeLimit(inner, controller))
-    info = play(env, 2)[1][4]
-    assert (info["episode"]["r"], info["episode"]["l"]) == (7.0, 2)
-    assert info["outcome"] == {"length": 2, "horizon": 3, "success": True, "truncated": False}
-    assert controller.outcomes == [EpisodeOutcome(2, 3, success=True)]
-
-
-def test_a_task_of_survival_counts_an_episode_that_lasts_until_k_as_a_success(scripted, journal):
-    def upright(observation, reward, terminated, truncated, info):
-        assert observation.tolist() == [0.5, 0.5]
-        asked.append((reward, terminated, truncated))
-        return not terminated
-
-    asked, controller = [], journal(2)
-    fell, own_limit = (1.0, True, False, {}), (1.0, False, True, {})
-    for script, steps in (([fell], 1), ([], 2), ([own_limit], 1), ([ON, fell], 2)):
-        play(ElasticTimeLimit(scripted(*script), controller, success=upright), steps)
-    assert controller.outcomes == [
-        EpisodeOutcome(1, 2, success=False),
-        EpisodeOutcome(2, 2, success=True, truncated=True),
-        EpisodeOutcome(1, 2, success=True, truncated=True),
-        EpisodeOutcome(2, 2, success=False),
-    ]
-    assert asked == [(1.0, True, False), (0.0, False, True), (1.0, False, True), (1.0, True, False)]
-
-
 @pytest.mark.parametrize("verdict", ["False", None, float("nan"), 2, np.array([True, False])])
 def test_a_verdict_that_is_no_bool_is_refused(scripted, journal, verdict):
     for success in ("success", lambda *_: verdict):
@@ -365,14 +302,6 @@ def test_a_copy_in_another_process_warns_once_that_nobody_hears_it(scripted, mon
         assert ["SharedHorizon" in str(warning.message) for warning in told] == [True] * warned
 
 
-def test_a_spec_with_a_controller_says_that_json_cannot_hold_it():
-    env = ElasticTimeLimit(gym.make("EH-Cabinet-v0"), FixedHorizon(3))
-    for outer in (env, TimeLimit(env, 9)):
-        with pytest.raises(ConfigError, match=r"env.unwrapped.spec.to_json\(\)"):
-            outer.spec.to_json()
-    assert gym.envs.registration.EnvSpec.from_json(env.unwrapped.spec.to_json()).id == "EH-Cabinet-v0"
-
-
 def test_update_every_counts_this_wrappers_recorded_episodes(scripted, journal):
     controller = journal(1)
     env, other = (ElasticTimeLimit(scripted(), controller, update_every=n) for n in (3, None))
@@ -403,47 +332,40 @@ def test_wrong_arguments_are_refused_by_their_name(scripted, arguments):
 
 @pytest.mark.parametrize("k", [0, -1, 2.5, float("nan"), float("inf"), None, "3"])
 def test_a_controller_whose_k_is_no_number_of_steps_is_refused_at_the_reset(scripted, journal, k):
-    env = ElasticTimeLimit(scripted(), journal(k))
-    with pytest.raises(ConfigError, match=f"Journal.*got {k!r}"):
-        env.reset()
     each = journal(3)
     each.horizon_for = lambda info, seed: k
-    with pytest.raises(ConfigError, match=rf"horizon_for\(\).*got {k!r}"):
-        ElasticTimeLimit(scripted(), each).reset()
-    with pytest.raises(gym.error.ResetNeeded):
-        env.step(0)
+    for controller, name in ((journal(k), "Journal"), (each, r"horizon_for\(\)")):
+        env = ElasticTimeLimit(scripted(), controller)
+        with pytest.raises(ConfigError, match=f"{name}.*got {k!r}"):
+            env.reset()
+        with pytest.raises(gym.error.ResetNeeded):
+            env.step(0)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     horizons=st.lists(st.integers(1, 6), min_size=1, max_size=8),
     ends=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(["won", "lost", "truncated"])), min_size=1, max_size=8),
-    rewards=st.lists(st.sampled_from([0.0, 1.0, -0.5]), min_size=7, max_size=7),
+    rewards=st.lists(st.sampled_from(NUMBERS), min_size=7, max_size=7),
 )
+@pytest.mark.filterwarnings("ignore:the environment's own limit stops episodes before K does")
 def test_it_equals_a_slow_implementation(scripted, journal, horizons, ends, rewards):
-    controller = journal(*horizons)
+    controller, inner = journal(*horizons), scripted()
+    env = ElasticTimeLimit(inner, controller)
     for end, how in ends:
-        k = controller.horizon
-        flags = {"won": (True, False, True), "lost": (True, False, False), "truncated": (False, True, True)}[how]
-        script = [
-            (r, *(flags[:2] if t == end else (False, False)), {"success": flags[2]})
-            for t, r in enumerate(rewards, start=1)
-        ]
-        length = min(end, k)
-        reached = end > k or (end == k and how == "truncated")
-        success = how == "won" and end <= k
-        steps = play(ElasticTimeLimit(scripted(*script), controller), length)
-        controller.update()
+        k, cut = controller.horizon, how == "truncated"
+        last = (not cut, cut, {"success": how == "won", "TimeLimit.truncated": cut})
+        inner.script = [(r, *(last if t == end else (False, False, {}))) for t, r in enumerate(rewards, start=1)]
+        length, over = min(end, k), end <= k and not cut
+        env.reset()
+        controller.update()  # a running episode keeps its K
+        steps, total = [env.step(0) for _ in range(length)], sum(map(float, rewards[:length]))
+        assert env.horizon == k
         assert [s[2] or s[3] for s in steps] == [False] * (length - 1) + [True]
-        total = sum(rewards[:length])
-        total = min(total, 0.0) if reached or how == "truncated" else total
-        assert steps[-1][4]["outcome"] == {
-            "length": length, "horizon": k, "success": success,
-            "truncated": reached or (how == "truncated" and end <= k),
-        }  # fmt: skip
-        assert sum(s[1] for s in steps) == total
-        assert steps[-1][4]["TimeLimit.truncated"] is reached
-        assert controller.outcomes[-1] == EpisodeOutcome(length, k, success, steps[-1][3])
+        assert sum(float(s[1]) for s in steps) == (total if over else min(total, 0))
+        assert steps[-1][4]["TimeLimit.truncated"] is not over
+        assert controller.outcomes[-1] == EpisodeOutcome(length, k, over and how == "won", not over)
+        assert EpisodeOutcome(**steps[-1][4]["outcome"]) == controller.outcomes[-1]
     assert len(controller.outcomes) == len(ends)
 
 
@@ -456,9 +378,11 @@ def test_the_environment_checker_passes(make):
     check_env(env, skip_render_check=True)
 
 
-def test_its_spec_makes_it_again_around_the_same_controller():
-    controller = ElasticHorizon(k0=7)
-    env = ElasticTimeLimit(gym.make("CartPole-v1"), controller, success=never)
-    assert gym.make(env.spec).controller is controller
-    further_out = gym.make(gym.wrappers.TransformReward(env, abs).spec)
-    assert further_out.env.controller is controller
+def test_its_spec_makes_it_again_around_the_same_controller_and_says_that_json_cannot_hold_it():
+    controller = FixedHorizon(3)
+    env = ElasticTimeLimit(gym.make("EH-Cabinet-v0"), controller)
+    for outer in (env, TimeLimit(env, 9)):
+        assert gym.make(outer.spec).get_wrapper_attr("controller") is controller
+        with pytest.raises(ConfigError, match=r"env.unwrapped.spec.to_json\(\)"):
+            outer.spec.to_json()
+    assert EnvSpec.from_json(env.unwrapped.spec.to_json()).id == "EH-Cabinet-v0"

@@ -66,12 +66,10 @@ def test_a_flag_has_dashes_or_underscores_and_its_value_follows_or_stands_behind
         ("--updates 3 4", "4 belongs to no flag"),
         ("--xyzzy 3", "no flag --xyzzy; --help-all shows all flags"),
         ("--adam-beta2 0.9", "adam_beta2 has no flag; give it in a recipe or in a Python program"),
-        ("--warm-start.batch-tokens 9", "warm_start.batch_tokens has no flag"),
         ("--wrapper elastc", "'elastc'; did you mean elastic?"),
         ("--sampler vlm", "transformers, vllm, vllm-server, or MODULE:CLASS, got 'vlm'; did you mean vllm?"),
         ("--alpha 0.3 --wrapper fixed", "--alpha is for --wrapper elastic or task, got --wrapper fixed; leave it out"),
         ("--url http://a:1", "--url is for --sampler vllm-server, got --sampler transformers; leave it out"),
-        ("--gpu-memory-utilization 0.5 --sampler vllm-server", "is for --sampler vllm, got --sampler vllm-server"),
     ],
 )
 def test_a_flag_that_there_is_not_or_that_another_choice_has_is_named(words, said):

@@ -110,9 +110,7 @@ def test_in_python_a_section_replaces_the_recipe_s():
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("[optimizer]\nlearning-rate = 1e-6", r"did you mean optimizer.learning_rate\?"),
         ("[loss]\nkl_coeff = 1", r"mine.toml: no setting loss.kl_coeff; did you mean loss.kl_coef\?"),
-        ("learning_rate = 1e-6", "no setting learning_rate"),
         ("xyzzy = 1", "no setting xyzzy; there are updates, tasks_per_update"),
         ("[horizon.linear]\ndelta = 0", "mine.toml: delta must be"),  # though another one is chosen
         ('out = "x"', "--out"),
