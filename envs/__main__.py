@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
 from typing import Any
 
+import eh_gym
 from eh_gym.errors import EHError, MissingBackendError
 from envs import backends, check, serve
 from envs.cache import cache_dir
@@ -84,6 +85,7 @@ def _install(options: argparse.Namespace) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     installed = {package.name: package.version for package in distributions()}
+    installed["elastic-horizon"] = eh_gym.__version__
     versions = [f"{name} {installed[name]}" for name in _SHOWN if name in installed]
     print(f"python     {platform.python_version()}, {', '.join(versions)}; {platform.platform()}")
     print(f"cache      {cache_dir()}")

@@ -58,16 +58,22 @@ def test_flags_in_the_docs_exist(page):
     assert used <= known, used - known
 
 
-def test_the_readme_fits_a_minute_and_says_what_the_package_and_the_citation_say():
-    package = ConfigParser()
-    package.read(ROOT / "setup.cfg")
-    pythons = re.findall(r"Python :: (3\.\d+)", package["metadata"]["classifiers"])
+def test_the_readme_fits_a_minute_and_package_citation_and_changelog_agree():
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    package, citation = setup["metadata"], (ROOT / "CITATION.cff").read_text()
+    pythons = re.findall(r"Python :: (3\.\d+)", package["classifiers"])
     _, first_line, *rest = (ROOT / "README.md").read_text().split("\n\n")
-    assert first_line.startswith(f"Version {package['metadata']['version']} ")
+    dated = r"\n## (\d.*) - (?:unreleased|20\d\d-\d\d-\d\d)\n"
+    version = re.search(dated, (ROOT / "CHANGELOG.md").read_text())[1]
+    assert version == package["version"] == eh_gym.__version__
+    assert f"\nversion: {version}\n" in citation
+    assert first_line.startswith(f"Version {version} ")
     assert f"Python {pythons[0]} to {pythons[-1]} " in first_line
-    assert f"[{package['metadata']['license']}](LICENSE)" in first_line
-    [paper] = re.findall(r"^    url: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert f"[{package['license']}](LICENSE)" in first_line
+    [paper] = re.findall(r"^    url: (.+)$", citation, re.MULTILINE)
     assert f"({paper})" in rest[0]
+    assert f"Paper = {paper}" in package["project_urls"]
     assert len(" ".join(rest).split()) <= 950
 
 

@@ -1,6 +1,7 @@
-import importlib
+import runpy
 import subprocess
 import sys
+from importlib import import_module, metadata
 
 import gymnasium as gym
 import pytest
@@ -49,10 +50,15 @@ def test_an_environment_without_its_backend_names_the_command(env_id, backend, t
 
 
 def test_all_is_complete():
-    modules = [importlib.import_module(f"eh_gym.{name}") for name in ("horizon", "wrappers", "spaces", "vector")]
+    modules = [import_module(f"eh_gym.{name}") for name in ("horizon", "wrappers", "spaces", "vector")]
     names = {name for module in modules for name in module.__all__}
     assert list(eh_gym.__all__) == sorted({*names, "errors", "split_reply"})
-    assert all(getattr(eh_gym, name) is not None and name in dir(eh_gym) for name in eh_gym.__all__)
+    assert all(hasattr(eh_gym, name) for name in eh_gym.__all__)
+
+
+def test_a_source_tree_that_nobody_installed_has_no_version(monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda name: metadata.distribution(f"no-{name}"))
+    assert runpy.run_path(eh_gym.__file__)["__version__"] == "0+unknown"
 
 
 def test_making_an_environment_names_another_projects_package_called_envs(tmp_path):

@@ -5,16 +5,12 @@ The inference engine, which needs a GPU, is played.
 
 import asyncio
 import json
-import sys
-import typing
 
 import pytest
 
 from eh_gym import ElasticHorizon, TaskHorizon
 
 pytest.importorskip("skyrl")
-if sys.version_info < (3, 12):  # SkyRL's messages are typing.TypedDict, which pydantic takes from Python 3.12 on
-    typing.TypedDict = pytest.importorskip("typing_extensions").TypedDict
 
 import skyrl_gym
 from alone import QUICK, cabinet_lengths, update_alone

@@ -14,10 +14,11 @@ from harness.sampling.vllm.transfer import weights_file
 from harness.settings.optimizer import Optimizer
 from harness.update.optimizer import make_optimizer, parameters_of
 
+pytest.importorskip("peft")
+
 
 @pytest.fixture
 def adapted(trained):
-    pytest.importorskip("peft")
     policy = copied(trained)
     add_lora(policy.model, 4, seed=0)
     optimizer = make_optimizer(policy.model, Optimizer(learning_rate=3e-3))
@@ -68,7 +69,6 @@ def mixture(config, **more):
 
 
 def test_experts_get_no_adapters(trained, tmp_path):
-    pytest.importorskip("peft")
     model, ids = mixture(Qwen3MoeConfig, head_dim=8), torch.arange(9)[None]
     add_lora(model, 4, seed=0)
     for name, parameter in model.named_parameters():
@@ -87,7 +87,6 @@ def test_experts_get_no_adapters(trained, tmp_path):
 # peft's, before our error.
 @pytest.mark.filterwarnings("ignore:The following .*_pattern keys did not match:RuntimeWarning")
 def test_experts_that_peft_would_adapt_are_refused():
-    pytest.importorskip("peft")
     model = mixture(DeepseekV3Config, n_group=1, topk_group=1, q_lora_rank=4, kv_lora_rank=4, first_k_dense_replace=0)
     with pytest.raises(ConfigError, match="experts of DeepseekV3"):
         add_lora(model, 4, seed=0)
@@ -95,7 +94,6 @@ def test_experts_that_peft_would_adapt_are_refused():
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
 def test_an_adapter_computes_what_peft_s_own_layer_does(trained, dtype, bound):
-    pytest.importorskip("peft")
     model = copied(trained).model.to(dtype)
     add_lora(model, 4, seed=0)
     layer = next(module for name, module in model.named_modules() if name.endswith("down_proj"))
