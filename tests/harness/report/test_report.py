@@ -83,7 +83,7 @@ def test_runs_that_were_killed_are_reported_as_far_as_they_got(tmp_path, capsys)
     empty = write_run(tmp_path / "empty", updates=6, ended=False, seed=1)
     (empty / "metrics.jsonl").unlink()
     none = tmp_path / "none"
-    (none / "tensorboard").mkdir(parents=True)
+    (none / "checkpoints").mkdir(parents=True)
     page = report(torn, none, empty, out=tmp_path / "report.html")
     assert capsys.readouterr().out.startswith(f"skipped: no run in {none}\n")
     with pytest.raises(SystemExit):
