@@ -119,7 +119,11 @@ def test_the_list_has_the_state_of_each_run_and_how_to_resume_it(tmp_path, capsy
     with lock_folder(Path("runs", "running"), ""):
         main(["--list"])
     text = capsys.readouterr().out
-    states = ("3 of 9 .* stopped .* runs/my stopped", "3 of 3 .* ended .*/ended", "12 of 12 .* running .*/running")
+    states = (
+        r"3 of 9 +\d+ .* stopped .* runs/my stopped",
+        "3 of 3 .* ended .*/ended",
+        "12 of 12 .* running .*/running",
+    )
     for line in ("0.2 MB  abc", *states):
         assert re.search(line, text)
     assert text.endswith("\nresume: python -m harness.grpo --resume 'runs/my stopped'\n")
