@@ -142,7 +142,7 @@ def test_a_first_screen_says_what_the_page_gives_and_has_a_command_that_is_not_c
     page.close()
 
 
-def test_no_page_is_wider_than_a_phone_or_has_letters_below_12_pixels(browser, url):
+def test_phones_show_whole_pages_with_letters_of_12_pixels(browser, url):
     page = _open(browser, 390, 844)
     for name in _own_pages():
         page.goto(f"{url}/{name}")

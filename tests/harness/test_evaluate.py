@@ -98,7 +98,7 @@ def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(traine
         (["--policy", "/no/such/model"], "/no/such/model"),
         (["--policy", "openai"], "--model"),
         (["--policy", "openai", "--model", "m", "--max-context", "9"], "--max-context is not for"),
-        (["--base-url", "http://127.0.0.1:9/v1"], "--base-url is for"),
+        (["--base-url", "http://h/v1"], "--base-url is for"),
         (["--tasks", "1", "--out", f"{__file__}/x"], "--out"),
     ],
 )
