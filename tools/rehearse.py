@@ -1,6 +1,6 @@
 """Rehearses docs/multi-gpu.md before a machine is rented: each of its commands on two ranks of a CPU, in some minutes.
 
-    python tools/rehearse.py [FOLDER]    # in a checkout, with the extra `train`; the runs go into FOLDER (rehearsal)
+    python tools/rehearse.py [FOLDER]    # in a checkout, with the extra `train`; FOLDER is runs/rehearsal by default
 
 The commands are read from the page. In a training, the model becomes a tiny one with random weights, the sampler that
 of transformers (stand-ins for servers), and the environment a coin, so that rewards differ and there is a gradient. The
@@ -191,4 +191,7 @@ def rehearse(folder: Path) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(not rehearse(Path(sys.argv[1] if sys.argv[1:] else "rehearsal").resolve()))
+    chosen = Path(sys.argv[1] if sys.argv[1:] else "runs/rehearsal").resolve()
+    if chosen.exists():
+        sys.exit(f"error: {chosen} exists; name another folder")
+    sys.exit(not rehearse(chosen))
