@@ -49,8 +49,9 @@ _LEFT_OUT = {
     "python tools/rehearse.py": "is this rehearsal",
 }
 _END = """
-Proved here: these commands and their recipes start, two ranks and two machines find each other, share the episodes, the
-update and the checkpoints, hand the weights to what samples, stop, resume, and write a model that can be scored.
+Proved here, for the commands that are done: they and their recipes start; two ranks, also of two torchruns as two
+machines, find each other, share the episodes, the update and the checkpoints, and hand the weights to what samples;
+a run stops, resumes, and writes a model that can be scored.
 Not proved without GPUs: NCCL, CUDA and vLLM on several GPUs, memory, speed, the network between machines, and whether
 the models learn. docs/training.md#on-a-gpu says what single GPUs have proved."""
 
