@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with errors_in_one_line(console):
         folder = Path(words.pop(0)) if words and not words[0].startswith("-") else None
         default = defaults(words, folder)
-        config = parse(default, words, prog=_PROG)
+        config = parse(default, words, prog=_PROG, short=True)
         if folder:
             usual, its, used = flat(EvaluateConfig()), flat(default), flat(config)
             told = [n for n in usual if its[n] != usual[n] or n in ("env", "horizon")]

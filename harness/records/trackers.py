@@ -16,8 +16,8 @@ from harness.records.glossary import LOOK_AT
 
 
 class _TensorBoard:
-    """Writes ``tensorboard/RUN/`` in the run's folder. The tab "Custom Scalars" has `LOOK_AT`. Points of
-    `next_update` and later ones are hidden.
+    """Writes a file of events into the run's folder, whose name TensorBoard shows. The tab "Custom Scalars" has
+    `LOOK_AT`. Points of `next_update` and later ones are hidden.
 
     The thread of torch's SummaryWriter would print a traceback if the disk is full.
     """
@@ -26,10 +26,7 @@ class _TensorBoard:
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from torch.utils.tensorboard.summary import custom_scalars
 
-        folder = run_dir / "tensorboard" / run_dir.resolve().name
-        self._path = folder / f"events.out.tfevents.{time.time():.6f}"
-        with room_for(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._path = run_dir / f"events.out.tfevents.{time.time():.6f}"
         self._append(file_version="brain.Event:2")
         self._append(step=next_update, session_log=SessionLog(status=SessionLog.START))
         charts = {name: ["Multiline", [f"{name}$"]] for name in LOOK_AT}

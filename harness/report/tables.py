@@ -15,14 +15,14 @@ from harness.terminal.texts import Table, table_of_rows
 def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Table:
     rows = []
     for suite, arm, run in runs:
-        k, curve = run.metric("horizon/k_real", "horizon/k"), success_curve(run, held_out=suite.held_out)
+        curve = success_curve(run, held_out=suite.held_out)
         rows.append(
             {
                 "run": run.folder.name,
                 "arm": f"{suite.name}: {arm.label}",
                 "seed": str(run.seed),
                 "updates": f"{len(run.rows)} of {run.config['updates']}",
-                "last K": _last(k, ".1f"),
+                "last K": _last(run.metric("horizon/k"), ".0f"),
                 "success %": _last(100 * curve["success"], ".1f"),
                 "mean@k %": _share(run.result(), "mean") if run.result() else "",
                 **_of_kinds(run.result()),
@@ -32,7 +32,10 @@ def run_table(runs: Sequence[tuple[Suite, Arm, SweptRun]], episodes: str) -> Tab
                 "state": run.unfinished or "ended",
             }
         )
-    caption = "Every run. Success % is the last known success during training; mean@k % is measured after training."
+    caption = (
+        "Every run. Last K is the K of the last update. Success % is the last known success during training; mean@k % "
+        "is measured after training."
+    )
     links = [f"{episodes}#run-{i}" if episodes and run.episodes else "" for i, (*_, run) in enumerate(runs)]
     return table_of_rows(caption, rows, links)
 

@@ -34,7 +34,7 @@ class Environment(Section):
     env_args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of gym.make, a JSON object such as '{"categories": ["base"]}'. An object under an id is for that
     environment alone."""
-    split: str = ""
+    split: Annotated[str, FIRST] = ""
     """The split of the tasks. Empty takes the environment's own default; harness.evaluate then takes test for a model
     and all for the others, and for AppWorld test_normal and dev."""
     tasks: Annotated[int | Path | None, Range(1), Changes.EPISODES, FIRST] = None

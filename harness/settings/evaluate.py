@@ -13,7 +13,7 @@ from harness.settings.environment import Environment
 from harness.settings.model import Model
 from harness.settings.rollout import Rollout
 from harness.settings.sampling import SAMPLING, Sampling, TransformersSampling
-from harness.settings.section import Changes, Section, flat, marks
+from harness.settings.section import FIRST, Changes, Section, flat, marks
 
 ENDPOINT = "openai"
 """The policy that is a model behind an endpoint."""
@@ -25,7 +25,7 @@ class Endpoint(Section):
 
     changes = Changes.MACHINE
 
-    base_url: str = ""
+    base_url: Annotated[str, FIRST] = ""
     """The address of the server, usually http://HOST:PORT/v1. Empty takes OPENAI_BASE_URL, or OpenAI itself."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key. A server of your own may need none."""

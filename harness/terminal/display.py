@@ -124,7 +124,7 @@ class Display:
         self.note(f"report:      python -m harness.report {quote(str(run_dir))}")
         self.note(f"model:       {run_dir / 'model'}")
         if "tensorboard" in config.run.tracker_names():
-            self.note(f"TensorBoard: tensorboard --logdir {quote(str(run_dir / 'tensorboard'))}")
+            self.note(f"TensorBoard: tensorboard --logdir {quote(str(run_dir.parent))}")
 
 
 class UpdateBars:

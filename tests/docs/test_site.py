@@ -20,6 +20,8 @@ FIRST = """sel => {
   const found = document.querySelector(`article ${sel}`);
   return found && {top: found.getBoundingClientRect().top, cut: found.scrollWidth - found.clientWidth};
 }"""
+SMALLEST = """() => Math.min(...[...document.querySelectorAll("article :is(p, li, td, code)")].map(
+  element => parseFloat(getComputedStyle(element).fontSize)))"""
 
 
 class _Requests(HTMLParser):
@@ -140,9 +142,10 @@ def test_a_first_screen_says_what_the_page_gives_and_has_a_command_that_is_not_c
     page.close()
 
 
-def test_no_page_is_wider_than_a_phone(browser, url):
+def test_phones_show_whole_pages_with_letters_of_12_pixels(browser, url):
     page = _open(browser, 390, 844)
     for name in _own_pages():
         page.goto(f"{url}/{name}")
         assert page.evaluate("document.documentElement.scrollWidth") == 390, name
+        assert page.evaluate(SMALLEST) >= 12, name
     page.close()

@@ -64,7 +64,6 @@ def shown(cell, kind):
 
 @pytest.mark.campaign
 def test_the_wrapper_on_an_environment_of_one_s_own(execute):
-    pytest.importorskip("matplotlib")
     *_, figure, table = execute("own_environment")
     assert shown(figure, "image/png")
     assert table.outputs[0].text.count("K at the end") == 4
@@ -72,7 +71,6 @@ def test_the_wrapper_on_an_environment_of_one_s_own(execute):
 
 @pytest.mark.campaign
 def test_training_and_looking_at_it(execute, tmp_path):
-    pytest.importorskip("pandas")
     _, table, figures, success, cut, scores = execute("train")
     assert "horizon/k" in shown(table, "text/plain")[0]
     assert ["K by update" in figure for figure in shown(figures, "text/html")].count(True) == 1

@@ -44,8 +44,8 @@ def test_a_reset_that_fails_costs_an_expert_s_evaluation_one_episode(monkeypatch
 def test_the_expert_solves_everything_and_the_empty_agent_nothing(env):
     expert = quiet(env=env, policy="expert", tasks=40)
     assert (expert.mean_at_k, expert.best_at_k, expert.steps_per_optimum) == (1.0, 1.0, 1.0)
-    assert expert.rollouts == 1
     empty = quiet(env=env, policy="empty", tasks=10, horizon=7)
+    assert (expert.rollouts, empty.rollouts, quiet(env=env, policy="random", tasks=1).rollouts) == (1, 1, 8)
     assert (empty.successes, empty.truncated, empty.length_mean) == (0, 1.0, 7.0)
     assert empty.length_success_mean is None
 
@@ -96,6 +96,9 @@ def test_a_run_gives_its_environment_k_and_limits_and_flags_override_them(traine
         (["--official"], "EH-BFCL-v0 and EH-AppWorld-v0"),
         (["--official", "--env", "EH-BFCL-v0", "--env-args", '{"categories": ["base"]}'], '{"prompt": "official"}'),
         (["--policy", "/no/such/model"], "/no/such/model"),
+        (["--policy", "openai"], "--model"),
+        (["--policy", "openai", "--model", "m", "--max-context", "9"], "--max-context is not for"),
+        (["--base-url", "http://h/v1"], "--base-url is for"),
         (["--tasks", "1", "--out", f"{__file__}/x"], "--out"),
     ],
 )

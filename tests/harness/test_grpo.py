@@ -66,7 +66,7 @@ def test_a_run_leaves_everything_in_its_folder(quick):
     assert GRPOConfig.from_json((folder / "config.json").read_text()) == quick
     assert "torch" in json.loads((folder / "versions.json").read_text())
     assert json.loads((folder / "evaluation.json").read_text()) == json.loads(json.dumps(evaluations))
-    board = EventAccumulator(str(folder / "tensorboard" / folder.name)).Reload()
+    board = EventAccumulator(str(folder)).Reload()
     assert board.Scalars("rollout/success")[3].value == pytest.approx(rows[3]["rollout/success"])
     episodes = read_episodes(folder / "episodes" / "update-000003.jsonl")
     assert len(episodes) == quick.tasks_per_update * quick.group_size
@@ -247,7 +247,7 @@ def test_a_full_disk_ends_the_command_with_a_line_and_the_run_resumes_to_the_sam
     for file, writer, most in (
         ("checkpoints/update-000000", "harness.training.training_run.write_training_state", 20_000),
         ("metrics.jsonl", "harness.records.metrics.MetricsLog.write", 100),
-        ("tensorboard/run/events", "harness.records.trackers._TensorBoard.write", 200),
+        ("events.out", "harness.records.trackers._TensorBoard.write", 200),
         ("episodes/update-000000.jsonl", "harness.training.training_run.write_episodes", 3000),
         ("model", "harness.sampling.weights.SampledWeights.save", 20_000),
         ("evaluation.json", "harness.training.loop.write_whole", 10),

@@ -271,19 +271,6 @@ def test_an_episode_whose_environment_fails_is_begun_again(chat_server, monkeypa
     assert (result.environment_errors, result.mean_at_k) == (1, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "flag"),
-    [
-        ({"model": ""}, "--model"),
-        ({"max_context": 100}, "--max-context"),
-        ({"policy": "expert", "model": ""}, "--base-url"),
-    ],
-)
-def test_flags_that_do_not_go_together_are_refused(settings, flag):
-    with pytest.raises(ConfigError, match=flag):
-        quiet("http://127.0.0.1:9/v1", **settings)
-
-
 @pytest.mark.parametrize(("opening", "closing"), [("<think>", "</think>"), ("[THINK]", "[/THINK]")])
 def test_an_endpoint_s_thought_is_kept_apart(chat_server, opening, closing):
     def answer(request, before):

@@ -29,7 +29,7 @@ def losses(run_dir):
 
 
 def board(run_dir, name="train/loss"):
-    events = EventAccumulator(str(run_dir / "tensorboard" / run_dir.name)).Reload()
+    events = EventAccumulator(str(run_dir)).Reload()
     return [(e.step, e.value) for e in events.Scalars(name)] if name in events.Tags()["scalars"] else []
 
 
@@ -49,7 +49,7 @@ def test_one_json_object_an_update(tmp_path):
 
 def test_tensorboard_has_the_metrics_to_look_at_first_on_a_tab_of_their_own(tmp_path):
     write(tmp_path, [1.0])
-    events = EventAccumulator(str(tmp_path / "tensorboard" / tmp_path.name)).Reload()
+    events = EventAccumulator(str(tmp_path)).Reload()
     (layout,) = events.Tensors("custom_scalars__config__")
     (category,) = Layout.FromString(layout.tensor_proto.string_val[0]).category
     shown = [name for name in GLOSSARY for chart in category.chart if re.match(chart.multiline.tag[0], name)]

@@ -30,7 +30,7 @@ def test_a_service_gets_the_settings_and_the_finite_metrics_of_each_update(tmp_p
     logged = [call({"train/loss": 0.5}, step=0), call({}, step=1), call({"train/loss": 0.25}, step=2)]
     assert wandb.init().log.call_args_list == logged
     wandb.init().finish.assert_called_once_with()
-    assert not (tmp_path / "tensorboard").exists()
+    assert not [*tmp_path.glob("events*")]
 
 
 def test_a_resumed_run_is_the_same_run_there_and_another_is_not(tmp_path, wandb):

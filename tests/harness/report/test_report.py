@@ -83,7 +83,7 @@ def test_runs_that_were_killed_are_reported_as_far_as_they_got(tmp_path, capsys)
     empty = write_run(tmp_path / "empty", updates=6, ended=False, seed=1)
     (empty / "metrics.jsonl").unlink()
     none = tmp_path / "none"
-    (none / "tensorboard").mkdir(parents=True)
+    (none / "checkpoints").mkdir(parents=True)
     page = report(torn, none, empty, out=tmp_path / "report.html")
     assert capsys.readouterr().out.startswith(f"skipped: no run in {none}\n")
     with pytest.raises(SystemExit):
@@ -119,7 +119,11 @@ def test_the_list_has_the_state_of_each_run_and_how_to_resume_it(tmp_path, capsy
     with lock_folder(Path("runs", "running"), ""):
         main(["--list"])
     text = capsys.readouterr().out
-    states = ("3 of 9 .* stopped .* runs/my stopped", "3 of 3 .* ended .*/ended", "12 of 12 .* running .*/running")
+    states = (
+        r"3 of 9 +\d+ .* stopped .* runs/my stopped",
+        "3 of 3 .* ended .*/ended",
+        "12 of 12 .* running .*/running",
+    )
     for line in ("0.2 MB  abc", *states):
         assert re.search(line, text)
     assert text.endswith("\nresume: python -m harness.grpo --resume 'runs/my stopped'\n")

@@ -1,5 +1,8 @@
 """The recipes for GPUs on a CPU: each trains a tiny random model of its model's family, with either sampler."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 from quiet_run import rows_of_run
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
@@ -10,15 +13,7 @@ from harness.settings.section import changed
 
 NAMES = [name for name in recipes() if "/Qwen" in str(from_recipe(name).model.model)]
 
-COIN = """
-from envs.cabinet.env import CabinetEnv
-
-class Coin(CabinetEnv):
-    def step(self, action):
-        observation, _, _, truncated, info = super().step(action)
-        success = len(action) % 2 == 1
-        return observation, float(success), True, truncated, {**info, "success": success}
-"""
+COIN = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "rehearse.py"))["COIN"]
 
 
 @pytest.mark.filterwarnings("ignore:this CPU has no units for bfloat16")

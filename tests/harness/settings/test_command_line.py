@@ -1,5 +1,6 @@
 import re
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,6 @@ from rich.console import Console
 
 from eh_gym.errors import ConfigError
 from eh_gym.horizon.make import HORIZONS
-from harness.grpo import main
 from harness.settings.command_line import errors_in_one_line, parse
 from harness.settings.evaluate import EvaluateConfig
 from harness.settings.grpo import GRPOConfig
@@ -112,9 +112,9 @@ def test_every_command_has_help_of_80_columns(command, capsys, monkeypatch):
     assert max(map(len, said.splitlines())) == 80
 
 
-def page(capsys, *words):
+def page(capsys, *words, command="grpo"):
     with pytest.raises(SystemExit, match="0"):
-        main(list(words))
+        import_module(f"harness.{command}").main(list(words))
     return capsys.readouterr().out
 
 
@@ -122,11 +122,13 @@ def flags_on(page):
     return {*re.findall(r"^\W*(--(?!help-all)(?:no-)?[a-z0-9][\w.-]+)", page, re.MULTILINE)}
 
 
-def test_help_all_shows_every_flag(capsys):
-    everything = {
-        name.split("`")[1] for name in REFERENCE["flags"](COMMANDS["harness.grpo"]([])) if name.startswith("`--")
-    }
-    assert everything <= flags_on(page(capsys, "--help-all"))
+@pytest.mark.parametrize("command", ["grpo", "evaluate"])
+def test_help_is_short_and_help_all_shows_every_flag(command, capsys):
+    flags = REFERENCE["flags"](COMMANDS[f"harness.{command}"]([]))
+    everything = {name.split("`")[1] for name in flags if name.startswith("`--")}
+    whole = page(capsys, "--help-all", command=command)
+    assert everything <= flags_on(whole)
+    assert len(page(capsys, "--help", command=command)) < 0.6 * len(whole)
 
 
 def first_of(settings):

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,14 +48,11 @@ def test_a_model_or_a_benchmark_has_a_recipe_by_name():
 
 
 def test_an_agent_with_the_recipe_smollm2_needs_no_further_flag(tmp_path):
-    c = read_command(["--recipe", "smollm2", "--agent", "my_agent:play", "--tasks", "tasks.jsonl"]).config
-    assert (c.environment.agent, c.environment.tasks, c.warm_start) == (
-        "my_agent:play",
-        Path("tasks.jsonl"),
-        WarmStart(),
-    )
+    words = ["--agent", "my_agent:play", "--tasks", "tasks.jsonl"]
+    c = read_command(["--recipe", "smollm2", *words]).config
+    assert [c.environment.agent, str(c.environment.tasks), c.warm_start] == [*words[1::2], WarmStart()]
     with pytest.raises(ConfigError, match="--agent needs --model"):
-        read_command(["--agent", "my_agent:play", "--tasks", "tasks.jsonl"])
+        read_command(words)
 
 
 def test_a_resumed_run_has_its_own_settings_and_the_machine_s_flags(quick):

@@ -85,26 +85,18 @@ def test_a_recipe_stands_between_the_defaults_and_the_flags(tmp_path):
     )
     words = ["--recipe", str(path), "--updates", "3", "--warm-start.max-batches", "2"]
     config = read_command(words).config
-    assert (config.updates, flat(config)["k0"], config.optimizer.learning_rate, config.tasks_per_update) == (
-        3,
-        12,
-        1,
-        16,
-    )
+    assert [flat(config)[name] for name in ("updates", "k0", "learning_rate", "tasks_per_update")] == [3, 12, 1, 16]
     assert isinstance(config.optimizer.learning_rate, float)  # as a flag gives it
     assert config.warm_start == WarmStart(episodes=5, max_batches=2)
     python = GRPOConfig.recipe(path, updates=3, warm_start={"max_batches": 2})
     assert python == config
+    assert GRPOConfig.recipe("quickstart", warm_start=WarmStart(episodes=3)).warm_start == WarmStart(episodes=3)
     assert flat(read_command([*words, "--wrapper", "linear"]).config)["delta"] == 3.0
     linear = GRPOConfig.recipe(path, horizon={"wrapper": "linear"})
     assert flat(linear)["delta"] == 3.0
     path.unlink()
     # A resumed run has it in its own settings.
     assert GRPOConfig.from_json(config.to_json()).to_json() == config.to_json()
-
-
-def test_in_python_a_section_replaces_the_recipe_s():
-    assert GRPOConfig.recipe("quickstart", warm_start=WarmStart(episodes=3)).warm_start == WarmStart(episodes=3)
 
 
 @pytest.mark.parametrize(
