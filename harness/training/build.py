@@ -48,9 +48,9 @@ def build(
     folder: Path,
     display: Display,
     *,
-    resume: bool = False,
-    ranks: Ranks | None = None,
-    given: Given | None = None,
+    resume: bool,
+    ranks: Ranks,
+    given: Given,
     interrupts: Interrupts,
 ) -> TrainingRun:
     """Builds a run, from its newest checkpoint if it is resumed and has one.
@@ -58,7 +58,6 @@ def build(
     The tasks come first, so that a setting that does not fit them is refused before a model is loaded.
     `harness.training.loop.train_loop` explains the arguments.
     """
-    ranks, given = ranks or Ranks(), given or Given()
     if not config.model.model:
         raise ConfigError("no model is named; give --model FOLDER or a hub id, or --recipe quickstart")
     if ranks.sharded:
@@ -261,16 +260,9 @@ def _batches(
     config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks, interrupts: Interrupts
 ) -> Batches:
     plan = BatchPlan(stream=tasks.stream, group_size=config.group_size, updates=config.updates, seed=config.seed)
-    environments = Environments(
-        env_id=tasks.env_id,
-        args=config.environment.arguments(),
-        slots=config.slots_of_rank(ranks.size),
-        threads=config.environment.env_threads,
-        success_threshold=config.environment.success_threshold,
-    )
     return Batches(
         plan=plan,
-        environments=environments,
+        environments=Environments.of(config.environment, tasks.env_id, config.slots_of_rank(ranks.size)),
         controller=tasks.controller,
         sampler=sampler,
         chat=policy.chat,
