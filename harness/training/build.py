@@ -12,12 +12,11 @@ from gymnasium.envs.registration import EnvSpec
 from eh_gym import ElasticHorizon, HorizonController, KeyedHorizon
 from eh_gym.errors import ConfigError
 from harness.clone.clones import clone_expert
-from harness.clone.cloning import is_pretrained
 from harness.evaluation.held_out import HeldOutEvaluator
 from harness.machine.ranks import Ranks
 from harness.machine.runtime import compiles, pick_device
 from harness.model.attention import choose_flash_attention
-from harness.model.lora import add_lora, redraw_lora
+from harness.model.lora import add_lora
 from harness.model.policy import Policy
 from harness.records.clock import Clock
 from harness.records.metrics import MetricsLog
@@ -182,18 +181,15 @@ def _make_policy(
         )
     for note in (*policy.chat.notes, *filter(None, [untested, kernel])):
         display.note(f"note: {note}")
-    clones, clone = bool(config.warm_start.episodes) and not resumed, None
-    if clones:
+    clone = None
+    if config.warm_start.episodes and not resumed:
         clone = clone_expert(config, env, policy, device, display, folder) if ranks.first else None
         del policy  # free its memory before the clone is loaded
         policy = load(config, env, device, ranks, display, clone=clone)
     if config.optimizer.lora_rank:
-        seed = derive_seed(config.seed, "adapters") % 2**31
-        add_lora(policy.model, config.optimizer.lora_rank, seed=seed)
-        if clones and is_pretrained(policy):
-            redraw_lora(policy.model, seed=seed)
-    if config.optimizer.lora_rank and ranks.first:
-        (load_frozen if resumed else keep_frozen)(folder / "frozen.safetensors", policy.model)
+        add_lora(policy.model, config.optimizer.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
+        if ranks.first:
+            (load_frozen if resumed else keep_frozen)(folder / "frozen.safetensors", policy.model)
     return policy, clone
 
 
