@@ -14,7 +14,6 @@ __all__ = [
     "WorkerError",
     "WorkerProtocolError",
     "WorkerTimeout",
-    "WorkerVersionMismatch",
 ]
 
 
@@ -73,10 +72,6 @@ class WorkerTimeout(WorkerError):
 
 class WorkerProtocolError(WorkerError):
     """The worker sent bytes that are not a frame of the protocol and was killed."""
-
-
-class WorkerVersionMismatch(WorkerError):
-    """The worker speaks another version of the protocol."""
 
 
 class WorkerCallError(WorkerError):

@@ -14,7 +14,7 @@ HorizonFor = Callable[[Mapping[str, Any], int | None], int]
 """The optional method ``horizon_for(info, seed)`` of a controller, which gives each episode its own K."""
 
 
-@dataclass(init=False)
+@dataclass
 class EpisodeOutcome:
     """How one finished episode ended.
 
@@ -38,36 +38,19 @@ class EpisodeOutcome:
     task_id: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def __init__(
-        self,
-        length: int,
-        horizon: int,
-        success: bool,
-        truncated: bool = False,
-        task_id: str | None = None,
-        info: Mapping[str, Any] | None = None,
-    ) -> None:
-        if not (
-            type(horizon) is int is type(length) and 1 <= length <= horizon and type(success) is bool is type(truncated)
-        ) or not (task_id is None or type(task_id) is str):
-            _check(length, horizon, success, truncated, task_id)
-        self.length, self.horizon, self.success = length, horizon, success
-        self.truncated, self.task_id, self.info = truncated, task_id, {} if info is None else info
-
-
-def _check(length: Any, horizon: Any, success: Any, truncated: Any, task_id: Any) -> None:
-    if not is_whole(horizon) or horizon < 1:
-        raise ConfigError(f"horizon must be the episode's K, a whole number >= 1, got {horizon!r}")
-    if not is_whole(length) or not 1 <= length <= horizon:
-        raise ConfigError(
-            f"length must be a whole number of steps in 1..horizon ({horizon}), got {length!r}; count the "
-            "calls of step() since the reset, and give the K that the episode had at its reset"
-        )
-    if task_id is not None and not isinstance(task_id, str):
-        raise ConfigError(f"task_id must be a text, or None, got {task_id!r}; pass str(...)")
-    if not (isinstance(success, _FLAG) and isinstance(truncated, _FLAG)):
-        name, flag = ("truncated", truncated) if isinstance(success, _FLAG) else ("success", success)
-        raise ConfigError(f"{name} must be True or False, got {flag!r}; pass a bool")
+    def __post_init__(self) -> None:
+        if not is_whole(self.horizon) or self.horizon < 1:
+            raise ConfigError(f"horizon must be the episode's K, a whole number >= 1, got {self.horizon!r}")
+        if not is_whole(self.length) or not 1 <= self.length <= self.horizon:
+            raise ConfigError(
+                f"length must be a whole number of steps in 1..horizon ({self.horizon}), got {self.length!r}; count "
+                "the calls of step() since the reset, and give the K that the episode had at its reset"
+            )
+        if self.task_id is not None and not isinstance(self.task_id, str):
+            raise ConfigError(f"task_id must be a text, or None, got {self.task_id!r}; pass str(...)")
+        for name in ("success", "truncated"):
+            if not isinstance(getattr(self, name), _FLAG):
+                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}; pass a bool")
 
 
 @runtime_checkable

@@ -122,11 +122,6 @@ class SharedHorizon:
         if written != len(line):
             raise OSError(f"only {written} of {len(line)} bytes of an outcome fit into {self._folder}; free some space")
 
-    def collect(self) -> int:
-        """Hands all outcomes to the controller, and returns their number so far. Only for the owner."""
-        with self._owned("collect"):
-            return self._collected
-
     def update(self) -> dict[str, float]:
         """Hands all outcomes to the controller, then moves K once. Only for the owner.
 

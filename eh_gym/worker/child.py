@@ -8,8 +8,8 @@ The backend is a module with ``handle(method: str, params: dict) -> JSON value``
 ``eh_backend``, so that ``from .sibling import name`` works and no file in the folder shadows another module.
 
 A frame is four bytes of magic, the length of the body as a big-endian 32-bit integer, and the body: a JSON object.
-The child sends ``{"protocol": 1, ...}`` at its start, and ``{"ready": true}`` or ``{"error": {...}}`` when the backend
-is loaded. Then each ``{"id", "method", "params"}`` gets ``{"id", "result"}`` or ``{"id", "error"}``.
+The child sends ``{"ready": true}`` or ``{"error": {...}}`` when the backend is loaded. Then each ``{"id", "method",
+"params"}`` gets ``{"id", "result"}`` or ``{"id", "error"}``.
 """
 
 import faulthandler
@@ -25,7 +25,7 @@ import types
 
 MAGIC = b"EHW\x01"
 HEADER = struct.Struct(">4sI")
-PROTOCOL_VERSION = 1
+READY = {"ready": True}
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 PACKAGE = "eh_backend"
 _TOLD = 8000  # characters of an error's message, and of its traceback
@@ -100,14 +100,12 @@ def serve(backend_path: str) -> None:
     sys.stdout = sys.stderr
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
 
-    hello = {"protocol": PROTOCOL_VERSION, "pid": os.getpid(), "python": ".".join(map(str, sys.version_info[:3]))}
-    _write(answers, encode(hello))
     try:
         handle = _load(backend_path).handle
     except Exception as error:
         _write(answers, encode({"error": _describe(error)}))
         return
-    _write(answers, encode({"ready": True}))
+    _write(answers, encode(READY))
 
     unread = bytearray()
     while True:

@@ -74,12 +74,6 @@ class WorkerPool:
         self._lock = threading.Lock()
 
     @property
-    def loads(self) -> list[int]:
-        """Open sessions on each worker."""
-        with self._lock:
-            return [slot.load for slot in self._slots]
-
-    @property
     def pids(self) -> list[int]:
         """Process ids of the workers that live."""
         workers = [slot.worker for slot in self._slots]

@@ -21,14 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from eh_gym.errors import (
-    ConfigError,
-    WorkerCallError,
-    WorkerDied,
-    WorkerError,
-    WorkerProtocolError,
-    WorkerVersionMismatch,
-)
+from eh_gym.errors import ConfigError, WorkerCallError, WorkerDied, WorkerError, WorkerProtocolError
 from eh_gym.worker import child
 from eh_gym.worker.frames import PARTING_S, Frames
 
@@ -118,7 +111,6 @@ class Worker:
         Raises:
             WorkerDied: It could not be started, or exited.
             WorkerTimeout: The backend was not loaded after ``start_timeout_s``.
-            WorkerVersionMismatch: It speaks another version of the protocol.
             WorkerProtocolError: It wrote something else than frames.
             WorkerCallError: Loading the backend raised.
         """
@@ -127,17 +119,13 @@ class Worker:
             if self.alive:
                 return
             frames = self._spawn()
-            deadline = time.monotonic() + self._start_timeout_s
             with self._killed_on_failure():
-                hello = frames.receive(deadline, "its greeting", self._start_timeout_s)
-                if hello.get("protocol") != child.PROTOCOL_VERSION:
-                    raise WorkerVersionMismatch(
-                        f"the worker speaks protocol {hello.get('protocol')!r}, this process {child.PROTOCOL_VERSION}; "
-                        f"run it with the child.py of this installation. Command: {' '.join(self.command)}"
-                    )
-                ready = frames.receive(deadline, "the backend to load", self._start_timeout_s)
-                if "error" in ready:
-                    raise WorkerCallError(f"the backend could not be loaded: {_described(ready['error'])}")
+                deadline = time.monotonic() + self._start_timeout_s
+                told = frames.receive(deadline, "the backend to load", self._start_timeout_s)
+                if "error" in told:
+                    raise WorkerCallError(f"the backend could not be loaded: {_described(told['error'])}")
+                if told != child.READY:
+                    raise WorkerProtocolError(f"the worker began with {str(told)[:200]}; run {child.__file__}")
 
     def call(self, method: str, params: Mapping[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         """Calls ``method`` of the backend and returns its result. The call is sent at most once.

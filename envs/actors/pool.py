@@ -59,8 +59,6 @@ class ActorPool:
     """
 
     def __init__(self, size: int, *, address: str = "", cpus: float = 1.0) -> None:
-        if size < 1:
-            raise ConfigError(f"a pool needs at least one actor, got size={size}")
         self._ray = ray = _connected(address, size * cpus)
         self._class = self._ray.remote(EnvHost).options(
             num_cpus=cpus, max_concurrency=_THREADS, scheduling_strategy="SPREAD"
@@ -88,12 +86,6 @@ class ActorPool:
         with self._lock:
             self._look()
             return [a.node for a in self._actors if a.alive]
-
-    @property
-    def seats(self) -> list[int]:
-        with self._lock:
-            self._look()
-            return [a.seats for a in self._actors if a.alive]
 
     def about(self, kind: EnvKind) -> About:
         with self._lock:

@@ -24,13 +24,12 @@ from eh_gym.replies import split_reply
 from eh_gym.spaces import UnicodeText
 from eh_gym.worker import Session, backend_command, shared_pool
 from envs.backends import backend_python
-from envs.bfcl.backend.calls import LONGEST, LONGEST_PYTHON
+from envs.bfcl.backend.calls import CPU_S, FORMATS, LONGEST, LONGEST_PYTHON
 from envs.bfcl.splits import SPLITS, task_ids
 from envs.description import Backend, Description
 from envs.options import chosen_task
 
 _LONGEST = 10_000_000  # characters; only the spaces need this bound
-_STEP_CPU_S = 5.0  # seconds of processor time after which a message's calls are interrupted
 _PROMPTS = ("compact", "official")
 _RULES = """\
 You solve a user's requests by calling functions. In each message, call one or more of the functions{below}, or say in \
@@ -55,8 +54,6 @@ _WRITTEN_FORMATS = {
     ),
 }
 
-
-_ACTION_FORMATS = (*_WRITTEN_FORMATS, "native")
 # BFCL's documents name some types as Python does. These are JSON Schema's names for them.
 _JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 
@@ -132,8 +129,8 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
         )
         if prompt not in _PROMPTS:
             raise ConfigError(f"prompt must be one of {', '.join(_PROMPTS)}, got {prompt!r}")
-        if action_format not in _ACTION_FORMATS:
-            raise ConfigError(f"action_format must be one of {', '.join(_ACTION_FORMATS)}, got {action_format!r}")
+        if action_format not in FORMATS:
+            raise ConfigError(f"action_format must be one of {', '.join(FORMATS)}, got {action_format!r}")
         if not (is_number(step_timeout_s) and step_timeout_s > 0):
             raise ConfigError(f"step_timeout_s must be a number of seconds > 0, got {step_timeout_s!r}")
         if max_observation_chars is not None and not (is_whole(max_observation_chars) and max_observation_chars >= 200):
@@ -194,7 +191,7 @@ class BFCLEnv(gym.Env[str, str], EzPickle):
             text = split_reply(text)[1]
         try:
             # With LONGEST + 1 characters, the worker sees that the text is too long.
-            params = {"action": text[: LONGEST + 1], "cpu_s": min(_STEP_CPU_S, self._timeout_s / 4)}
+            params = {"action": text[: LONGEST + 1], "cpu_s": min(CPU_S, self._timeout_s / 4)}
             result = session.call("step", params, self._timeout_s)
         except WorkerError as error:
             self._running = False

@@ -134,9 +134,6 @@ class TaskIds(LazyIds):
     def __eq__(self, other: object) -> bool:
         return self._splits == other._splits if isinstance(other, TaskIds) else NotImplemented
 
-    def __hash__(self) -> int:
-        return hash(self._splits)
-
     def __repr__(self) -> str:
         return f"TaskIds({', '.join(map(repr, self._splits))})"
 

@@ -16,13 +16,12 @@ from eh_gym.errors import ConfigError
 from eh_gym.surrogates import escaped
 from harness.chat.reasoning import find_reasoning, first_with
 from harness.chat.template import Message, Template
-from harness.chat.tools import ToolFormat, call_names, result_message
+from harness.chat.tools import ASKED, ToolFormat, call_names, result_message
 from harness.settings.model import Model
 
 # Upper and lower case detect a template that changes the case.
 _REPLY, _OBSERVATION = "Eh-Reply-Mark", "Eh-Observation-Mark"
 _THOUGHT, _SYSTEM = "Eh-Thought-Mark", "Eh-System-Mark"
-_ASKED: Message = {"role": "user", "content": "question"}
 
 _CHARACTERS = 128  # of the longest tokens of the usual vocabularies
 
@@ -117,7 +116,7 @@ class ChatFormat:
             return self._following(self.tool_format().after_calls(names, new), stopped)
         if [message["role"] for message in new] == ["user"]:
             return self._following(self._after_reply + new[0]["content"] + self._before_reply, stopped)
-        text = self._template([_ASKED, {"role": "assistant", "content": _REPLY}, *new])
+        text = self._template([ASKED, {"role": "assistant", "content": _REPLY}, *new])
         return self._following(text.partition(_REPLY)[2], stopped)
 
     def with_system_apart(self, messages: Sequence[Message]) -> list[Message]:
@@ -231,7 +230,7 @@ class ChatFormat:
 
     def _takes_system(self) -> bool:
         try:
-            text = self._template([{"role": "system", "content": _SYSTEM}, _ASKED])
+            text = self._template([{"role": "system", "content": _SYSTEM}, ASKED])
         except ConfigError:
             return False
         # A template that names the role drops the text on purpose.
@@ -256,4 +255,4 @@ class ChatFormat:
 
 
 def _conversation(reply: str, **more: str) -> list[Message]:
-    return [_ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": _OBSERVATION}]
+    return [ASKED, {"role": "assistant", "content": reply, **more}, {"role": "user", "content": _OBSERVATION}]

@@ -16,7 +16,7 @@ from eh_gym.errors import ConfigError, MissingExtraError
 from harness.chat.template import Message, Template
 
 _CALL = "Eh-Call-Mark"
-_ASKED: Message = {"role": "user", "content": "question"}
+ASKED: Message = {"role": "user", "content": "question"}
 
 
 class ToolFormat:
@@ -25,15 +25,15 @@ class ToolFormat:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: Template, special: frozenset[int]) -> None:
         self._tokenizer, self._template, self._special = tokenizer, template, special
         mark = "Eh-Result-Mark"
-        if not template.takes([_ASKED, _calling(["name"]), result_message("name", mark)], mark) or not template.takes(
-            [_ASKED, _calling(["name"])], _CALL
+        if not template.takes([ASKED, _calling(["name"]), result_message("name", mark)], mark) or not template.takes(
+            [ASKED, _calling(["name"])], _CALL
         ):
             raise ConfigError(
                 f"native calls need a chat template with calls and the role tool, which {template.name} lacks; "
                 "take another format of actions, or another model"
             )
         self._parser = _parser(tokenizer, template.name)
-        self._before_reply = template([_ASKED])
+        self._before_reply = template([ASKED])
         self.end_id = self._ids(self.after_calls(["name"], [result_message("name", mark)]))[0]
         if self.end_id not in special:
             raise ConfigError(
@@ -58,8 +58,8 @@ class ToolFormat:
     def _after_calls(self, names: Sequence[str], answers: Sequence[Message]) -> str:
         """Renders calls with a mark at their end, and returns what the template writes after it."""
         calling = _calling(names)
-        alone = self._template([_ASKED, calling], reply_next=False).split(_CALL, len(names))[-1].rstrip()
-        text = self._template([_ASKED, calling, *answers]).split(_CALL, len(names))[-1]
+        alone = self._template([ASKED, calling], reply_next=False).split(_CALL, len(names))[-1].rstrip()
+        text = self._template([ASKED, calling, *answers]).split(_CALL, len(names))[-1]
         last = self._ids(alone)[-1]
         end = len(alone) - (len(str(self._tokenizer.decode([last]))) if last in self._special else 0)
         if not text.startswith(alone[:end]):
@@ -70,7 +70,7 @@ class ToolFormat:
         return text[end:]
 
     def call_text(self, message: Mapping[str, Any]) -> str:
-        whole = self._template([_ASKED, {"role": "assistant", **message}], reply_next=False).rstrip()
+        whole = self._template([ASKED, {"role": "assistant", **message}], reply_next=False).rstrip()
         last = self._ids(whole)[-1]
         if last in self._special and last == self.end_id:
             whole = whole.removesuffix(str(self._tokenizer.decode([last])))

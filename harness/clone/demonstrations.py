@@ -66,7 +66,7 @@ def demonstration(
             if 0 < max_optimal_steps < needed:
                 return None
             action = base.random_action(rng) if wasted else base.expert()
-            played.turns.append(Turn(action, "", cut=False, malformed=False))
+            played.turns.append(Turn(action))
             if chat is not None:
                 ids = chat.reply_ids(action)
                 written.act(Sample(ids, [0.0] * len(ids), "stop", 0))

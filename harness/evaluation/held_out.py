@@ -40,9 +40,8 @@ class HeldOutEvaluator:
     @staticmethod
     def choose(config: GRPOConfig, env_id: str | EnvSpec, ranks: Ranks) -> tuple[Environments, Sequence[str]]:
         """Finds the held-out tasks of a run, and this rank's environments for them: as many as in training."""
-        played, slots = config.environment, config.slots_of_rank(ranks.size)
-        args = played.arguments(config.evaluation.split)
-        environments = Environments(env_id, args, slots, played.env_threads, played.success_threshold)
+        slots = config.slots_of_rank(ranks.size)
+        environments = Environments.of(config.environment, env_id, slots, config.evaluation.split)
         return environments, held_out_tasks(environments, config.evaluation.tasks) if config.evaluation.tasks else ()
 
     def sampled_and_greedy(self, display: Display, when: str) -> dict[str, Any]:

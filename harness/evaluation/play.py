@@ -11,8 +11,6 @@ import numpy as np
 from eh_gym import FixedHorizon
 from eh_gym.errors import ConfigError, WorkerError
 from envs.description import Description, description_of
-from envs.make import checked_environment
-from envs.mixed import spec_of
 from harness.evaluation.requests import evaluation_requests
 from harness.rollout.environment import Environments, check_environment, tasks_of
 from harness.rollout.rollout import rollout
@@ -103,7 +101,7 @@ def _play_one(
         played.begin(*env.reset(**request.reset_arguments()))
         on_turn(played)
         while end is None:
-            played.turns.append(Turn(action(), "", cut=False, malformed=False))
+            played.turns.append(Turn(action()))
             end = played.add_answer(env.step(played.turns[-1].action))
             on_turn(played)
     except WorkerError as failure:
@@ -114,7 +112,7 @@ def _play_one(
 
 def held_out_tasks(environments: Environments, count: int | None, *, every: int = 1) -> list[str]:
     """Returns the first `count` tasks of a split, or of every N-th one. None: all, or 128 of a generated split."""
-    env = checked_environment(spec_of(environments.env_id), environments.args)
+    env = environments.make(None)
     task_ids = tasks_of(env)
     if not len(task_ids):
         raise ConfigError(

@@ -179,7 +179,7 @@ class _EndpointConversation:
         tools = self._call.tools if self._call else self._tools
         message = {"role": "assistant", "content": reply.text} | ({"tool_calls": reply.calls} if reply.calls else {})
         text = json.dumps(message) if tools else reply.text
-        turn = Turn(text, "", reply.cut, malformed=False, reasoning=reply.reasoning, unfinished=reply.unfinished)
+        turn = Turn(text, cut=reply.cut, reasoning=reply.reasoning, unfinished=reply.unfinished)
         turn.action_tokens, turn.prompt_tokens = reply.completion_tokens, reply.prompt_tokens
         return turn, ModelAnswer(body=reply.body) if self._call else text
 

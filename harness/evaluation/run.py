@@ -73,8 +73,7 @@ def _plan(config: EvaluateConfig, env: EnvSpec | None) -> _Plan:
     made = env or environment_spec(wanted, slots=slots, temperature=config.rollout.temperature, hosted=hosted)
     script = config.policy in scripts_of(wanted.env)
     split = wanted.split or default_split(wanted.env, script)
-    threads = min(slots, wanted.env_threads)
-    environments = Environments(made, wanted.arguments(split), slots, threads, wanted.success_threshold)
+    environments = Environments.of(wanted, made, slots, split)
     count = wanted.tasks if isinstance(wanted.tasks, int) else None  # otherwise it is the file of an agent's tasks
     tasks = held_out_tasks(environments, count, every=config.every)
     alike = config.policy != "random" if script else config.rollout.temperature == 0

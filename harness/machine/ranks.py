@@ -1,14 +1,14 @@
 """The processes of a run: one, or with `torchrun -m harness.grpo …` several ("ranks") that train one policy together.
 
 docs/multi-gpu.md, "How ranks share the work", has the table. Rank 0 alone loads the policy, into the memory of its
-host. Without torchrun, the same code runs with `Ranks()`, which does nothing.
+host. Without torchrun, the same code runs with `ALONE`, which does nothing.
 """
 
 import copy
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -95,11 +95,6 @@ class Ranks:
         with self.together():
             dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
-
-    def sums(self, mine: Mapping[str, float]) -> dict[str, float]:
-        """The sum of each number over the ranks, the same bits on every rank."""
-        every = self.gather([mine])
-        return {name: sum(numbers[name] for numbers in every) for name in mine}
 
     def wait(self) -> None:
         self.gather([])
@@ -188,15 +183,19 @@ class Ranks:
             dist.destroy_process_group()
 
 
+ALONE = Ranks()
+"""The one process of a run without torchrun."""
+
+
 def join(*, device: str, timeout_s: float) -> Ranks:
-    """Joins the ranks that torchrun has started; without torchrun, returns `Ranks` of one process.
+    """Joins the ranks that torchrun has started; without torchrun, returns `ALONE`.
 
     Args:
         device: "cpu" or "cuda".
         timeout_s: A rank that has waited this many seconds for another one stops the run.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return Ranks()
+        return ALONE
     end_with(os.getppid())  # torchrun, even if it is killed
     timeout = timedelta(seconds=timeout_s)
     backend = "gloo" if torch.device(device).type == "cpu" else "cpu:gloo,cuda:nccl"

@@ -62,18 +62,6 @@ def _forward(layer: Any, x: Tensor) -> Tensor:
     return sums.view_as(out)
 
 
-def redraw_lora(model: PreTrainedModel, *, seed: int) -> None:
-    """Draws the adapters again, so that they change nothing; `add_lora` draws others with this seed."""
-    from peft.tuners.lora import LoraLayer
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for module in model.modules():
-            if isinstance(module, LoraLayer):
-                layer: Any = module
-                layer.reset_lora_parameters(_ADAPTER, init_lora_weights=True)
-
-
 def has_lora(model: PreTrainedModel) -> bool:
     return bool(getattr(model, "_hf_peft_config_loaded", False))
 

@@ -36,7 +36,7 @@ class MetricsLog:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._path = run_dir / "metrics.jsonl"
-        kept = [row for row in read_metrics(self._path) if row["update"] < next_update] if self._path.exists() else []
+        kept = [row for row in read_metrics(self._path) if row["update"] < next_update]
         if len(kept) != next_update:
             raise StateError(
                 f"{self._path} holds {len(kept)} updates before update {next_update}, where the checkpoint goes on; "
@@ -65,9 +65,10 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a log, a dict per update; none without a file. Raises StateError for a damaged one."""
     rows: list[dict[str, Any]] = []
     try:
-        content = path.read_bytes()
+        content = path.read_bytes() if path.exists() else b""
     except OSError as error:
         raise StateError(f"{path} can't be read ({error.strerror}); restore the file, or start a new run") from error
     whole = content.split(b"\n")[:-1]  # the part after the last newline is not a whole line

@@ -101,8 +101,7 @@ def checkpoint_to_resume(run_dir: Path) -> Path | None:
     """Returns the newest checkpoint of a run; None if the run was stopped before its first one."""
     checkpoint = latest_checkpoint(run_dir / "checkpoints")
     path = run_dir / "metrics.jsonl"
-    done = len(read_metrics(path)) if checkpoint is None and path.exists() else 0
-    if done:
+    if checkpoint is None and (done := len(read_metrics(path))):
         raise StateError(
             f"{path} has {done} updates, but {run_dir / 'checkpoints'} has no checkpoint to go on from; restore it, or "
             "start a new run"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from harness.agents.protocol import AgentProgram, ModelCall
 from harness.rollout.conversation import NoRoom, UnreadableRequestError
-from harness.types.sampler import LimitedCache, Player, SeveralCaches
+from harness.types.sampler import LimitedCaches, Player
 from harness.types.seeding import derive_seed
 from harness.types.trajectory import Trajectory
 
@@ -85,7 +85,6 @@ class CallsAhead:
 
     def __init__(self, player: Player, most: int) -> None:
         self._player, self._most = player, most
-        self._cache_tokens = player.cache_tokens if isinstance(player, LimitedCache) else 0
         self._numbers = itertools.count()
         self._sessions: dict[Hashable, list[_Session]] = defaultdict(list)  # of requests ahead, by their episode's
         # By the session in which each is sent:
@@ -100,8 +99,8 @@ class CallsAhead:
         return self._player.pending + len(self._done)
 
     def cache_of(self, session: Hashable) -> tuple[Hashable, int]:
-        """As `SeveralCaches` has it, of any player."""
-        return self._player.cache_of(session) if isinstance(self._player, SeveralCaches) else (None, self._cache_tokens)
+        """As `LimitedCaches` has it, of any player."""
+        return self._player.cache_of(session) if isinstance(self._player, LimitedCaches) else (None, 0)
 
     def submit(self, request: Any) -> None:
         if not isinstance(request, AgentRequest):

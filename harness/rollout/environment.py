@@ -42,6 +42,11 @@ class Environments:
     threads: int
     success_threshold: float = 1.0
 
+    @classmethod
+    def of(cls, settings: Environment, env_id: str | EnvSpec, slots: int, split: str = "") -> "Environments":
+        """Those of a command's settings; `split` is theirs by default."""
+        return cls(env_id, settings.arguments(split), slots, settings.env_threads, settings.success_threshold)
+
     def open(self, controller: HorizonController | None, *, episodes: int | None = None) -> ThreadVectorEnv:
         """Makes the slots. The caller closes them.
 
@@ -99,6 +104,9 @@ class Given:
 
     env: EnvSpec | None = None
     controller: HorizonController | None = None
+
+
+NOTHING = Given()
 
 
 def name_of(thing: Any) -> str:

@@ -25,8 +25,6 @@ class TaskStream:
     def __init__(
         self, parts: Sequence[Sequence[str]], *, per_update: int, seed: int, weights: Sequence[int] = ()
     ) -> None:
-        if per_update < 1:
-            raise ConfigError(f"tasks_per_update must be >= 1, got {per_update}")
         if not all(map(len, parts)):
             raise ConfigError("the environment's split holds no task; choose another split or category")
         self._parts, self._per_update, self._seed = parts, per_update, seed

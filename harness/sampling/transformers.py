@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from eh_gym.errors import ConfigError
 from harness.model.attention import attention_windows
+from harness.model.batch import padded_microbatches
 from harness.model.head import float32_head, float32_logits
 from harness.sampling.slot_cache import SlotCache
 from harness.types.sampler import Sample, SampleRequest, check_request, checked_context, sample_of, spans
@@ -193,8 +194,8 @@ class TransformersSampler:
                 elif len(r.feed) > 1:
                     first.append(r)
                     begun.append(r.session.cached + r.feed)
-            for batch in self._prefill_batches(first) if first else []:
-                self._forward(batch)
+            for batch in padded_microbatches([len(r.feed) for r in first], self._max_prefill_tokens):
+                self._forward([first[i] for i in batch])
             new = later
 
     def _take_over(self, state: _Feeding) -> None:
@@ -208,18 +209,6 @@ class TransformersSampler:
             self._cache.copy_row(donor, session.row, start, start + shared)
             session.cached += state.feed[:shared]
             del state.feed[:shared]
-
-    def _prefill_batches(self, new: list[_Feeding]) -> list[list[_Feeding]]:
-        """Groups requests of similar length into forward passes of at most `max_prefill_tokens` padded tokens."""
-        if len(new) * max(len(r.feed) for r in new) <= self._max_prefill_tokens:
-            return [new]
-        batches: list[list[_Feeding]] = []
-        for r in sorted(new, key=lambda r: -len(r.feed)):
-            if batches and (len(batches[-1]) + 1) * len(batches[-1][0].feed) <= self._max_prefill_tokens:
-                batches[-1].append(r)
-            else:
-                batches.append([r])
-        return batches
 
     def _forward(self, batch: list[_Feeding]) -> None:
         batch = sorted(batch, key=lambda r: r.session.row)

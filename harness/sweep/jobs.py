@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -106,7 +105,7 @@ def _start(job: Job, slot: Mapping[str, str], lock: int) -> subprocess.Popen[byt
             stderr=subprocess.STDOUT,
             pass_fds=(lock,),
             start_new_session=True,  # or Ctrl-C and our SIGTERM would be two signals, and a second one saves nothing
-            preexec_fn=functools.partial(end_with, os.getpid()) if sys.platform == "linux" else None,
+            preexec_fn=functools.partial(end_with, os.getpid()),
         )
 
 

@@ -135,10 +135,10 @@ def read_run(folder: Path) -> SweptRun:
         inside = any(folder.glob("*/config.json"))
         hint = f"it holds runs, give {folder}/*" if inside else "give a folder of harness.grpo or harness.sweep"
         raise ConfigError(f"{folder} is not a run: it has no config.json; {hint}")
-    metrics, config = folder / "metrics.jsonl", flat_settings(read_object(folder / "config.json"))
+    config = flat_settings(read_object(folder / "config.json"))
     if "env" not in config:
         raise ConfigError(f"{folder} is not a run: its config.json is another program's; give the folder of a run")
-    rows = read_metrics(metrics) if metrics.exists() else []
+    rows = read_metrics(folder / "metrics.jsonl")
     table = pd.DataFrame(rows, dtype=float, index=[row["update"] for row in rows])
     return SweptRun(folder, config, table, read_object(folder / "evaluation.json") if has_ended(folder) else {})
 

@@ -129,8 +129,7 @@ def train(
         given=Given(env=None if env is None or isinstance(env, str) else spec_from(env), controller=controller),
         on_update=all_called if called else None,
     )
-    metrics = folder / "metrics.jsonl"
-    history = read_metrics(metrics) if metrics.exists() else []
+    history = read_metrics(folder / "metrics.jsonl")
     evaluations = json.loads(json.dumps(evaluations))  # the same types as in evaluation.json
     return TrainResult(folder=folder, model=folder / "model", evaluations=evaluations, history=history)
 

@@ -12,12 +12,11 @@ from gymnasium.envs.registration import EnvSpec
 from eh_gym import ElasticHorizon, HorizonController, KeyedHorizon
 from eh_gym.errors import ConfigError
 from harness.clone.clones import clone_expert
-from harness.clone.cloning import is_pretrained
 from harness.evaluation.held_out import HeldOutEvaluator
 from harness.machine.ranks import Ranks
 from harness.machine.runtime import compiles, pick_device
 from harness.model.attention import choose_flash_attention
-from harness.model.lora import add_lora, redraw_lora
+from harness.model.lora import add_lora
 from harness.model.policy import Policy
 from harness.records.clock import Clock
 from harness.records.metrics import MetricsLog
@@ -48,9 +47,9 @@ def build(
     folder: Path,
     display: Display,
     *,
-    resume: bool = False,
-    ranks: Ranks | None = None,
-    given: Given | None = None,
+    resume: bool,
+    ranks: Ranks,
+    given: Given,
     interrupts: Interrupts,
 ) -> TrainingRun:
     """Builds a run, from its newest checkpoint if it is resumed and has one.
@@ -58,7 +57,6 @@ def build(
     The tasks come first, so that a setting that does not fit them is refused before a model is loaded.
     `harness.training.loop.train_loop` explains the arguments.
     """
-    ranks, given = ranks or Ranks(), given or Given()
     if not config.model.model:
         raise ConfigError("no model is named; give --model FOLDER or a hub id, or --recipe quickstart")
     if ranks.sharded:
@@ -183,18 +181,15 @@ def _make_policy(
         )
     for note in (*policy.chat.notes, *filter(None, [untested, kernel])):
         display.note(f"note: {note}")
-    clones, clone = bool(config.warm_start.episodes) and not resumed, None
-    if clones:
+    clone = None
+    if config.warm_start.episodes and not resumed:
         clone = clone_expert(config, env, policy, device, display, folder) if ranks.first else None
         del policy  # free its memory before the clone is loaded
         policy = load(config, env, device, ranks, display, clone=clone)
     if config.optimizer.lora_rank:
-        seed = derive_seed(config.seed, "adapters") % 2**31
-        add_lora(policy.model, config.optimizer.lora_rank, seed=seed)
-        if clones and is_pretrained(policy):
-            redraw_lora(policy.model, seed=seed)
-    if config.optimizer.lora_rank and ranks.first:
-        (load_frozen if resumed else keep_frozen)(folder / "frozen.safetensors", policy.model)
+        add_lora(policy.model, config.optimizer.lora_rank, seed=derive_seed(config.seed, "adapters") % 2**31)
+        if ranks.first:
+            (load_frozen if resumed else keep_frozen)(folder / "frozen.safetensors", policy.model)
     return policy, clone
 
 
@@ -261,16 +256,9 @@ def _batches(
     config: GRPOConfig, tasks: _Tasks, policy: Policy, sampler: Sampler, *, ranks: Ranks, interrupts: Interrupts
 ) -> Batches:
     plan = BatchPlan(stream=tasks.stream, group_size=config.group_size, updates=config.updates, seed=config.seed)
-    environments = Environments(
-        env_id=tasks.env_id,
-        args=config.environment.arguments(),
-        slots=config.slots_of_rank(ranks.size),
-        threads=config.environment.env_threads,
-        success_threshold=config.environment.success_threshold,
-    )
     return Batches(
         plan=plan,
-        environments=environments,
+        environments=Environments.of(config.environment, tasks.env_id, config.slots_of_rank(ranks.size)),
         controller=tasks.controller,
         sampler=sampler,
         chat=policy.chat,

@@ -18,7 +18,7 @@ from harness.machine.runtime import choose_dtype, library_settings, pick_device
 from harness.records.files import DiskFull, lock_folder, room_for
 from harness.records.metrics import read_metrics
 from harness.records.run_folder import folder_of, forget, latest_checkpoint, prepare, update_of
-from harness.rollout.environment import Given
+from harness.rollout.environment import NOTHING, Given
 from harness.settings.environment import GIVEN
 from harness.settings.grpo import GRPOConfig
 from harness.settings.section import advice_in_python, python_names
@@ -28,7 +28,7 @@ from harness.training.loop import OnUpdate, train_loop
 
 
 def carry_out(
-    request: RunRequest, console: Console, *, given: Given | None = None, on_update: OnUpdate | None = None
+    request: RunRequest, console: Console, *, given: Given = NOTHING, on_update: OnUpdate | None = None
 ) -> tuple[Path, dict[str, Any]]:
     """Begins or resumes a run, alone or with the other ranks, and trains it to its end. Returns its folder and its
     evaluations.
@@ -51,7 +51,7 @@ def carry_out(
         for note in request.notes:
             display.note(note)
         resume = request.resume is not None
-        display.plan(config, run_dir, resume=resume, controller=given.controller if given else None)
+        display.plan(config, run_dir, resume=resume, controller=given.controller)
         evaluations = train_loop(config, run_dir, display, resume=resume, ranks=ranks, given=given, on_update=on_update)
     if not config.sampling.shares_gpu:  # an engine beside a rank closes its torch.distributed when the process ends
         ranks.close()
@@ -119,7 +119,6 @@ def _how_to_go_on(run_dir: Path | None, request: RunRequest) -> str:
 
 
 def _check_length(run_dir: Path, updates: int) -> None:
-    log = run_dir / "metrics.jsonl"
-    done = len(read_metrics(log)) if log.exists() else 0
+    done = len(read_metrics(run_dir / "metrics.jsonl"))
     if updates < done:
         raise ConfigError(f"the run has done {done} updates, got --updates {updates}; give {done} or more")

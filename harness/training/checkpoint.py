@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from transformers import PreTrainedModel
 
 from eh_gym.errors import StateError
-from harness.machine.ranks import Ranks
+from harness.machine.ranks import ALONE, Ranks
 from harness.records.files import room_for, sync, whole_file
 from harness.records.run_folder import checkpoint_name, checkpoints_in
 from harness.update.optimizer import parameters_of
@@ -37,7 +37,7 @@ _TENSORS = "tensors"
 
 
 def save_checkpoint(
-    folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks | None = None
+    folder: Path, update: int, *, write: Callable[[Path], None], keep: int, ranks: Ranks = ALONE
 ) -> Path:
     """Writes ``update-000030`` for the next update to be done, and keeps the newest `keep` checkpoints. Returns the new
     one.
@@ -45,7 +45,6 @@ def save_checkpoint(
     `write` fills a hidden folder, on every rank.
     """
     assert keep >= 1, f"keep must be >= 1, got {keep}; a run must be resumable"
-    ranks = ranks or Ranks()
     target, part = folder / checkpoint_name(update), folder / f"{_PART}{update:06d}"
     if ranks.first:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,12 +84,11 @@ def write_training_state(
     *,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
-    ranks: Ranks | None = None,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Writes the tensors of a training, and `extra` (the run's own state, as JSON), into a folder. Every rank must call
     this.
     """
-    ranks = ranks or Ranks()
     if ranks.first:
         (folder / "state.json").write_text(json.dumps(extra, indent=2))
     tensors = _tensors(model, optimizer)
@@ -103,14 +101,13 @@ def load_training_state(
     *,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
-    ranks: Ranks | None = None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
     """Loads what `write_training_state` wrote into `model` and `optimizer`, and returns the extra state.
 
     Raises:
         StateError: A file is missing or damaged, or belongs to a model of another shape; a part may be loaded already.
     """
-    ranks = ranks or Ranks()
     name = "state.json"
     try:
         extra = dict(json.loads((folder / name).read_text()))

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from eh_gym.errors import EHError, UserCodeError
-from harness.machine.ranks import Ranks
+from harness.machine.ranks import ALONE, Ranks
 from harness.records.files import room_for, write_whole
 from harness.records.run_folder import lengthen
-from harness.rollout.environment import Given
+from harness.rollout.environment import NOTHING, Given
 from harness.rollout.outcomes import tell_controller
 from harness.settings.grpo import GRPOConfig
 from harness.terminal.display import Display
@@ -33,8 +33,8 @@ def train_loop(
     display: Display,
     *,
     resume: bool = False,
-    ranks: Ranks | None = None,
-    given: Given | None = None,
+    ranks: Ranks = ALONE,
+    given: Given = NOTHING,
     on_update: OnUpdate | None = None,
 ) -> dict[str, Any]:
     """Trains one policy, and leaves everything in `run_dir`. Python programs call `harness.train` instead.
@@ -44,7 +44,7 @@ def train_loop(
         run_dir: An empty or new folder, or with `resume` the folder of a run that was stopped.
         display: Shows the progress.
         resume: Continue from the newest checkpoint, if there is one.
-        ranks: The processes that train together; None for this one alone.
+        ranks: The processes that train together.
         given: Objects of a Python program that replace those that the settings name.
         on_update: Called after each update, on the first rank. If it returns True, the run ends.
 

@@ -130,18 +130,10 @@ class Sampler(Player, Protocol):
 
 
 @runtime_checkable
-class LimitedCache(Protocol):
-    """A sampler whose cache of keys and values has a fixed size."""
-
-    @property
-    def cache_tokens(self) -> int:
-        """The number of tokens that it holds; 0 if that is not known."""
-        ...
-
-
-@runtime_checkable
-class SeveralCaches(Protocol):
-    """A sampler on several servers. Each has a cache of fixed size, and an episode stays in one."""
+class LimitedCaches(Protocol):
+    """A sampler whose cache of keys and values has a fixed size. On several servers each has one; an episode stays in
+    it.
+    """
 
     def cache_of(self, session: Hashable) -> tuple[Hashable, int]:
         """Returns an episode's cache, and its tokens; 0 if they are not known. A new episode gets a place at once."""

@@ -62,9 +62,9 @@ class Turn:
     """
 
     action: str
-    observation: str
-    cut: bool
-    malformed: bool
+    observation: str = ""
+    cut: bool = False
+    malformed: bool = False
     action_tokens: int = 0
     observation_tokens: int = 0
     reasoning: str = ""

@@ -121,7 +121,7 @@ def aggregate(
     mode: Aggregation,
     n_episodes: int,
     n_tokens: int,
-    episode_tokens: Tensor | None = None,
+    episode_tokens: Tensor,
 ) -> Tensor:
     """One micro-batch's part of the loss of an optimizer step.
 
@@ -134,7 +134,7 @@ def aggregate(
             all tokens (DAPO).
         n_episodes: The number of episodes in the step.
         n_tokens: The number of tokens in the mask, over the step.
-        episode_tokens: int [B], the number of written tokens of each row's episode; None if each row is an episode.
+        episode_tokens: int [B], the number of written tokens of each row's episode.
 
     Returns:
         A scalar.
@@ -144,8 +144,7 @@ def aggregate(
     if mode == "token-mean":
         return kept.sum() / n_tokens
     assert mode == "seq-mean", f"no aggregation {mode}"
-    counts = mask.sum(dim=1, keepdim=True) if episode_tokens is None else episode_tokens[:, None]
-    return (kept.sum(dim=1, keepdim=True) / counts.clamp_min(1)).sum() / n_episodes
+    return (kept.sum(dim=1) / episode_tokens.clamp_min(1)).sum() / n_episodes
 
 
 def _assert_alike(*tensors: Tensor, advantages: Tensor | None = None) -> None:

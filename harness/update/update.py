@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.machine.ranks import Ranks
+from harness.machine.ranks import ALONE, Ranks
 from harness.model.batch import Batch
 from harness.model.lora import without_lora
 from harness.model.policy import Policy
@@ -84,7 +84,9 @@ class _Passes:
             return self.reference.score(batch, self.temperature)[0]
 
 
-def select_episodes(trajectories: Sequence[Trajectory], settings: Loss) -> tuple[list[tuple[Trajectory, float]], float]:
+def select_episodes(
+    trajectories: Sequence[Trajectory], settings: Loss
+) -> tuple[list[tuple[Trajectory, float]], set[int]]:
     """Selects the episodes that contribute to the loss, with their advantages.
 
     Episodes whose environment failed are dropped first, so they do not count in the mean of their group. A group whose
@@ -95,26 +97,20 @@ def select_episodes(trajectories: Sequence[Trajectory], settings: Loss) -> tuple
     its failures from the loss by writing long texts.
 
     Returns:
-        Pairs of an episode and its advantage; and the share of groups whose rewards were all equal.
+        Pairs of an episode and its advantage; and the groups whose rewards differ.
     """
-    groups = by_group(trajectories)
     chosen: list[tuple[Trajectory, float]] = []
-    equal = 0
-    for group in groups.values():
-        advantages = _advantages(group, settings)
-        differ = any(advantages)
-        equal += not differ
+    differing: set[int] = set()
+    for number, group in by_group(trajectories).items():
+        rewards = torch.tensor([[t.reward for t in group]], dtype=torch.float64)
+        advantages = group_advantages(rewards, normalize_std=settings.normalize_std)[0].tolist()
+        if any(advantages):
+            differing.add(number)
         for t, advantage in zip(group, advantages, strict=True):
             weight = settings.truncated_weight if t.truncated and t.end != "context" else 1.0
-            if weight and (differ or settings.kl_coef):
+            if weight and (number in differing or settings.kl_coef):
                 chosen.append((t, weight * advantage))
-    return chosen, equal / max(1, len(groups))
-
-
-def _advantages(group: Sequence[Trajectory], settings: Loss) -> list[float]:
-    rewards = torch.tensor([[t.reward for t in group]], dtype=torch.float64)
-    advantages: list[float] = group_advantages(rewards, normalize_std=settings.normalize_std)[0].tolist()
-    return advantages
+    return chosen, differing
 
 
 def update_policy(
@@ -127,7 +123,7 @@ def update_policy(
     temperature: float,
     seed: int,
     reference: Policy | None = None,
-    ranks: Ranks | None = None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Improves the policy in place and returns ``train/...`` metrics.
 
@@ -140,10 +136,10 @@ def update_policy(
         temperature: The sampler's temperature, > 0.
         seed: Draws which episodes share an optimizer step.
         reference: The frozen policy of the KL term; with LoRA, `policy` itself. It is needed if ``kl_coef`` is not 0.
-        ranks: The processes that share the work; None for this process alone.
+        ranks: The processes that share the work.
     """
-    ranks = ranks or Ranks()
-    chosen, equal_share = select_episodes(trajectories, settings)
+    chosen, differing = select_episodes(trajectories, settings)
+    groups = len(by_group(trajectories))
     passes = _Passes(policy, reference, settings, optimization.tokens_per_microbatch, temperature, ranks)
     # The sums stay on the model's device and are read once, because reading a number waits for the GPU.
     device = policy.model.device
@@ -155,7 +151,6 @@ def update_policy(
     policy.model.train()
     order = np.random.default_rng(seed).permutation(len(chosen))
     parts = [[chosen[i] for i in part] for part in np.array_split(order, optimization.minibatches) if len(part)]
-    differing = {number for number, group in by_group(trajectories).items() if any(_advantages(group, settings))}
     minibatches = [step for part in parts if (step := _step(part, differing)).items]
     if settings.tis_cap:  # not needed for the first step: its own forward pass comes before any weight has moved
         for minibatch in minibatches[1:]:
@@ -171,9 +166,10 @@ def update_policy(
         else:  # one step with this gradient would make all weights and moments NaN, also in later checkpoints
             skipped += 1
     optimizer.zero_grad(set_to_none=True)  # else the gradients would take memory during the next rollout
-    total = ranks.sums({name: float(value) for name, value in sums.items()} | {"grad_norm": grad_norm})
-    every = ranks.gather([mismatch.settled()])
-    mismatch = every[0].merged(every[1:])
+    own = {name: float(value) for name, value in sums.items()} | {"grad_norm": grad_norm}
+    every = ranks.gather([(own, mismatch.settled())])
+    total = {name: sum(numbers[name] for numbers, _ in every) for name in own}
+    mismatch = every[0][1].merged([one for _, one in every[1:]])
     per_step, per_token = 1 / max(1, steps), 1 / max(1, n_tokens)
     metrics = {
         "train/loss": total["loss"] * per_step,
@@ -182,7 +178,7 @@ def update_policy(
         "train/approx_kl": total["approx_kl"] * per_token,
         "train/clip_fraction": total["clipped"] * per_token,
         "train/skipped_steps": float(skipped),
-        "train/zero_advantage_groups": equal_share,
+        "train/zero_advantage_groups": (groups - len(differing)) / max(1, groups),
         "train/episodes_in_loss": float(len(chosen)),
         "train/tokens_in_loss": float(n_tokens),
     }

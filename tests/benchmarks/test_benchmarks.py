@@ -20,7 +20,6 @@ QUICK = {
     "controller": "SharedHorizon.record",
     "pretrained": "K=15, seed 0$",
     "sampler": "2 ",
-    "slots": "3    600      8 ",
 }
 SLOW = {
     "appworld": "a further world",

@@ -41,9 +41,9 @@ def test_a_node_lost_in_the_middle_costs_its_episodes_only(quick, in_ray, ray_no
     def step(env, action):
         nonlocal doomed
         if next(steps) == 24:  # of 16 environments: most are in their second step
-            nodes, seats = env._pool.nodes, env._pool.seats
-            doomed = sum(count for node, count in zip(nodes, seats, strict=True) if node == nodes[0])
-            ray_nodes.kill(nodes[0])
+            lost = env._pool.nodes[0]
+            doomed = sum(actor.seats for actor in env._pool._actors if actor.node == lost)
+            ray_nodes.kill(lost)
         return plain_step(env, action)
 
     with monkeypatch.context() as patch:

@@ -19,6 +19,7 @@ Methods = dict[str, Callable[..., Any]]
 
 _ARITHMETIC_DEPTH = 20
 _REPEAT_CAP = 10_000  # characters of a repeated text
+CPU_S = 5.0  # processor time of one message; the ground truth's messages take milliseconds
 LONGEST = 200_000  # characters of one message; a longer one has no call
 LONGEST_PYTHON = 16_000  # the same for the python format, whose parser is slow; ground-truth turns have up to 6,910
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -6,9 +6,9 @@ bfcl-eval's own loader needs packages that are not installed, and creates folder
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,7 @@ def load_entry(task_id: str) -> Entry:
 
 @functools.cache
 def _data() -> Path:
-    spec = importlib.util.find_spec("bfcl_eval")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(
-            "bfcl_eval is not installed in this virtualenv; run python -m envs install bfcl --force"
-        )
-    return Path(spec.submodule_search_locations[0]) / "data"
+    return Path(str(files("bfcl_eval"))) / "data"
 
 
 @functools.cache

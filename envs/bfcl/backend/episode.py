@@ -19,8 +19,6 @@ from .execution import execute
 from .limits import LONGEST_RESULTS
 from .official import results_message, reveal_message
 
-PROMPTS = ("compact", "official")
-
 STEP_LIMIT = 20  # bfcl_eval.constants.default_prompts.MAXIMUM_STEP_LIMIT
 REVEAL = "I have updated some more functions you can choose from. What about now?"
 END_OF_TURN = "Done."  # not a call in any format

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-CPU_S = 5.0  # the default processor time for one message; the ground truth's messages take milliseconds
 # Characters of all results of one message. In the native format the worker sends each result twice, with up to 12
 # bytes for a character, in a frame of 64 MiB.
 LONGEST_RESULTS = 2_000_000

@@ -6,9 +6,9 @@ import functools
 import gc
 from typing import Any
 
-from .calls import FORMATS
-from .episode import PROMPTS, EntryEpisode, compact_document, instruction, load_simulators, task_of
-from .limits import CPU_S, limited, prepare
+from .calls import CPU_S
+from .episode import EntryEpisode, compact_document, instruction, load_simulators, task_of
+from .limits import limited, prepare
 from .official import system_prompt, tool_document, with_hint
 
 load_simulators()  # before memory is limited: a failed import can leave a broken module behind
@@ -35,8 +35,6 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     if method == "expert":
         return _episodes[params["session"]].expert()
     if method == "start":
-        assert params["action_format"] in FORMATS, params["action_format"]
-        assert params["prompt"] in PROMPTS, params["prompt"]
         episode = _episodes[params["session"]] = EntryEpisode(
             params["task_id"], params["action_format"], params["prompt"]
         )

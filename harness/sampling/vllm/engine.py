@@ -105,12 +105,12 @@ class VLLMSampler:
                 **(engine_args or {}),
             },
         )
+        self._cache_tokens = cache_tokens(vars(self._engine.vllm_config.cache_config))
         self._prompt_tokens = self._cached_tokens = 0
         self._take_over_weights()
 
-    @property
-    def cache_tokens(self) -> int:
-        return cache_tokens(vars(self._engine.vllm_config.cache_config))
+    def cache_of(self, session: Hashable) -> tuple[Hashable, int]:
+        return None, self._cache_tokens
 
     def cache_metrics(self) -> dict[str, float]:
         hits = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else math.nan

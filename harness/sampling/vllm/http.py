@@ -45,7 +45,7 @@ class VLLMServer:
         return str(self._call("GET", "/version")["version"])
 
     def settings(self) -> dict[str, Any]:
-        return dict(self._call("GET", "/server_info", "?config_format=json")["vllm_config"])
+        return dict(self._call("GET", "/server_info?config_format=json")["vllm_config"])
 
     def world_size(self) -> int:
         return int(self._call("GET", "/get_world_size")["world_size"])
@@ -62,7 +62,7 @@ class VLLMServer:
 
     def pause(self) -> None:
         """Pauses every request where it is and drops all keys and values, which are computed again afterwards."""
-        self._call("POST", "/pause", "?mode=keep&clear_cache=true")
+        self._call("POST", "/pause?mode=keep&clear_cache=true")
 
     def resume(self) -> None:
         self._call("POST", "/resume")
@@ -83,13 +83,13 @@ class VLLMServer:
             if time.monotonic() - max(began, self._sampled) >= CALL_S:
                 raise TimeoutError(f"nothing in {CALL_S:g} s")
 
-    def _call(self, method: str, path: str, query: str = "", body: Any = None) -> Any:
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
         connection = self._connection(*self._address, timeout=_CONNECT_S)
         try:
             connection.connect()
             connection.sock.settimeout(CALL_S)
             sent = None if body is None else json.dumps(body)
-            connection.request(method, path + query, sent, {"Content-Type": "application/json"} if sent else {})
+            connection.request(method, path, sent, {"Content-Type": "application/json"} if sent else {})
             self._wait(connection.sock)
             response = connection.getresponse()
             text = response.read()

@@ -20,7 +20,6 @@ from eh_gym.errors import (
     WorkerError,
     WorkerProtocolError,
     WorkerTimeout,
-    WorkerVersionMismatch,
 )
 from eh_gym.worker import Worker, backend_command, frames
 
@@ -65,7 +64,7 @@ def test_a_hanging_call_is_killed_at_its_deadline_with_the_worker_s_children(wor
 
 
 def test_a_worker_that_does_not_read_cannot_block_the_caller(tmp_path):
-    with fake(tmp_path, "send({'protocol': 1}); send({'ready': True}); time.sleep(600)") as worker:
+    with fake(tmp_path, "send({'ready': True}); time.sleep(600)") as worker:
         with pytest.raises(WorkerTimeout, match=r"0\.5 s .*'big'"):
             worker.call("big", {"text": "x" * 5_000_000}, timeout_s=0.5)
         assert gone(worker.pid)
@@ -151,7 +150,7 @@ def test_an_answer_or_call_longer_than_a_frame_is_an_error_and_the_worker_lives_
 @pytest.mark.parametrize(
     ("script", "error", "message"),
     [
-        ("send({'protocol': 999}); time.sleep(600)", WorkerVersionMismatch, "protocol 999"),
+        ("send({'hello': 1}); time.sleep(600)", WorkerProtocolError, "began with .*hello.*child.py"),
         ("print('Welcome to the shell!'); sys.stdout.flush(); time.sleep(600)", WorkerProtocolError, "no frame"),
         ("send([1])", WorkerProtocolError, "a list"),
         ("sys.exit('no such module')", WorkerDied, r"status 1\n.*\nno such module"),
@@ -165,17 +164,12 @@ def test_a_start_that_fails_is_reported_by_its_cause(tmp_path, script, error, me
     assert gone(worker.pid)
 
 
-@pytest.mark.parametrize(("script", "what"), [("", "its greeting"), ("send({'protocol': 1}); ", "the backend to load")])
-def test_a_start_that_takes_too_long_says_what_it_waited_for(tmp_path, script, what):
-    for limit_s in (0.7, 5.0, 60.0):  # on a busy machine a greeting takes longer than the shortest
-        worker = fake(tmp_path, f"{script}time.sleep(600)", start_timeout_s=limit_s)
-        with pytest.raises(WorkerTimeout) as error:
-            worker.start()
-        assert not worker.alive
-        assert gone(worker.pid)
-        if what in str(error.value):
-            break
-    assert f"{limit_s:g} s for {what}" in str(error.value)
+def test_a_start_that_takes_too_long_says_what_it_waited_for(tmp_path):
+    worker = fake(tmp_path, "time.sleep(600)", start_timeout_s=0.7)
+    with pytest.raises(WorkerTimeout, match=r"0\.7 s for the backend to load"):
+        worker.start()
+    assert not worker.alive
+    assert gone(worker.pid)
 
 
 def test_what_cannot_be_started_or_imported_is_named(tmp_path, make_worker):

@@ -58,7 +58,7 @@ def evaluation(folder, agent, tasks):
         t = Trajectory(request.task_id, request.group, seed=request.seed)
         t.begin(*env.reset(options={"task_id": request.task_id}))
         for code in agent(list(data.reference("mini", request.task_id)), number):
-            t.turns.append(Turn(f"```python\n{code}\n```", "", cut=False, malformed=False))
+            t.turns.append(Turn(f"```python\n{code}\n```"))
             if t.add_answer(env.step(t.turns[-1].action)):
                 break
         else:

@@ -268,7 +268,7 @@ def folders_in_folders(last):
 
 
 def test_calls_without_end_are_interrupted_and_harm_no_other_episode(make, monkeypatch):
-    monkeypatch.setattr(env_module, "_STEP_CPU_S", 0.3)
+    monkeypatch.setattr(env_module, "CPU_S", 0.3)
     env, neighbour = make(), make()
     for each in (env, neighbour):
         each.reset(options={"task_id": "multi_turn_base_0"})

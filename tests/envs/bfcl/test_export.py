@@ -26,7 +26,7 @@ def played(env, request, script):
         action = messages[said] if said < len(messages) else "Done."
         said += 1
         # `action` keeps its thought, as with a model whose thoughts are not known.
-        trajectory.turns.append(Turn(action, "", cut=False, malformed=False))
+        trajectory.turns.append(Turn(action))
         answer = env.step(action)
         end = trajectory.add_answer(answer)
         if answer[4]["turn"] != turn:

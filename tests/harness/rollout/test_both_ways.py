@@ -162,7 +162,7 @@ def watched(fake):
 @pytest.mark.parametrize("cache_tokens", [1, 300])
 def test_who_is_admitted_to_a_small_cache_changes_no_trajectory(fake, mode, cache_tokens):
     sampler, steps = watched(fake)
-    sampler.cache_tokens = cache_tokens
+    sampler.cache_of = lambda session: (None, cache_tokens)
     assert play(fake, mode=mode, slots=12, sampler=sampler) == play(fake, mode="lockstep", slots=12)
     assert max(map(len, steps)) < 12
 

@@ -37,7 +37,7 @@ def test_episodes_follow_each_other_and_hold_nothing_that_moves_the_cursor(capsy
     shown = ShownEpisodes(Console(width=200), [1, 2])
     lost, first, second, third = (Trajectory(f"t{n}", 0, 9, n, info={"task_id": n}) for n in (1, 1, 2, 3))
     first.success, first.prompt = True, "[b]\x1b[2J \udc80" + 2000 * "x"
-    second.turns.append(Turn("late", "", cut=False, malformed=False))
+    second.turns.append(Turn("late"))
     shown.went_on(lost)
     for t in (second, third, first):
         shown.ended(t)

@@ -17,7 +17,7 @@ def test_an_episode_grows_with_its_mask():
 
 
 def answered(reward=0.0, terminated=False, truncated=False, **info):
-    t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
+    t = Trajectory("task", 0, turns=[Turn("a")])
     t.begin("first", {"task_id": "task", "system_prompt": "rules", "horizon": 5, "category": "base"})
     end = t.add_answer(("seen", reward, terminated, truncated, info))
     assert end == (t.end if terminated or truncated or t.error else None)
@@ -33,7 +33,7 @@ def test_the_first_message_and_an_answer_are_recorded():
 
 
 def test_numbers_of_numpy_are_numbers():
-    t = Trajectory("task", 0, turns=[Turn("a", "", cut=False, malformed=False)])
+    t = Trajectory("task", 0, turns=[Turn("a")])
     t.begin("first", {"task_id": "task", "system_prompt": "rules", "optimal_steps": np.int64(4)})
     assert json.dumps([t.optimal_steps, answered(reward=np.float32(0.5)).reward]) == "[4, 0.5]"
     for one in (np.True_, np.int64(1), np.float32(1)):

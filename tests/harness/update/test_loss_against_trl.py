@@ -73,7 +73,8 @@ def test_value_and_gradient(mode, loss_type, weighted):
     per_token, clipped = policy_loss(logp, old, advantages, mask, clip_low=0.2, clip_high=0.28)
     if weights is not None:
         per_token = per_token * weights
-    value = aggregate(per_token + KL * kl_k3(logp, ref), mask, mode=mode, n_episodes=EPISODES, n_tokens=int(mask.sum()))
+    counts = {"n_episodes": EPISODES, "n_tokens": int(mask.sum()), "episode_tokens": mask.sum(dim=1)}
+    value = aggregate(per_token + KL * kl_k3(logp, ref), mask, mode=mode, **counts)
     (gradient,) = torch.autograd.grad(value, logp)
     assert clipped.any(), "the batch must reach the clips"
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)

@@ -27,18 +27,18 @@ def group_of(policy, *rewards):
 
 def choose(trajectories, **changes):
     settings = Loss(**{"normalize_std": False, **changes})
-    chosen, equal = select_episodes(trajectories, settings)
-    return [(t.turns[0].action, a) for t, a in chosen], equal
+    chosen, differing = select_episodes(trajectories, settings)
+    return [(t.turns[0].action, a) for t, a in chosen], differing
 
 
 def test_equal_groups_are_dropped_and_counted(policy):
     group = group_of(policy, 1.0, 0.0)
     equal = [episode(policy, 1, "open(c)", reward=1.0), episode(policy, 1, "open(d)", reward=1.0)]
-    assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], 0.5)
+    assert choose(group + equal) == ([("open(a)", 0.5), ("open(b)", -0.5)], {0})
     for t in group:
         t.reward += 1e8
     tie = episode(policy, 0, "read()", reward=1e8 + 0.5)
-    assert choose([*group, tie]) == ([("open(a)", 0.5), ("open(b)", -0.5), ("read()", 0.0)], 0.0)
+    assert choose([*group, tie]) == ([("open(a)", 0.5), ("open(b)", -0.5), ("read()", 0.0)], {0})
 
 
 def test_the_kl_term_alone_trains(trained):
@@ -73,9 +73,7 @@ def test_stopped_episodes_count_in_the_mean_and_have_the_weight_that_they_are_gi
 
 def with_changed_history(policy, group, replies, *, reward):
     """An episode whose every turn begins another sequence. All begin with a prompt that is long enough to be shared."""
-    t = Trajectory(
-        f"t{group}", group, reward=reward, turns=[Turn(reply, "", cut=False, malformed=False) for reply in replies]
-    )
+    t = Trajectory(f"t{group}", group, reward=reward, turns=[Turn(reply) for reply in replies])
     beginning = policy.chat.prompt_ids("", "start c " * 20)
     for number, reply in enumerate(replies):
         t.go_on(beginning + number * policy.chat.observation_ids(f"{number}", stopped=True))
@@ -132,6 +130,7 @@ def test_nothing_to_learn_is_no_step_and_finite_metrics(policy):
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
     before = [p.clone() for p in policy.model.parameters()]
     metrics = update(policy, optimizer, group_of(policy, 0.0, 0.0))
+    assert metrics["train/zero_advantage_groups"] == 1.0
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
     nothing = {name for name, value in metrics.items() if math.isnan(value)}
     compared = ("max", "mean", *(name for name, _ in LENGTH_BINS))
@@ -219,8 +218,7 @@ def test_the_kl_is_that_of_the_policy_that_sampled(trained):
 def test_the_mismatch_is_that_of_all_ranks(trained, monkeypatch):
     other = Mismatch()
     other._max = 9.0
-    every = lambda _, mine: [*mine, *[other] * isinstance(mine[0], Mismatch)]  # noqa: E731
-    monkeypatch.setattr(Ranks, "gather", every)
+    monkeypatch.setattr(Ranks, "gather", lambda _, mine: [*mine, (mine[0][0], other)])
     assert moved(trained, 0.0)[1]["train/logp_difference_max"] == 9.0
 
 
