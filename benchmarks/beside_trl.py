@@ -9,8 +9,8 @@ not count. TRL's prompts lack the tool's schema, and each message is a call, so 
 
 The trained model samples, in float32; both sides take turns in one process, and the seconds are processor time. With
 --vllm each side has a process with an engine beside the trainer (TRL's colocated mode), in bfloat16, and the seconds
-are those of the clock; weights go to the engine at the start of each rollout. Without a GPU, to try the script, vLLM's CPU
-build samples, in float32, and TRL's engine keeps its first weights.
+are those of the clock; weights go to the engine at the start of each rollout. Without a GPU, to try the script, vLLM's
+CPU build samples in float32, and TRL's engine keeps its first weights.
 """
 
 import json
@@ -59,6 +59,7 @@ Row = list[float]
 
 
 def clock(args: Namespace) -> float:
+    """Seconds."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return perf_counter() if args.vllm else process_time()
@@ -74,6 +75,7 @@ class Ours:
         self.slots = Environments(ENV, {"split": "train"}, args.group, 0).open(FixedHorizon(args.messages))
 
     def update(self, number: int) -> Row:
+        """Plays the task of this number, and trains."""
         start = clock(self.args)
         self.sampler.weights_changed()
         requests = [EpisodeRequest(f"train-{number:06d}", 0, seed) for seed in range(self.args.group)]
@@ -117,6 +119,7 @@ class Theirs(trl.GRPOTrainer):
 
 
 def grpo_config(args: Namespace) -> trl.GRPOConfig:
+    """TRL's settings."""
     at_once = min(PASS, args.group)
     settings = {"max_steps": args.updates, "num_generations": args.group, "per_device_train_batch_size": at_once}
     settings |= {"gradient_accumulation_steps": args.group // at_once, "max_completion_length": 3072}
