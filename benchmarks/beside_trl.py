@@ -47,8 +47,7 @@ from harness.types.request import EpisodeRequest
 from harness.update.optimizer import make_optimizer
 from harness.update.update import update_policy
 
-ENV, PASS, GPU_SHARE = "EH-Cabinet-v0", 8, 0.4
-"""TRL trains `PASS` episodes at a time, and an engine has a share of the GPU."""
+ENV, GPU_SHARE = "EH-Cabinet-v0", 0.4
 CHAT = """{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}{{ m.tool_calls }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
@@ -71,7 +70,8 @@ class Ours:
     def __init__(self, policy: Policy, args: Namespace) -> None:
         sampling = VLLMSampling(max_context=args.context, gpu_memory_utilization=GPU_SHARE) if args.vllm else None
         self.sampler = make_sampler(sampling or TransformersSampling(), policy, slots=args.group)
-        self.policy, self.args, self.adamw = policy, args, make_optimizer(policy.model, Optimizer())
+        self.settings = Optimizer(tokens_per_microbatch=2048 * args.at_once)
+        self.policy, self.args, self.adamw = policy, args, make_optimizer(policy.model, self.settings)
         self.slots = Environments(ENV, {"split": "train"}, args.group, 0).open(FixedHorizon(args.messages))
 
     def update(self, number: int) -> Row:
@@ -84,7 +84,7 @@ class Ours:
         played = clock(self.args)
         for i, episode in enumerate(episodes):
             episode.reward = float(i % 2)
-        update_policy(self.policy, self.adamw, episodes, Loss(), Optimizer(), temperature=1.0, seed=number)
+        update_policy(self.policy, self.adamw, episodes, Loss(), self.settings, temperature=1.0, seed=number)
         sampled = sum(t.action_tokens for t in episodes)
         return [played - start, clock(self.args) - played, sampled, sum(len(t.ids) for t in episodes)]
 
@@ -120,10 +120,10 @@ class Theirs(trl.GRPOTrainer):
 
 def grpo_config(args: Namespace) -> trl.GRPOConfig:
     """TRL's settings."""
-    at_once = min(PASS, args.group)
-    settings = {"max_steps": args.updates, "num_generations": args.group, "per_device_train_batch_size": at_once}
-    settings |= {"gradient_accumulation_steps": args.group // at_once, "max_completion_length": 3072}
-    settings |= {"max_tool_calling_iterations": args.messages - 1, "gradient_checkpointing": None, "bf16": False}
+    settings = {"max_steps": args.updates, "num_generations": args.group}
+    settings |= {"per_device_train_batch_size": args.at_once, "gradient_accumulation_steps": args.group // args.at_once}
+    settings |= {"max_completion_length": 3072, "max_tool_calling_iterations": args.messages - 1}
+    settings |= {"gradient_checkpointing": None, "bf16": False}
     settings |= {"use_cpu": not torch.cuda.is_available(), "shuffle_dataset": False, "save_strategy": "no"}
     settings["generation_kwargs"] = {"max_tokens" if args.vllm else "max_new_tokens": args.tokens}
     if args.vllm:
@@ -200,6 +200,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--at-once", type=int, default=8, help="episodes in a forward pass; a divisor of --group")
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--vllm", action="store_true", help="sample with vLLM")
     parser.add_argument("--side", help="for the processes that this starts")
