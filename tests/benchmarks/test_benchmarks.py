@@ -30,7 +30,7 @@ SLOW = {
     "settling": "Algorithm 2's rounding",
     "tau2": "expert   test 40/40",
     "train": "plain / chunked, mib",
-    "trl_cpu": "tokens/s / TRL's: median",
+    "beside_trl": "tokens/s / TRL's: median",
 }
 NEEDS = {"appworld": "EH-AppWorld-v0", "bfcl": "EH-BFCL-v0", "tau2": "EH-Tau2-v0"}
 ELSEWHERE = [  # other tox environments have the packages, and name the test
