@@ -54,6 +54,7 @@ class Step:
         self.began = time.monotonic()
         self._stopped_at: float | None = None
         self._stopped_s = 0.0
+        self._times: list[tuple[float, float, float]] = []  # of a step that is stopped; they stay
         self._seen = self._look()
         self._cpu_s = self._waits_s = 0.0
         self.long, self.threads, self.ran_s, self.lost_s = False, 1, 0.0, 0.0
@@ -79,7 +80,7 @@ class Step:
         self.lost_s += lost_s
         self._cpu_s += cpu_s
         self.long = self._cpu_s >= _LONG_CPU_S
-        if self.long and self._shell is not None:
+        if self.long and self._shell is not None and not self._times:
             self.threads = self._shell.threads()
 
     def go(self, on: bool) -> None:
@@ -90,6 +91,7 @@ class Step:
             self._stopped_at = now
         else:
             return
+        self._times = []
         for process in self._processes:
             process.signal(signal.SIGCONT if on else signal.SIGSTOP)
 
@@ -116,7 +118,9 @@ class Step:
 
     def _look(self) -> tuple[float, ...]:
         """The seconds until now: of the clock, stopped, and the sums of `Process.times`."""
-        now, times = time.monotonic(), [process.times() for process in self._processes]
+        now, times = time.monotonic(), self._times or [process.times() for process in self._processes]
+        if self._stopped_at is not None:
+            self._times = times
         stopped_s = self._stopped_s + (0.0 if self._stopped_at is None else now - self._stopped_at)
         return now, stopped_s, *map(sum, zip(*times, strict=True))
 

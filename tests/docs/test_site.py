@@ -125,27 +125,18 @@ def _own_pages():
     return own
 
 
-def _open(browser, width, height):
-    page = browser.new_page(viewport={"width": width, "height": height})
+def test_each_page_fits_on_screens_and_phones(browser, url):
+    """A first screen says what the page gives, and has a command that is not cut off. A phone shows whole pages."""
+    page = browser.new_page()
     page.set_default_timeout(120_000)
-    return page
-
-
-def test_a_first_screen_says_what_the_page_gives_and_has_a_command_that_is_not_cut_off(browser, url):
-    page = _open(browser, *SCREEN)
     for name in _own_pages():
+        page.set_viewport_size({"width": SCREEN[0], "height": SCREEN[1]})
         page.goto(f"{url}/{name}")
         assert page.evaluate(FIRST, "p")["top"] < SCREEN[1], name
         command = page.evaluate(FIRST, "table" if name in NO_COMMAND else "pre > code")
         assert command["top"] < SCREEN[1], name
         assert command["cut"] <= 0, name
-    page.close()
-
-
-def test_phones_show_whole_pages_with_letters_of_12_pixels(browser, url):
-    page = _open(browser, 390, 844)
-    for name in _own_pages():
-        page.goto(f"{url}/{name}")
+        page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390, name
         assert page.evaluate(SMALLEST) >= 12, name
     page.close()
