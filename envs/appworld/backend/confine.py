@@ -274,6 +274,11 @@ def limit(limits: Limits, *, counts_threads_alone: bool = False) -> None:
             hard = resource.getrlimit(which)[1]
             most = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
             resource.setrlimit(which, (most, most))
+    with contextlib.suppress(AttributeError, OSError):
+        cores = sorted(os.sched_getaffinity(0))
+        if cgroups.processors() < len(cores):  # threads on all of them would use up the container's quota in an instant
+            first = os.getpid() % len(cores)
+            os.sched_setaffinity(0, (cores * 2)[first : first + cgroups.processors()])
 
 
 def _memory(field: int) -> int:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import adaptations, apps, confine, shell
+from . import adaptations, apps, cgroups, confine, shell
 from .children import Children
 from .libc import libc
 
@@ -36,6 +36,7 @@ def handle(method: str, params: dict[str, Any]) -> Any:
     if method == "load":
         folder = params["folder"]
         _children = Children(folder)
+        cgroups.processors()  # remembered: worlds can't read the container's files
         os.environ.update(IPYTHONDIR=folder, APPWORLD_ROOT=folder, PYTHON_DOTENV_DISABLED="1")
         os.chdir(folder)
         gc.disable()  # saves a fifth of the start

@@ -449,6 +449,11 @@ def test_descriptors_are_limited(any_host, scratch):
     assert confined(any_host, scratch, lambda: [os.pipe() for _ in range(1000)]) == ("raised", errno.EMFILE)
 
 
+def test_it_runs_on_as_many_processors_as_the_container_s_quota_allows(any_host, scratch, monkeypatch):
+    monkeypatch.setattr(confine.cgroups, "processors", lambda: 1)
+    assert confined(any_host, scratch, lambda: len(os.sched_getaffinity(0))) == ("returned", 1)
+
+
 # What it is prepared with.
 def test_only_the_descriptors_named_stay_open():
     def close():
