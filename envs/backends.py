@@ -96,7 +96,10 @@ def _build(backend: Backend, path: Path) -> None:
     wanted = [f"{name}=={version}" for name, version in backend.requirements.items()]
     hint = "this Python cannot make virtualenvs; on Debian and Ubuntu, install the package python3-venv"
     run([sys.executable, "-m", "venv", str(path)], hint=hint)
-    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", *wanted])
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-compile"]
+    run([*pip, *wanted])
+    compile_all = "import compileall, sys; compileall.compile_dir(sys.argv[1], quiet=2, workers=0)"  # on all cores
+    run([python, "-c", compile_all, str(path / "lib")])
     if backend.finish is not None:
         with tempfile.TemporaryDirectory(prefix="eh-install-") as home:
             run([python, "-I", "-B", str(backend.finish)], hint="please report this", cwd=path, home=Path(home))
