@@ -17,11 +17,12 @@ from harness.records.run_folder import lengthen
 from harness.rollout.environment import NOTHING, Given
 from harness.rollout.outcomes import tell_controller
 from harness.settings.grpo import GRPOConfig
-from harness.terminal.display import Display
+from harness.terminal.display import Display, UpdateBars
 from harness.terminal.interrupts import Interrupts, Stopped
 from harness.training.before import evaluate_before
 from harness.training.build import build
 from harness.training.training_run import TrainingRun
+from harness.types.trajectory import Trajectory
 
 OnUpdate = Callable[[int, Mapping[str, float]], object]
 """A function that is called after an update, with its index and its metrics."""
@@ -73,27 +74,7 @@ def train_loop(
         done = run.next_update
         with display.updates(run.next_update, config.updates) as progress, interrupts.held():
             for update in range(run.next_update, config.updates):
-                times: dict[str, float] = {}
-                with run.clock.timed("time/update_s", times):
-                    try:
-                        trajectories, metrics = run.batches.take(update, progress.batch_began)
-                    except Stopped:
-                        run.save(update)
-                        raise
-                    except EHError:
-                        if run.ranks.size == 1:  # the other ranks don't know of it
-                            run.save(update)
-                        raise
-                    with run.batches.paused():
-                        run.remember(update)
-                        metrics |= tell_controller(run.controller, trajectories)
-                    run.weights.before_training()
-                    run.batches.prepare(update + 1, progress.batch_began)
-                    with run.clock.timed("time/train_s", times):
-                        metrics |= run.learner.update(trajectories, update)
-                        with run.batches.paused():
-                            run.weights.hand_over()
-                metrics |= times | run.clock.count(metrics["tokens/update"])
+                trajectories, metrics = _play_and_learn(run, update, progress)
                 if config.evaluation.every and (update + 1) % config.evaluation.every == 0:
                     with run.clock.stopped("time/evaluation_s", metrics):
                         metrics |= run.held_out.during_training(progress, update)
@@ -115,6 +96,31 @@ def train_loop(
                     break
     _finish(run, display, started, updates=done)
     return run.evaluations
+
+
+def _play_and_learn(run: TrainingRun, update: int, progress: UpdateBars) -> tuple[list[Trajectory], dict[str, float]]:
+    """Plays a batch, moves K, trains, and hands the weights over. Returns the episodes and the update's metrics."""
+    times: dict[str, float] = {}
+    with run.clock.timed("time/update_s", times):
+        try:
+            trajectories, metrics = run.batches.take(update, progress.batch_began)
+        except Stopped:
+            run.save(update)
+            raise
+        except EHError:
+            if run.ranks.size == 1:  # the other ranks don't know of it
+                run.save(update)
+            raise
+        with run.batches.paused():
+            run.remember(update)
+            metrics |= tell_controller(run.controller, trajectories)
+        run.weights.before_training()
+        run.batches.prepare(update + 1, progress.batch_began)
+        with run.clock.timed("time/train_s", times):
+            metrics |= run.learner.update(trajectories, update)
+            with run.batches.paused():
+                run.weights.hand_over()
+    return trajectories, metrics | times | run.clock.count(metrics["tokens/update"])
 
 
 def _finish(run: TrainingRun, display: Display, started: float, *, updates: int) -> None:
