@@ -1,4 +1,4 @@
-"""Tokens per second of one policy update on the CPU: ours and TRL's GRPOTrainer, packed and padded, chunked and plain.
+"""Tokens per second of one policy update on the CPU: ours and TRL's GRPOTrainer, packed and padded.
 
     OMP_NUM_THREADS=1 python benchmarks/train.py    # without the extra `examples` the table has no rows of TRL
 
@@ -12,17 +12,14 @@ and its longest completion, as TRL's `_generate_and_score_completions` does. "so
 length into a micro-batch and pads them to its longest, which TRL does not offer. TRL's loss is set to ours (dapo: token
 mean, no KL). The script fails if the gradients' norms differ.
 
-"unshared" is packed without sharing the beginnings of a task's episodes. "plain" holds all logits of the written tokens
-at once, and "chunked" does not. Both are measured at the output layer alone, with the memory above what was held.
+"unshared" is packed without sharing the beginnings of a task's episodes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,14 +37,13 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from harness.model.attention import PACKED
 from harness.model.fresh import fresh_qwen2
-from harness.model.head import Head, token_scores
 from harness.model.policy import Policy
 from harness.settings.loss import Loss
 from harness.settings.optimizer import Optimizer
 from harness.types.trajectory import Trajectory
 from harness.update.update import select_episodes, update_policy
 
-VOCABULARY, HEAD_WIDTH = 16_384, 128
+VOCABULARY = 16_384
 
 
 def new_model() -> Qwen2ForCausalLM:
@@ -168,38 +164,13 @@ def _tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
 
 
-def head(way: str, tokens: int) -> dict[str, float]:
-    """Runs the output layer forward and backward; returns CPU seconds, and MiB above what was held before."""
-    torch.manual_seed(0)
-    hidden = torch.randn(tokens, HEAD_WIDTH, requires_grad=True)
-    weight = torch.randn(VOCABULARY, HEAD_WIDTH, requires_grad=True)
-    targets = torch.randint(VOCABULARY, (tokens,))
-    before, start = _peak_mib(), time.process_time()
-    if way == "chunked":
-        logp, _ = token_scores(hidden, targets, Head(weight), 1.0)
-    else:
-        everything = (hidden @ weight.T).log_softmax(dim=1)
-        logp = everything.gather(1, targets[:, None])
-        with torch.no_grad():
-            everything.exp().mul_(everything).sum(dim=1)  # the entropy
-    logp.sum().backward()
-    seconds = time.process_time() - start
-    return {"seconds": seconds, "mib": _peak_mib() - before}
-
-
-def _peak_mib() -> float:
-    """Returns the peak memory of this process. getrusage would also count the process that started it."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
-
-
 def _spread(values: Sequence[float], digits: int) -> str:
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
 def compare_updates(args: Any, folder: str) -> None:
-    """Prints the first table."""
+    """Makes the updates in turn, and prints the table."""
     tasks, group, repeats, at_once, budgets = args.tasks, args.group, args.repeats, args.at_once, args.tokens
     episodes = new_episodes(tasks, group)
     tokens, written = sum(len(t.ids) for t in episodes), sum(t.action_tokens for t in episodes)
@@ -233,43 +204,19 @@ def compare_updates(args: Any, folder: str) -> None:
         print(f"{name:44} {_spread([tokens / s for s in values], 0):>22}   {_spread(ratios, 2):>38}")
 
 
-def compare_heads(repeats: int, tokens: int) -> None:
-    """Prints the second table. Each measurement runs in its own process, because it measures memory."""
-    measured: dict[str, list[dict[str, float]]] = {"plain": [], "chunked": []}
-    for _ in range(repeats):
-        for way, runs in measured.items():
-            command = [sys.executable, __file__, "--head", way, "--head-tokens", str(tokens)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            runs.append(json.loads(done.stdout))
-    logits = tokens * VOCABULARY * 4 / 2**20
-    print(f"\noutput layer: {tokens} tokens, width {HEAD_WIDTH}, {VOCABULARY} words; their logits are {logits:.0f} MiB")
-    for way, runs in measured.items():
-        seconds, mib = _spread([r["seconds"] for r in runs], 2), _spread([r["mib"] for r in runs], 0)
-        print(f"{way:8} CPU seconds {seconds:>18}   MiB {mib:>18}")
-    for what in ("seconds", "mib"):
-        ratios = [a[what] / b[what] for a, b in zip(measured["plain"], measured["chunked"], strict=True)]
-        print(f"plain / chunked, {what}: {_spread(ratios, 2)}")
-
-
 def main() -> None:
-    """Prints both tables."""
+    """Prints the table."""
     parser = new_parser(__doc__)
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--group", type=int, default=8, help="episodes of a task")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 16_384])
-    parser.add_argument("--head", choices=["plain", "chunked"], help="one measurement of the second table, as JSON")
-    parser.add_argument("--head-tokens", type=int, default=4096, help="tokens of the second table")
-    args = parse(parser, tasks=1, group=2, repeats=1, at_once=[2], tokens=[2048], head_tokens=512)
+    args = parse(parser, tasks=1, group=2, repeats=1, at_once=[2], tokens=[2048])
     torch.set_num_threads(1)
-    if args.head:
-        print(json.dumps(head(args.head, args.head_tokens)))
-        return
     print_heading("torch", "transformers")
     with tempfile.TemporaryDirectory() as folder:
         compare_updates(args, folder)
-    compare_heads(args.repeats, args.head_tokens)
 
 
 if __name__ == "__main__":

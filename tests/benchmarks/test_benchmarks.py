@@ -26,10 +26,10 @@ SLOW = {
     "bfcl": "episodes/s",
     "false_plateau": "a K for each kind, 56 updates",
     "learning": "1.00   K 50.0",
-    "ray_envs": "A killed actor",
+    "ray_envs": "EH-Cabinet-v0  4 at once",
     "settling": "Algorithm 2's rounding",
     "tau2": "expert   test 40/40",
-    "train": "plain / chunked, mib",
+    "train": "sorted, trimmed, 2 at once",
     "beside_trl": "tokens/s / TRL's: median",
 }
 NEEDS = {"appworld": "EH-AppWorld-v0", "bfcl": "EH-BFCL-v0", "tau2": "EH-Tau2-v0"}
