@@ -112,7 +112,8 @@ def print_differences(final: pd.Series, title: str, pairs: Mapping, columns: Map
 def print_together(numbers: pd.DataFrame) -> None:
     """Prints the tables that put the cabinets together."""
     labels, cabinets = numbers.index.unique("arm"), numbers.index.unique("environment")
-    columns = {name: [name] for name in cabinets} | {"mean of the cabinets": list(cabinets)}
+    columns = {name: [name] for name in cabinets}
+    columns |= {"mean of the cabinets": list(cabinets)} if len(cabinets) > 1 else {}
     final, largest = pd.concat([numbers["mean_at_k"], best_of_other_seeds(numbers)]), fixed_arms(numbers)[-1]
     known = final.index.unique("arm")
     pairs = {label: (label, largest) for label in known if label != largest}

@@ -29,8 +29,8 @@ def arm(run: SweptRun) -> str:
     k0, key = run.config["k0"], run.config.get("horizon_key")
     if run.config["wrapper"] == "fixed":
         return f"fixed, K = {k0}"
-    growing = ", growing" * bool(run.config.get("cold_growth"))
-    return run.config["wrapper"] + f" from K0 = {k0}" * (k0 is not None) + f", by {key}" * bool(key) + growing
+    headroom = f", P90 + {run.config['delta']:g}" * (run.config["wrapper"] == "elastic" and run.config["delta"] != 10)
+    return run.config["wrapper"] + f" from K0 = {k0}" * (k0 is not None) + headroom + f", by {key}" * bool(key)
 
 
 def share(values: list[dict[str, Any]]) -> str:

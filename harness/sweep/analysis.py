@@ -269,7 +269,10 @@ def suite_table(suite: Suite) -> SuiteTable:
         notes.append(told[0][1]["saturation"]["advice"])
     elif told:
         sample = "tasks: {tasks}, episodes: {episodes}".format(**told[0][1])
-        ks = ", ".join(f"{label} {one['saturation']['knee']}" for label, one in told)
+        by_arm: dict[str, list[str]] = {}
+        for label, one in told:
+            by_arm.setdefault(label, []).append(str(one["saturation"]["knee"]))
+        ks = "; ".join(f"{label}: {', '.join(of)}" for label, of in by_arm.items())
         notes.append(f"K to deploy, the smallest surely at most 2 points below the evaluation's ({sample}): {ks}")
     return SuiteTable(suite.name, pd.Series({arm.label: len(arm.ended) for arm in suite.arms}), spreads, notes, band)
 

@@ -100,6 +100,7 @@ def cells(line):
         ),
         (["learning", "--from", f"{KEPT}/recurring-runs.csv"], "recurring-cpu.txt"),
         (["learning", "--from", f"{KEPT}/equal-runs.csv"], "equal-cpu.txt"),
+        (["learning", "--from", f"{KEPT}/tau2-runs.csv"], "tau2-arms-cpu.txt"),
         (["pretrained"], "pretrained-bfcl-cpu.txt"),
         (["pretrained", f"{KEPT}/pretrained-openended"], "pretrained-openended-cpu.txt"),
         (["pretrained", f"{KEPT}/pretrained-bfcl-recurring"], "pretrained-bfcl-recurring-cpu.txt"),
