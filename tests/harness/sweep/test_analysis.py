@@ -109,6 +109,13 @@ def test_saturation_finds_the_band_and_convergence_the_gap_between_its_starts():
     assert "gap between elastic K0=10 and elastic K0=50 in the last quarter: 3.5 steps" in found.notes
 
 
+def test_the_k_to_deploy_is_told_by_arm():
+    runs = [a_run(k=[9], after=0.5), a_run(1, k=[9], after=0.5)]
+    for run, knee in zip(runs, (7, 9), strict=True):
+        run.result().update(saturation={"knee": knee}, tasks=8, episodes=16)
+    assert table("recurring", {"K=9": (fixed(9), runs)}).notes[-1].endswith("(tasks: 8, episodes: 16): K=9: 7, 9")
+
+
 def test_learning_compares_with_the_largest_k_seed_by_seed():
     def run(seed, final, *, tokens, half):
         return a_run(seed, k=[20, 20], tokens=[tokens / 2] * 2, held_out={0: half, 1: final}, after=final)
