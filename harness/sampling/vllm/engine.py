@@ -271,7 +271,7 @@ def _start_engine(device: torch.device, options: Mapping[str, Any]) -> Any:
             log_stats=False,
             multiprocess_mode=False,
         )
-    except (ValueError, torch.OutOfMemoryError) as error:
+    except (ValueError, NotImplementedError, torch.OutOfMemoryError) as error:
         raise ConfigError(
             f"vLLM does not start: {' '.join(str(error).split())[:500]}; if the trainer lacks memory, lower "
             "--gpu-memory-utilization or give --offload-optimizer; if the cache is too small, lower --max-context"
