@@ -57,7 +57,7 @@ def test_further_arguments_reach_vllm_and_their_effect_is_measured(real_vllm):
     model, prompt = new_model(), [1, 2, 3, 4] * 8
     arguments = {"kv_cache_dtype": "fp8_e5m2", "disable_log_stats": False}
     if not torch.cpu.get_capabilities().get("avx512_f"):
-        with pytest.raises(ConfigError, match="vLLM does not start: .*AVX-512"):
+        with pytest.raises(ConfigError, match=r"vLLM does not start: .*AVX-512"):
             VLLMSampler(model, engine_args=arguments)
         arguments = {"hf_overrides": {"rms_norm_eps": 0.1}, "disable_log_stats": False}
     sampler = VLLMSampler(model, engine_args=arguments)
