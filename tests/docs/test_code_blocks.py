@@ -1,5 +1,4 @@
-"""Every code block of the documentation: Python is run, commands are run, and those too slow or too big for it are
-parsed.
+"""Every code block of the documentation: Python and commands are run, and those too slow or too big are parsed.
 
 The blocks of a page share one namespace, from top to bottom. A block that no test can run says why, in the line before
 it: `<!-- not run: needs a GPU -->`.

@@ -1,5 +1,4 @@
-"""Measures updates of a model of real shape, compiled as in the recipes: `update_speed.py adapters`, or under torchrun
-`all`.
+"""Measures updates of a model of real shape, compiled as in the recipes: `adapters`, or under torchrun `all`.
 
 It fails below half of the speed on paper, which is known for an H100 with 7B at 16,384 tokens an episode.
 """

@@ -1,5 +1,4 @@
-"""``python held_run.py`` is ``python -m harness.grpo``, but for the last update's row, before which it waits to be
-killed.
+"""``python held_run.py`` is ``python -m harness.grpo``, but waits to be killed before the last update's row.
 
 A run that did not wait would on a busy machine end before a test that watches it gets round to killing it.
 """

@@ -1,5 +1,4 @@
-"""Stand-ins for vLLM servers, as far as the sampler asks: one whose tokens are its seeds, and one that samples with a
-model."""
+"""Stand-ins for vLLM servers, as far as the sampler asks: one whose tokens are its seeds, one with a model."""
 
 import copy
 import json

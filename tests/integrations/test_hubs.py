@@ -1,5 +1,4 @@
-"""The folders of hubs/make.py in the hubs' own commands and clients, on the loopback. No hub and no Docker daemon is
-asked.
+"""The folders of hubs/make.py in the hubs' own commands and clients, on the loopback, without a hub or Docker.
 
 `tox run -e integration-openenv` and `-e integration-verifiers` each run the half that their packages allow.
 """

@@ -1,5 +1,4 @@
-"""`python -m envs serve` and EH-Remote-v0 over OpenEnv's protocol, with the real package, its own client, and a killed
-server."""
+"""`python -m envs serve` and EH-Remote-v0 over OpenEnv's protocol, with the real package, and a killed server."""
 
 import json
 import os

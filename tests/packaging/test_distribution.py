@@ -1,5 +1,4 @@
-"""The wheel and the source distribution: what is in them, what an index says to them, and what a user gets who installs
-one.
+"""The wheel and the source distribution: what is in them, what an index says to them, and what an installation has.
 
 `tox run -e package` and `tox run -m pythons` run this; without the build package it is skipped. The wheel is built from
 the source distribution.

@@ -1,5 +1,4 @@
-"""A root of AppWorld's data, its files' content of no use. It stands alone, so that a builder may begin with this
-text."""
+"""A root of AppWorld's data, its files' content of no use. A builder may begin with this text."""
 
 import json
 from pathlib import Path

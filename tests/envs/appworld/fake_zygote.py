@@ -1,5 +1,4 @@
-"""A zygote without AppWorld, for tests of what is said to one: its worlds start in milliseconds and say which task they
-have.
+"""A zygote without AppWorld, for tests of what is said to one: its worlds start in milliseconds and tell their task.
 
 It is a worker's backend, like envs/appworld/backend/zygote.py, and forks its worlds with the same code.
 """

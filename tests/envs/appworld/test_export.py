@@ -1,5 +1,4 @@
-"""`harness.export appworld`: AppWorld's own commands give our verdicts on the outputs, task by task, and our TGC and
-SGC.
+"""`harness.export appworld`: AppWorld's own commands give our verdicts on each task's outputs, and our TGC and SGC.
 
 3 tasks of the mini world are played, or all with EH_DIFFERENTIAL=all.
 """

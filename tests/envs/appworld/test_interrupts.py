@@ -1,9 +1,7 @@
-"""A reset, a step or a close may be interrupted anywhere, as with Ctrl-C in a notebook: the next episode is the right
-one.
+"""A reset, a step or a close may be interrupted anywhere, as with Ctrl-C in a notebook: the next episode is right.
 
 Python delivers an interrupt when a function begins, when a call returns, and when a loop goes on. The first two are
-tried as
-they happen: all in this project's code in the campaign, and some of them always.
+tried as they happen: all in this project's code in the campaign, and some of them always.
 """
 
 import contextlib

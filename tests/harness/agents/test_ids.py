@@ -1,5 +1,4 @@
-"""The tokens of agents that change their history, stop early or ask for less: each is counted once, and scored as
-sampled."""
+"""The tokens of agents that change their history, stop early or ask for less: counted once, scored as sampled."""
 
 import threading
 from collections.abc import Callable

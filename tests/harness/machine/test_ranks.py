@@ -1,5 +1,4 @@
-"""One, two and four ranks (gloo, on the CPU) do the same updates; one that dies stops the run, and any number resumes
-it."""
+"""One, two and four ranks (gloo, on the CPU) do the same updates; a dead one stops the run, any number resumes it."""
 
 import copy
 import dataclasses

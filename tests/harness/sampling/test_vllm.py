@@ -1,4 +1,4 @@
-"""vLLM in the trainer's process, beyond what every sampler does. Skipped where vLLM is not installed."""
+"""vLLM in the trainer's process, beyond what every sampler does."""
 
 import multiprocessing
 import subprocess
