@@ -121,11 +121,11 @@ class Worker:
             frames = self._spawn()
             with self._killed_on_failure():
                 deadline = time.monotonic() + self._start_timeout_s
-                told = frames.receive(deadline, "the backend to load", self._start_timeout_s)
-                if "error" in told:
-                    raise WorkerCallError(f"the backend could not be loaded: {_described(told['error'])}")
-                if told != child.READY:
-                    raise WorkerProtocolError(f"the worker began with {str(told)[:200]}; run {child.__file__}")
+                hello = frames.receive(deadline, "the backend to load", self._start_timeout_s)
+                if "error" in hello:
+                    raise WorkerCallError(f"the backend could not be loaded: {_described(hello['error'])}")
+                if hello != child.READY:
+                    raise WorkerProtocolError(f"the worker began with {str(hello)[:200]}; run {child.__file__}")
 
     def call(self, method: str, params: Mapping[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
         """Calls ``method`` of the backend and returns its result. The call is sent at most once.

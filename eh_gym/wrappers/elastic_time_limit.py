@@ -248,10 +248,10 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         if total > 0:  # what is not above 0 is never taken back
             kept = earned(total, ended=terminated and not failed, keep=self._keep)
             reward = reward if kept == total else kept - before
-        told = {"length": steps, "horizon": horizon, "success": success, "truncated": stopped}
+        summary = {"length": steps, "horizon": horizon, "success": success, "truncated": stopped}
         task_id = self._start.get("task_id")
         if task_id is not None:
-            told["task_id"] = task_id
+            summary["task_id"] = task_id
         if self._record and not failed:
             named = None if task_id is None else str(task_id)
             outcome = EpisodeOutcome(steps, horizon, success, stopped, named, self._start)
@@ -264,7 +264,7 @@ class ElasticTimeLimit(gym.Wrapper[ObsType, ActType, ObsType, ActType], RecordCo
         # An inner wrapper may have set it.
         limit = (cut and not failed) or bool(info.get("TimeLimit.truncated"))
         info = info.copy()  # the environment may return this dict again
-        info["horizon"], info["outcome"], info["TimeLimit.truncated"] = self._shown, told, limit
+        info["horizon"], info["outcome"], info["TimeLimit.truncated"] = self._shown, summary, limit
         return observation, reward, terminated, truncated, info
 
     def _note_own_limit(self) -> None:

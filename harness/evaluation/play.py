@@ -45,12 +45,12 @@ def play_policy(
     settings: Rollout,
     *,
     horizon: int,
-    **told: OnEnd,
+    **callbacks: OnEnd,
 ) -> list[Trajectory]:
     if not requests:
         return []
     with closing(environments.open(FixedHorizon(horizon), episodes=len(requests))) as envs:
-        return rollout(envs, sampler, chat, requests, settings, **told)
+        return rollout(envs, sampler, chat, requests, settings, **callbacks)
 
 
 def play_script(
@@ -60,7 +60,7 @@ def play_script(
     settings: Rollout,
     *,
     horizon: int,
-    **told: OnEnd,
+    **callbacks: OnEnd,
 ) -> list[Trajectory]:
     needed = {"expert": "expert()", "random": "random_action(rng)"}.get(name)
     with closing(environments.make(FixedHorizon(horizon))) as env:
@@ -73,7 +73,7 @@ def play_script(
             raise ConfigError(
                 f"an agent needs a model, got --policy {name}; give --policy a folder or hub id, or openai"
             )
-        return [_play_one(name, env, request, settings, **told) for request in requests]
+        return [_play_one(name, env, request, settings, **callbacks) for request in requests]
 
 
 def _play_one(

@@ -46,7 +46,7 @@ def play_with_endpoint(
     horizon: int,
     on_end: OnEnd = lambda _: None,
     replies: Replies | None = None,
-    **told: OnEnd,
+    **callbacks: OnEnd,
 ) -> list[Trajectory]:
     """Plays every request and returns the trajectories in the same order. They hold texts but no tokens.
 
@@ -73,7 +73,7 @@ def play_with_endpoint(
             for env in envs.envs:
                 if isinstance(env.unwrapped, AgentEnv):
                     env.unwrapped.hosted = True
-            return play(envs, player, _EndpointConversation, requests, streaming, count, **told)
+            return play(envs, player, _EndpointConversation, requests, streaming, count, **callbacks)
     except SamplerError as error:
         raise SamplerError(f"{error} ({played} of {len(requests)} episodes had been played)") from error
     finally:

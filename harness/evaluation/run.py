@@ -115,8 +115,8 @@ def _episodes(
             shown.ended(trajectory)
             progress.advance(bar)
 
-        told: dict[str, OnEnd] = {"on_end": on_end, "on_turn": shown.went_on}
-        played = _play(config, console, plan.environments, missing, told, folder) if missing else []
+        callbacks: dict[str, OnEnd] = {"on_end": on_end, "on_turn": shown.went_on}
+        played = _play(config, console, plan.environments, missing, callbacks, folder) if missing else []
     lines = folder.lines(plan.requests) if folder else [episode_line(t, {}) for t in played]
     if all(line["end"] == "context" and not line["length"] for line in lines):
         raise ConfigError(
@@ -194,12 +194,12 @@ def _play(
     console: Console,
     environments: Environments,
     requests: Sequence[EpisodeRequest],
-    told: Mapping[str, OnEnd],
+    callbacks: Mapping[str, OnEnd],
     folder: EvaluationFolder | None,
 ) -> list[Trajectory]:
     k = config.horizon
     if config.policy in scripts_of(config.environment.env):
-        return play_script(config.policy, environments, requests, config.rollout, horizon=k, **told)
+        return play_script(config.policy, environments, requests, config.rollout, horizon=k, **callbacks)
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
@@ -213,7 +213,8 @@ def _play(
             tags=config.model.tags or THINK,
         )
         replies = folder.replies() if folder else None
-        return play_with_endpoint(endpoint, environments, requests, config.rollout, horizon=k, replies=replies, **told)
+        rollout = config.rollout
+        return play_with_endpoint(endpoint, environments, requests, rollout, horizon=k, replies=replies, **callbacks)
 
     # torch takes seconds to import, and the other policies do not need it.
     from harness.machine.runtime import library_settings, pick_device, pick_dtype, set_threads
@@ -231,6 +232,6 @@ def _play(
     set_threads(config.model.threads, policy.model.num_parameters())
     sampler = make_sampler(config.sampling, policy)
     try:
-        return play_policy(environments, sampler, policy.chat, requests, config.rollout, horizon=k, **told)
+        return play_policy(environments, sampler, policy.chat, requests, config.rollout, horizon=k, **callbacks)
     finally:
         sampler.close()

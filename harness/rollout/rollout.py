@@ -68,7 +68,7 @@ def rollout(
     chat: ChatFormat,
     requests: Sequence[EpisodeRequest],
     settings: Rollout,
-    **told: OnEnd,
+    **callbacks: OnEnd,
 ) -> list[Trajectory]:
     """Plays every request with a model. `sampler` samples the turns; the other arguments are those of `play`.
 
@@ -76,7 +76,7 @@ def rollout(
     mode this holds to the last bit. In streaming mode the timing decides which turns share a batch of the sampler. This
     may change the last digits of log-probabilities, and rarely a token.
     """
-    return play(envs, sampler, converse_with(sampler, chat), requests, settings, **told)
+    return play(envs, sampler, converse_with(sampler, chat), requests, settings, **callbacks)
 
 
 def _play_in_lockstep(slots: Slots, player: Player) -> None:

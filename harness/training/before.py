@@ -9,7 +9,6 @@ import torch
 
 import eh_gym
 import envs
-import harness
 from harness.records.files import read_object, sha256, write_whole
 from harness.records.versions import package_versions
 from harness.settings.environment import GIVEN
@@ -38,7 +37,7 @@ def _digest(run: TrainingRun) -> str:
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     decide = [config.environment, config.evaluation, config.model, config.rollout, config.sampling, config.seed]
     decide += [config.evaluation_horizon, config.slots_of_rank(run.ranks.size), run.ranks.size, run.held_out.tasks]
-    folders = (Path(folder) for package in (eh_gym, envs, harness) for folder in package.__path__)
+    folders = [Path(__file__).parents[1], *(Path(of) for package in (eh_gym, envs) for of in package.__path__)]
     code = sha256(*sorted(path for folder in folders for path in folder.rglob("*.py")))
     text = repr([*decide, config.optimizer.lora_rank, device.type, gpu, package_versions(), code])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
