@@ -271,7 +271,7 @@ def suite_table(suite: Suite) -> SuiteTable:
         sample = "tasks: {tasks}, episodes: {episodes}".format(**told[0][1])
         by_arm: dict[str, list[str]] = {}
         for label, one in told:
-            by_arm.setdefault(label, []).append(str(one["saturation"]["knee"]))
+            by_arm.setdefault(label, []).append(str(one["saturation"]["knee"] or "no success"))
         ks = "; ".join(f"{label}: {', '.join(of)}" for label, of in by_arm.items())
         notes.append(f"K to deploy, the smallest surely at most 2 points below the evaluation's ({sample}): {ks}")
     return SuiteTable(suite.name, pd.Series({arm.label: len(arm.ended) for arm in suite.arms}), spreads, notes, band)
