@@ -79,7 +79,7 @@ class Step:
         self.ran_s += max(passed_s - min(lost_s, left_s), cpu_s / processors())
         self.lost_s += lost_s
         self._cpu_s += cpu_s
-        self.long = self._cpu_s >= _LONG_CPU_S
+        self.long = self.long or self._cpu_s >= _LONG_CPU_S  # it stays: a process that has ended tells no time
         if self.long and self._shell is not None and not self._times:
             self.threads = self._shell.threads()
 
