@@ -79,8 +79,7 @@ class RayNodes:
             self._nodes[node.node_id] = node
 
     def kill(self, node_id):
-        """Kills all processes of a node at once, as when its machine is gone; Ray's own way leaves the actors for a
-        while."""
+        """Kills all processes of a node at once, as when its machine is gone; Ray leaves the actors for a while."""
         import psutil  # not there where the wheel alone is tested
 
         node = self._nodes.pop(node_id)
@@ -164,8 +163,7 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """The files that connect their process to Ray come last: a process forked beside Ray's threads may hang for
-    ever."""
+    """The files that connect their process to Ray come last: a fork beside Ray's threads may hang for ever."""
     ray = {item.path for item in items if "ray_cluster" in item.fixturenames}
     several = hasattr(config, "workerinput")  # of pytest-xdist; in one process the order stays as it is written
     items.sort(key=lambda item: (item.path in ray, _rank(item) if several else 0))

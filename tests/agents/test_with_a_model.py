@@ -1,5 +1,4 @@
-"""A tiny model that has learnt to call the cabinet's functions plays in the agent of `tox run -m agents`, which is a
-command."""
+"""A tiny model that calls the cabinet's functions plays in the agent of `tox run -m agents`, a command."""
 
 import importlib
 import json

@@ -20,8 +20,7 @@ def value(number):
 
 
 def missing(text, result):
-    """The numbers of a text that a result does not have. A table's row is compared with the lines that begin with its
-    name."""
+    """The numbers of a text that a result does not have. A table's row is compared with the lines of its name."""
     lacking = []
     for line in text.splitlines():
         name = re.match(r"\| *([^|]+?) *\|", line)
@@ -35,8 +34,7 @@ def missing(text, result):
 
 
 def stands(number, measured):
-    """Whether a number was measured: as it is or rounded; a fraction also in thousandths, and one like .91 as a
-    percentage."""
+    """Whether a number was measured: as it is or rounded; a fraction also in thousandths, and as a percentage."""
     scales = [1.0, *([1e-3] if "." in number else []), *([1e-2] if number.startswith(".") else [])]
     return any(abs(m * scale - value(number)) <= rounding(number) for m in measured for scale in scales)
 

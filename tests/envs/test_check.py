@@ -1,5 +1,4 @@
-"""`python -m envs check` says of a right environment that it is right, and of a wrong one what is wrong and how to fix
-it."""
+"""`python -m envs check` says of a right environment that it is right, and of a wrong one how to fix it."""
 
 import re
 

@@ -15,8 +15,7 @@ LAYERS = [
     *("types", "agents", "settings", "records", "terminal", "chat", "model", "machine", "rollout", "sampling"),
     *("update", "clone", "evaluation", "training", "export", "sweep", "report"),
 ]
-"""The folders, the lowest first. The frameworks of tests/agents are beside agents/ without the packages of
-settings/."""
+"""The folders, the lowest first. tests/agents' frameworks have no packages of settings/."""
 
 COMMANDS = ["evaluate", "grpo", "export.__main__", "report.__main__", "sweep.__main__"]
 TORCH_FREE = {"types", "settings"}

@@ -159,8 +159,7 @@ def test_openenv_validates_the_folder_and_its_client_solves_a_task(name, openenv
 
 
 def answers_of_the_expert(name, split, tasks):
-    """The expert's message for each conversation of the first tasks: the environment's messages so far -> the
-    message."""
+    """The expert's message for each conversation of the first tasks, by the environment's messages."""
     answers = {}
     with gym.make(IDS[name], split=split) as env:
         for task_id in list(env.unwrapped.task_ids[:tasks]):

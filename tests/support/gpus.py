@@ -1,5 +1,4 @@
-"""What the tests of tests/gpu share: whether there is a GPU, models of real shape, episodes, short runs, own
-processes."""
+"""What the tests of tests/gpu share: whether there is a GPU, models of real shape, episodes, short runs."""
 
 import math
 import multiprocessing

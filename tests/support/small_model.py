@@ -45,6 +45,5 @@ def forward_logprobs(model, prompt, ids, temperature=1.0):
 
 
 def of_written(values, tokens):
-    """Of the last values, which there are one of for each token or for each after the first, those of what the model
-    wrote."""
+    """Of values for each token, or for each after the first, those of what the model wrote."""
     return [x for x, written in zip(values, tokens.action_mask[-len(values) :], strict=True) if written]

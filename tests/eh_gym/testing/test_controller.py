@@ -1,5 +1,4 @@
-"""The controllers' contract finds what is wrong with a controller, and says it; tests/eh_gym/horizon has the right
-ones."""
+"""The controllers' contract finds what is wrong with a controller; tests/eh_gym/horizon has the right ones."""
 
 import contextlib
 import random

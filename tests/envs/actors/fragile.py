@@ -1,5 +1,4 @@
-"""A cabinet that can be told to fail, and says where it lives; the Ray nodes of the tests find this file on their
-path."""
+"""A cabinet that can be told to fail, and says where it lives; the tests' Ray nodes find this file."""
 
 import os
 import signal

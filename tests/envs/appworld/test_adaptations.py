@@ -151,8 +151,7 @@ def root(appworld_python):
 
 @pytest.fixture(scope="module")
 def requests(root):
-    """Of each scenario the reference solution, random calls and, in turn, one that is wrong, too much or empty; or
-    all."""
+    """Of each scenario the reference solution, random calls and one that is wrong, too much or empty; or all."""
     documents = [
         document
         for path in sorted((root / "data" / "api_docs" / "standard").glob("*.json"))

@@ -1,5 +1,4 @@
-"""Confinement: every attempt is made in a throw-away process, confined as a world is, on every kind of host there
-is."""
+"""Confinement: every attempt is made in a throw-away process, confined as a world is, on every kind of host."""
 
 import concurrent.futures.thread  # noqa: F401 - a confined process may be unable to import it
 import contextlib

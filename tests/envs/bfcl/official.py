@@ -250,8 +250,7 @@ def play(task_id, script, action_format):
 
 
 def system_prompts(task_id):
-    """What upstream tells a model first: in prompt mode, through its handler for Qwen's function calling, and as
-    tools."""
+    """What upstream tells a model first: in prompt mode, through its handler of Qwen, and as tools."""
     entry, _ = entry_of(task_id)
     functions = with_hint(copy.deepcopy(entry["function"]), task_id.rsplit("_", 1)[0])
     qwen = QwenFCHandler._format_prompt(None, [{"role": "user", "content": ""}], functions)

@@ -1,5 +1,4 @@
-"""An agent program as an environment: its calls are steps, K bounds them, and what the agent does wrong is its
-failure."""
+"""An agent program as an environment: its calls are steps, K bounds them, and its wrongs are its failure."""
 
 import asyncio
 import json

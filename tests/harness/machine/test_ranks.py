@@ -186,8 +186,7 @@ def test_an_update_is_the_same_on_any_number_of_ranks_however_it_is_split(traine
 
 
 def test_in_bfloat16_ranks_compute_narrow_and_step_float32_weights(trained):
-    """The shards are float32, so that the step, of 1e-3 and less of the weights, is off by the gradient's rounding
-    alone."""
+    """The shards are float32, so that the step, of 1e-3 and less of the weights, is off by the gradient's rounding."""
     rounded = dataclasses.replace(trained, model=copy.deepcopy(trained.model).bfloat16().float())
     before = torch.cat([p.detach().flatten() for p in rounded.model.parameters()])
 

@@ -47,9 +47,8 @@ def play(sampler, policy, env, *, episodes, steps):
 
 
 def right_logprobs(trajectory):
-    """Those of the written tokens from transformers' own forward pass over the whole episode, without any of our
-    code."""
-    model = AutoModelForCausalLM.from_pretrained(smollm2_folder(), dtype=torch.float32, attn_implementation="eager")
+    """Those of the written tokens from transformers' own forward pass, without any of our code."""
+    model = AutoModelForCausalLM.from_pretrained(smollm2_folder(), dtype=torch.float32, attn_implementation="sdpa")
     return of_written(plain_logprobs(model, trajectory.ids), trajectory)
 
 
@@ -63,8 +62,7 @@ def packed_logprobs(policy, trajectories):
 
 @pytest.mark.parametrize("env", [CABINET, pytest.param(BFCL, marks=in_campaign)])
 def test_sampler_trainer_and_a_plain_forward_pass_agree(smollm2, env):
-    """Three ways to the same numbers: sampled in turns from a cache, packed with a shared prompt, and one plain
-    pass."""
+    """Three ways to the same numbers: sampled from a cache, packed with a shared prompt, and one plain pass."""
     assert smollm2.packs
     played = play(TransformersSampler(smollm2.model), smollm2, env, episodes=2, steps=2)
     assert all(sum(t.action_mask) >= 4 for t in played)
@@ -83,8 +81,7 @@ def test_vllm_agrees_with_a_plain_forward_pass(real_vllm, smollm2, env):
 
 
 def test_adapters_learn_the_expert_and_become_part_of_the_clone(smollm2, trainable, own_cache):
-    """With LoRA the optimizer of the warm start has the adapters alone; what they learnt is then in the folder's
-    weights."""
+    """With LoRA the optimizer has the adapters alone; what they learnt is then in the folder's weights."""
     start = WarmStart(
         episodes=4, max_optimal_steps=3, max_batches=2, loss_target=0.0, learning_rate=3e-3, batch_tokens=200
     )

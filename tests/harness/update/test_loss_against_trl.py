@@ -1,5 +1,4 @@
-"""The losses against TRL's own on the same batch: TRL computes its loss with a trainer whose model is a table of
-numbers."""
+"""The losses against TRL's own on the same batch; TRL's model is a table of numbers."""
 
 from collections import defaultdict
 from types import SimpleNamespace
