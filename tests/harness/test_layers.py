@@ -22,7 +22,7 @@ TORCH_FREE = {"types", "settings"}
 
 
 def _imports(file):
-    return {name.split(".")[1] for name in _modules(file)}
+    return {f"{name}.".split(".")[1] for name in _modules(file)}
 
 
 def _modules(file):
@@ -41,7 +41,7 @@ def _modules(file):
         names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
         names += [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        found |= {name for name in names if name.startswith("harness.")}
+        found |= {name for name in names if f"{name}.".startswith("harness.")}
     return found
 
 
