@@ -133,10 +133,10 @@ def _ray():
 # The files that take longest, in this order. With --dist loadfile they begin first, so that none is left to run alone.
 LONGEST = (
     *("test_pretrained.py", "test_benchmarks.py", "appworld/test_export.py", "test_grpo.py", "test_examples.py"),
-    *("test_ranks.py", "test_api.py", "envs/test_conformance.py", "test_overlap_and_failures.py"),
+    *("test_rehearse.py", "test_ranks.py", "test_api.py", "envs/test_conformance.py", "test_overlap_and_failures.py"),
     *("test_notebooks.py", "test_attacks.py", "agents/test_training.py", "test_adaptations.py", "appworld/test_env.py"),
     *("test_confine.py", "test_vllm_server.py", "test_loop.py", "tau2/test_env.py", "test_code_blocks.py"),
-    *("test_processes.py", "actors/test_pool.py"),
+    *("test_processes.py", "actors/test_pool.py", "test_commands.py"),
 )
 
 
