@@ -197,9 +197,9 @@ def _play(
     callbacks: Mapping[str, OnEnd],
     folder: EvaluationFolder | None,
 ) -> list[Trajectory]:
-    k = config.horizon
+    k, rollout = config.horizon, config.rollout
     if config.policy in scripts_of(config.environment.env):
-        return play_script(config.policy, environments, requests, config.rollout, horizon=k, **callbacks)
+        return play_script(config.policy, environments, requests, rollout, horizon=k, **callbacks)
     if config.policy == ENDPOINT:
         from harness.evaluation.play_endpoint import play_with_endpoint
 
@@ -207,13 +207,12 @@ def _play(
             ChatEndpoint,
             config.model.model,
             config.endpoint,
-            temperature=config.rollout.temperature,
-            max_tokens=config.rollout.max_action_tokens,
+            temperature=rollout.temperature,
+            max_tokens=rollout.max_action_tokens,
             template_kwargs=config.model.chat_template_kwargs,
             tags=config.model.tags or THINK,
         )
         replies = folder.replies() if folder else None
-        rollout = config.rollout
         return play_with_endpoint(endpoint, environments, requests, rollout, horizon=k, replies=replies, **callbacks)
 
     # torch takes seconds to import, and the other policies do not need it.
@@ -232,6 +231,6 @@ def _play(
     set_threads(config.model.threads, policy.model.num_parameters())
     sampler = make_sampler(config.sampling, policy)
     try:
-        return play_policy(environments, sampler, policy.chat, requests, config.rollout, horizon=k, **callbacks)
+        return play_policy(environments, sampler, policy.chat, requests, rollout, horizon=k, **callbacks)
     finally:
         sampler.close()
