@@ -1,6 +1,6 @@
 """``python held_run.py`` is ``python -m harness.grpo``, but waits to be killed before the last update's row.
 
-A run that did not wait would on a busy machine end before a test that watches it gets round to killing it.
+Else it might end, on a busy machine, before a test that watches it kills it.
 """
 
 import time

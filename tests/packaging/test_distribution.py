@@ -1,7 +1,6 @@
 """The wheel and the source distribution: what is in them, what an index says to them, and what an installation has.
 
-`tox run -e package` and `tox run -m pythons` run this; without the build package it is skipped. The wheel is built from
-the source distribution.
+`tox run -e package` and `tox run -m pythons` run this. The wheel is built from the source distribution.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A root of AppWorld's data, its files' content of no use. A builder may begin with this text."""
+"""A root of AppWorld's data, its files' content of no use. test_install.py runs this text."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 """A zygote without AppWorld, for tests of what is said to one: its worlds start in milliseconds and tell their task.
 
-It is a worker's backend, like envs/appworld/backend/zygote.py, and forks its worlds with the same code.
+A worker's backend, which forks its worlds with the code of zygote.py.
 """
 
 import importlib.util

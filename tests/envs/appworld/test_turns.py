@@ -75,7 +75,7 @@ def test_a_step_whose_code_was_killed_still_gets_its_turns(clock):
     steps = begun(clock, 2, 2)
     clock.turns.share()
     stopped = next(step for step in steps if not step._processes[0].runs)
-    stopped._processes[1].cpu_s = 0.0  # as of a process that is no more
+    stopped._processes[1].cpu_s = 0.0  # it has ended
     stopped.refresh()
     assert shares(clock, steps, 40)[steps.index(stopped)] >= 0.4
 

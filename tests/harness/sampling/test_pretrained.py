@@ -48,7 +48,8 @@ def play(sampler, policy, env, *, episodes, steps):
 
 def right_logprobs(trajectory):
     """Those of the written tokens from transformers' own forward pass, without any of our code."""
-    model = AutoModelForCausalLM.from_pretrained(smollm2_folder(), dtype=torch.float32, attn_implementation="sdpa")
+    kernel = "eager" if len(trajectory.ids) < 1000 else "sdpa"  # eager takes a minute for 2,800
+    model = AutoModelForCausalLM.from_pretrained(smollm2_folder(), dtype=torch.float32, attn_implementation=kernel)
     return of_written(plain_logprobs(model, trajectory.ids), trajectory)
 
 
